@@ -1,0 +1,1 @@
+"""The kernels that come with Foretune, one file each."""

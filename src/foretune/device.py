@@ -1,0 +1,109 @@
+"""Devices: the hardware, as its driver names it and as numbers a model can use."""
+
+import csv
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+
+from foretune.errors import UnknownName
+from foretune.kernel import Cost, Quantity
+
+SPECS: dict[str, str] = {
+    "cores": "CPU cores this process may use; streaming multiprocessors or compute units of a GPU",
+    "clock_mhz": "boost clock, MHz",
+    "fp64_gflops": "peak rate of double precision, 1e9 operations/s (an FMA counts two)",
+    "fp32_gflops": "peak rate of single precision outside matrix units",
+    "fp16_gflops": "peak dense rate of half precision (matrix units where there are any)",
+    "bf16_gflops": "peak dense rate of bfloat16",
+    "fp8_gflops": "peak dense rate of 8-bit floats",
+    "int8_gflops": "peak dense rate of 8-bit integers",
+    "fp4_gflops": "peak dense rate of 4-bit floats",
+    "memory_gbps": "main-memory bandwidth, GB/s (1e9)",
+    "memory_gib": "main-memory size, GiB",
+    "l1_kib": "first-level data cache per core; L1 and shared memory per SM",
+    "l2_kib": "second-level cache: per core on a CPU, whole device on a GPU",
+    "l3_kib": "last-level cache shared by cores (AMD GPUs: Infinity Cache)",
+    "vector_bits": "widest SIMD register of a CPU",
+    "power_limit_w": "board or package power limit, watts",
+}
+"""The numeric descriptor columns and their units; unknown ones are absent, never guessed."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A piece of hardware that runs kernels.
+
+    Attributes:
+        name: as its driver gives it, e.g. ``NVIDIA H200``.
+        kind: ``cpu`` or ``gpu``.
+        architecture: instruction set or generation, e.g. ``x86_64+avx512``, ``sm_90``, ``gfx942``.
+        specs: numbers by the names in `SPECS`.
+        source: where the specs come from.
+    """
+
+    name: str
+    kind: Literal["cpu", "gpu"]
+    architecture: str = ""
+    specs: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+    def roofline_ms(self, cost: Cost) -> Quantity:
+        """Return the least time the work can take at this device's peak rates, in milliseconds.
+
+        The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009): the larger of
+        operations over peak rate and bytes over bandwidth. A missing rate is no limit; with
+        neither known the result is NaN.
+        """
+        rate = self.specs.get(f"{cost.dtype}_gflops") or self.specs.get("fp32_gflops")
+        bandwidth = self.specs.get("memory_gbps")
+        compute = np.asarray(cost.flops) / (rate * 1e6) if rate else np.nan
+        memory = np.asarray(cost.bytes_moved) / (bandwidth * 1e6) if bandwidth else np.nan
+        return np.fmax(compute, memory)
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+@cache
+def known_devices() -> dict[str, Device]:
+    """Return the devices of the shipped spec table, by name."""
+    text = files("foretune").joinpath("device_specs.csv").read_text(encoding="utf-8")
+    return {row["name"]: _device(row) for row in csv.DictReader(text.splitlines())}
+
+
+def find_device(name: str) -> Device:
+    """Return the device of the spec table whose name is ``name``, ignoring case and vendor.
+
+    Raises:
+        UnknownName: the table has no such device.
+    """
+    wanted = _key(name)
+    for device in known_devices().values():
+        if _key(device.name) == wanted:
+            return device
+    raise UnknownName("device", name, known_devices())
+
+
+def _key(name: str) -> str:
+    words = name.lower().replace("-", " ").replace("_", " ").split()
+    return " ".join(w for w in words if w not in ("nvidia", "amd", "intel", "geforce"))
+
+
+def _device(row: dict[str, Any]) -> Device:
+    return Device(
+        name=row["name"],
+        kind=row["kind"],
+        architecture=row["architecture"],
+        specs={spec: float(row[spec]) for spec in SPECS if row.get(spec)},
+        source=row["source"],
+    )

@@ -1,0 +1,72 @@
+"""Errors a user can act on: one line each, saying what to do.
+
+``exit_code`` is what the command line exits with: 2 for a request that cannot be meant
+(a wrong name, an impossible shape), 1 for a request that is fine but failed.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ForetuneError(Exception):
+    """Anything Foretune raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(ForetuneError, ValueError):
+    """The request itself is wrong; the message says what to type instead."""
+
+    exit_code = 2
+
+
+class UnknownName(UsageError):
+    """A kernel, searcher, model, parameter, ... of that name does not exist."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        choices = sorted(known)
+        close = difflib.get_close_matches(name, choices, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        listed = ", ".join(choices) if choices else "none are registered"
+        super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
+
+
+class ProblemError(UsageError):
+    """A problem is missing a parameter, or has one that no kernel could run."""
+
+
+class SpaceError(UsageError):
+    """A search space is malformed, empty, or too large to enumerate."""
+
+
+class RunTableError(ForetuneError, ValueError):
+    """A run table breaks the schema; the message names the file, the row and the reason."""
+
+
+class PredictorError(ForetuneError):
+    """A predictor cannot be trained, loaded, or used for what was asked."""
+
+
+class MeterUnavailable(ForetuneError):
+    """No power meter works on this machine, and the objective needs one."""
+
+
+class MeasurementError(ForetuneError):
+    """Measuring could not go on: not one configuration's failure, which is a row, not an error."""
+
+
+class TrackingError(ForetuneError):
+    """The MLflow server cannot be reached or refused what was sent."""
+
+
+class OutputError(ForetuneError, OSError):
+    """Results cannot be written: read-only or full directory."""
+
+
+class MissingExtra(ForetuneError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, module: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {module}, which is not installed: pip install 'foretune[{extra}]'"
+        )

@@ -1,0 +1,147 @@
+"""Kernels: tunable programs, seen through one small interface."""
+
+import hashlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foretune.problem import Problem, ProblemParameter, make_problem
+from foretune.space import Configuration, SearchSpace
+
+Inputs = dict[str, Any]
+"""What `Kernel.make_inputs` returns: named arrays."""
+
+Launch = Callable[[], Any]
+"""Runs the kernel once and returns its output; everything that is not timed happened before."""
+
+Quantity = float | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The work of one launch: the numerators of the roofline.
+
+    Attributes:
+        flops: floating-point (or integer) operations; a fused multiply-add counts two.
+        bytes_moved: compulsory traffic to main memory, in bytes.
+        dtype: in which precision the operations run (``fp32``, ``fp64``, …): selects the peak rate.
+    """
+
+    flops: Quantity
+    bytes_moved: Quantity
+    dtype: str = "fp32"
+
+
+class Kernel(ABC):
+    """A tunable program: what it computes, the knobs it has, how to build and check it.
+
+    To add one, subclass, fill in the abstract members, and register the class under the entry
+    point ``foretune.kernels``.
+
+    Methods that take ``problem`` and ``config`` columns (`cost`, `derived`) are called with plain
+    numbers for one configuration and with arrays for many: write them with arithmetic and NumPy
+    functions only.
+    """
+
+    name: str
+    problem_parameters: tuple[ProblemParameter, ...]
+    tolerance: float = 1e-4
+    """Largest accepted ``‖output − reference‖ / ‖reference‖``."""
+
+    @abstractmethod
+    def space(self, problem: Problem) -> SearchSpace:
+        """Return the legal configurations for ``problem``."""
+
+    @abstractmethod
+    def default(self, problem: Problem) -> Configuration:
+        """Return the configuration a sensible person would write without tuning."""
+
+    @abstractmethod
+    def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
+        """Return random inputs of ``problem``; the same for the same seed."""
+
+    @abstractmethod
+    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
+        """Compile ``config``, prepare what is prepared once, and return the timed call."""
+
+    @abstractmethod
+    def reference(self, inputs: Inputs) -> Any:
+        """Return the right output, computed plainly and in higher precision."""
+
+    @abstractmethod
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the work of one launch, for one configuration or for columns of many."""
+
+    @abstractmethod
+    def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
+        """Return ``n`` different problems that a predictor should see to know this kernel."""
+
+    def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
+        """Return the name and call of the best library routine for this problem, if there is one."""
+        return None
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return extra features that mean something for this kernel, by name."""
+        return {}
+
+    def memory_bytes(self, problem: Problem) -> float:
+        """Return roughly how much memory a run of ``problem`` takes; twice its traffic unless known."""
+        return 2.0 * float(self.cost(problem, self.default(problem)).bytes_moved)
+
+    def error_limit(self, problem: Problem) -> float:
+        """Return the largest accepted relative error on ``problem``."""
+        return self.tolerance
+
+    def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:  # noqa: B006
+        """Return a complete, checked problem of this kernel.
+
+        Raises:
+            UnknownName, ProblemError: see `foretune.problem.make_problem`.
+        """
+        return make_problem(self.name, self.problem_parameters, {**values, **named})
+
+    def relative_error(self, output: Any, expected: Any) -> float:
+        """Return ``‖output − expected‖ / ‖expected‖``; infinite where anything is not finite."""
+        out = np.asarray(output, dtype=np.float64)
+        ref = np.asarray(expected, dtype=np.float64)
+        if out.shape != ref.shape or not np.isfinite(out).all():
+            return float("inf")
+        return float(np.linalg.norm(out - ref) / max(np.linalg.norm(ref), 1e-300))
+
+    @cached_property
+    def source_hash(self) -> str:
+        """Identifies the kernel's code: sixteen hexadecimal digits."""
+        module = inspect.getmodule(type(self))
+        text = inspect.getsource(module) if module else repr(type(self))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def spread_problems(
+    kernel: Kernel, choices: Mapping[str, Sequence[Any]], n: int, seed: int
+) -> list[Problem]:
+    """Return ``n`` different problems drawn evenly from the values in ``choices``.
+
+    Each parameter is stratified on its own (Latin hypercube): every value of every parameter
+    occurs about equally often, so few problems cover the range.
+    """
+    rng = np.random.default_rng(seed)
+    problems: dict[Problem, None] = {}
+    for _ in range(100):
+        columns = {
+            name: rng.permutation(np.resize(rng.permutation(len(values)), n))
+            for name, values in choices.items()
+        }
+        for i in range(n):
+            values = {name: choices[name][int(column[i])] for name, column in columns.items()}
+            problems.setdefault(kernel.problem(values))
+            if len(problems) == n:
+                return list(problems)
+    return list(problems)

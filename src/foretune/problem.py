@@ -1,0 +1,82 @@
+"""Problems: what one call of a kernel must compute."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foretune.errors import ProblemError, UnknownName
+from foretune.mapping import NamedValues, Value
+
+
+class Problem(NamedValues):
+    """The shapes, dtypes and layouts of one call, e.g. ``Problem(M=512, N=512, K=512)``."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class ProblemParameter:
+    """One named size or choice of a problem.
+
+    Attributes:
+        name: as users write it, e.g. ``"M"``.
+        default: used when a user leaves it out; None makes it required.
+        choices: the legal values of a choice (a dtype, a layout); None for a size.
+        minimum: smallest legal size.
+        maximum: largest legal size.
+        meaning: one phrase for help texts.
+    """
+
+    name: str
+    default: Value | None = None
+    choices: tuple[Value, ...] | None = None
+    minimum: float = 1
+    maximum: float = 2**31
+    meaning: str = ""
+
+    @property
+    def is_size(self) -> bool:
+        """Whether this is an integer size rather than a choice or a real-valued limit."""
+        return self.choices is None and isinstance(self.minimum, int)
+
+    def check(self, value: Any) -> Value:
+        """Return ``value`` if it is legal.
+
+        Raises:
+            ProblemError: it is of the wrong kind or out of range.
+        """
+        if self.choices is not None:
+            if value not in self.choices:
+                listed = ", ".join(map(str, self.choices))
+                raise ProblemError(f"{self.name}={value} is not possible: choose one of {listed}")
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ProblemError(f"{self.name}={value!r} is not a number")
+        if self.is_size and value != int(value):
+            raise ProblemError(f"{self.name}={value} must be a whole number")
+        if not self.minimum <= value <= self.maximum:
+            raise ProblemError(
+                f"{self.name}={value} is out of range: "
+                f"it must lie between {self.minimum} and {self.maximum}"
+            )
+        return int(value) if self.is_size else float(value)
+
+
+def make_problem(
+    owner: str, parameters: Iterable[ProblemParameter], values: Mapping[str, Any]
+) -> Problem:
+    """Fill in defaults and check every value; the result holds all parameters, in order.
+
+    Raises:
+        UnknownName: a name is not one of the parameters.
+        ProblemError: a required one is missing, or a value is illegal.
+    """
+    declared = {p.name: p for p in parameters}
+    for name in values:
+        if name not in declared:
+            raise UnknownName(f"problem parameter of {owner}", name, declared)
+    missing = [p.name for p in declared.values() if p.default is None and p.name not in values]
+    if missing:
+        example = ",".join(f"{p.name}=…" for p in declared.values() if p.default is None)
+        raise ProblemError(f"{owner} needs {', '.join(missing)}: give --problem {example}")
+    return Problem({p.name: p.check(values.get(p.name, p.default)) for p in declared.values()})

@@ -1,0 +1,195 @@
+"""Search spaces: every legal combination of the values of some tunable parameters.
+
+A space of a million configurations is a table of small integers (one code per parameter), never a
+list of a million objects; `Configuration` objects are made for the few that leave the space.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foretune.errors import SpaceError
+from foretune.mapping import NamedValues, Value
+from foretune.restriction import Restriction
+
+MAX_CONFIGURATIONS = 30_000_000
+"""Largest table of partial or complete configurations that is built; at 20 parameters, 600 MB."""
+
+
+class Configuration(NamedValues):
+    """One value for each tunable parameter, e.g. ``Configuration(BLOCK_M=64, num_warps=4)``."""
+
+    __slots__ = ()
+
+
+class SearchSpace:
+    """All configurations over ``parameters`` that satisfy ``restrictions``.
+
+    Configurations are numbered 0 … len(space)-1 in lexicographic order of the declared values.
+
+    Args:
+        parameters: name -> its legal values, in the order in which neighbours are neighbours.
+        restrictions: expressions (``"BLOCK_M * BLOCK_N <= 4096"``) or functions of parameter names.
+
+    Raises:
+        SpaceError: a parameter without values or with repeated ones, a restriction that cannot be
+            understood, and, on first enumeration, no legal configuration or too many.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Sequence[Value]],
+        restrictions: Sequence[str | Callable[..., bool]] = (),
+    ) -> None:
+        self.parameters = {name: tuple(values) for name, values in parameters.items()}
+        for name, values in self.parameters.items():
+            if not values:
+                raise SpaceError(f"parameter {name!r} has no values")
+            if len(set(values)) < len(values):
+                raise SpaceError(f"parameter {name!r} lists a value twice: {values}")
+        self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
+        if np.prod([float(len(v)) for v in self.parameters.values()]) > 2**62:
+            raise SpaceError("the space has more than 2^62 combinations: drop some parameters")
+
+    @property
+    def names(self) -> list[str]:
+        """Parameter names, in declared order."""
+        return list(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int) -> Configuration:
+        return Configuration(
+            {n: v[c] for (n, v), c in zip(self.parameters.items(), self.codes[index], strict=True)}
+        )
+
+    def __contains__(self, config: object) -> bool:
+        return isinstance(config, Mapping) and self._find(config) is not None
+
+    def __repr__(self) -> str:
+        return f"SearchSpace({self.parameters}, {[str(r) for r in self.restrictions]})"
+
+    @cached_property
+    def codes(self) -> npt.NDArray[np.uint16]:
+        """The legal configurations, shape (len(space), parameters): positions in the value lists."""
+        columns: dict[str, npt.NDArray[np.uint16]] = {}
+        for name in self._expansion_order():
+            columns = self._expand(columns, name)
+        if not columns:
+            return np.zeros((1, 0), dtype=np.uint16)  # no parameters: the one empty configuration
+        table = np.column_stack([columns[name] for name in self.parameters])
+        if len(table) == 0:
+            rules = "; ".join(map(str, self.restrictions))
+            raise SpaceError(f"no configuration satisfies the restrictions: {rules}")
+        return table[np.argsort(self._keys(table), kind="stable")]
+
+    def columns(self, indices: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the values of all (or the given) configurations as one array per parameter."""
+        codes = self.codes if indices is None else self.codes[np.asarray(indices)]
+        return {
+            name: _array(values)[codes[:, i]]
+            for i, (name, values) in enumerate(self.parameters.items())
+        }
+
+    def index(self, config: Mapping[str, Any]) -> int:
+        """Return the number of ``config``.
+
+        Raises:
+            SpaceError: it is not in the space; the message names the value or restriction.
+        """
+        found = self._find(config)
+        if found is None:
+            raise SpaceError(f"{Configuration(config)} is not in the space: {self._why_not(config)}")
+        return found
+
+    def sample(self, n: int, rng: np.random.Generator) -> list[Configuration]:
+        """Draw ``n`` different configurations (all of them when there are fewer)."""
+        chosen = rng.choice(len(self), size=min(n, len(self)), replace=False)
+        return [self[int(i)] for i in chosen]
+
+    def neighbours(self, config: Mapping[str, Any]) -> list[Configuration]:
+        """Return the legal configurations that differ from ``config`` in one parameter."""
+        candidates = (
+            Configuration({**config, name: value})
+            for name, values in self.parameters.items()
+            for value in values
+            if value != config[name]
+        )
+        return [c for c in candidates if c in self]
+
+    def _expansion_order(self) -> list[str]:
+        """Parameters so ordered that restrictions can cut the table early."""
+        open_rules = [set(r.names) for r in self.restrictions]
+        order: list[str] = []
+        while len(order) < len(self.parameters):
+            free = [n for n in self.parameters if n not in order]
+            smallest = min((r for r in open_rules if r), key=len, default=None)
+            pick = next((n for n in free if smallest is None or n in smallest))
+            order.append(pick)
+            for rule in open_rules:
+                rule.discard(pick)
+        return order
+
+    def _expand(
+        self, columns: dict[str, npt.NDArray[np.uint16]], name: str
+    ) -> dict[str, npt.NDArray[np.uint16]]:
+        rows = len(next(iter(columns.values()))) if columns else 1
+        choices = len(self.parameters[name])
+        if rows * choices > MAX_CONFIGURATIONS:
+            raise SpaceError(
+                f"the space has more than {MAX_CONFIGURATIONS:,} configurations to look at: "
+                "add restrictions or drop values"
+            )
+        wider = {n: np.repeat(column, choices) for n, column in columns.items()}
+        wider[name] = np.tile(np.arange(choices, dtype=np.uint16), rows)
+        for rule in self.restrictions:
+            if name in rule.names and rule.names <= wider.keys():
+                values = {n: _array(self.parameters[n])[wider[n]] for n in rule.names}
+                keep = rule.holds(values)
+                wider = {n: column[keep] for n, column in wider.items()}
+        return wider
+
+    def _keys(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+        keys = np.zeros(len(codes), dtype=np.int64)
+        for i, values in enumerate(self.parameters.values()):
+            keys = keys * len(values) + codes[:, i]
+        return keys
+
+    @cached_property
+    def _sorted_keys(self) -> npt.NDArray[np.int64]:
+        return self._keys(self.codes)
+
+    def _find(self, config: Mapping[str, Any]) -> int | None:
+        if config.keys() != self.parameters.keys():
+            return None
+        try:
+            codes = [values.index(config[name]) for name, values in self.parameters.items()]
+        except ValueError:
+            return None
+        key = self._keys(np.array([codes], dtype=np.uint16))[0]
+        position = int(np.searchsorted(self._sorted_keys, key))
+        found = position < len(self) and self._sorted_keys[position] == key
+        return position if found else None
+
+    def _why_not(self, config: Mapping[str, Any]) -> str:
+        if config.keys() != self.parameters.keys():
+            return f"its parameters are {', '.join(self.parameters)}"
+        for name, values in self.parameters.items():
+            if config[name] not in values:
+                return f"{name}={config[name]} is not one of {values}"
+        row = {name: _array([value]) for name, value in config.items()}
+        broken = [str(r) for r in self.restrictions if not r.holds(row)[0]]
+        return f"it breaks {'; '.join(broken)}"
+
+
+def _array(values: Sequence[Value]) -> npt.NDArray[Any]:
+    kinds = {type(v) for v in values}
+    mixed = str in kinds and len(kinds) > 1  # NumPy would turn the numbers into text
+    return np.array(values, dtype=object if mixed else None)
