@@ -1,0 +1,18 @@
+"""Making runs: kernels, timers, power meters, the device probe, runners."""
+
+from foretune.collect.collection import CollectSummary, collect_runs, plan_configurations
+from foretune.collect.probe import local_device, local_devices
+from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
+from foretune.collect.timer import Timing
+
+__all__ = [
+    "CollectSummary",
+    "InProcessRunner",
+    "IsolatedRunner",
+    "Runner",
+    "Timing",
+    "collect_runs",
+    "local_device",
+    "local_devices",
+    "plan_configurations",
+]

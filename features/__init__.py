@@ -1,0 +1,14 @@
+"""Features: what a model sees of a run, as named float columns."""
+
+from foretune.features.candidates import candidate_rows, rows_of
+from foretune.features.featureset import FEATURES_VERSION, FeatureSet
+from foretune.features.roofline import row_cost, row_roofline_ms
+
+__all__ = [
+    "FEATURES_VERSION",
+    "FeatureSet",
+    "candidate_rows",
+    "row_cost",
+    "row_roofline_ms",
+    "rows_of",
+]

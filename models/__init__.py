@@ -1,0 +1,7 @@
+"""Predictors of runtime and power: models, honest validation, saving and loading."""
+
+from foretune.models.evaluation import evaluate_predictor, metrics_table
+from foretune.models.predictor import Predictor
+from foretune.models.training import Training, train_predictor
+
+__all__ = ["Predictor", "Training", "evaluate_predictor", "metrics_table", "train_predictor"]

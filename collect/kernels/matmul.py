@@ -19,6 +19,7 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
+EDGE_ROWS = 6  # enough sums at a time to hide an FMA's latency, few enough for every register file
 SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 500, 512, 640, 768, 1000, 1024)
 
 
@@ -118,9 +119,7 @@ class Matmul(Kernel):
             bytes_moved=itemsize * (1.0 * m * k + 1.0 * k * n + 1.0 * m * n),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
         """Return the register tile, the cache blocks' sizes, edges, and how threads share work."""
         m, n, k = problem["M"], problem["N"], problem["K"]
         itemsize = np.where(np.equal(problem["dtype"], "fp64"), 8.0, 4.0)
@@ -146,7 +145,7 @@ class Matmul(Kernel):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return sizes from 32 to 1024, odd ones included, in single precision."""
-        return spread_problems(self, {p: SIZES for p in "MNK"}, n, seed)
+        return spread_problems(self, dict.fromkeys("MNK", SIZES), n, seed)
 
 
 @lru_cache
@@ -183,44 +182,55 @@ def pack(b, bp, n, k, panel, first, last):
 
 
 @lru_cache(maxsize=512)
-def _micro(rows: int, vectors: int, lanes: int, unroll: int) -> Any:
-    """Compile the register tile: ``c[rows, vectors*lanes] += a[rows, depth] @ b[depth, …]``."""
+def _micro(rows: int, vectors: int, lanes: int, unroll: int, masked: bool = False) -> Any:
+    """Compile the register tile: ``c[rows, vectors*lanes] += a[rows, depth] @ b[depth, …]``.
+
+    A masked one has one vector of columns, of which it touches only the first ``count``.
+    """
     tile = [(i, v) for i in range(rows) for v in range(vectors)]
-    step = [f"w{v} = load(b, b0 + kk * ldb + {v * lanes}, {lanes})" for v in range(vectors)]
+    first, count = ("_first", ", count") if masked else ("", "")
+    step = [
+        f"w{v} = load{first}(b, b0 + kk * ldb + {v * lanes}{count}, {lanes})"
+        for v in range(vectors)
+    ]
     for i in range(rows):
         step.append(f"x = splat(a[a0 + {i} * lda + kk], {lanes})")
         step += [f"c{i}_{v} = fma(x, w{v}, c{i}_{v})" for v in range(vectors)]
-    body = [f"c{i}_{v} = load(c, c0 + {i} * ldc + {v * lanes}, {lanes})" for i, v in tile]
+    body = [
+        f"c{i}_{v} = load{first}(c, c0 + {i} * ldc + {v * lanes}{count}, {lanes})" for i, v in tile
+    ]
     body += [f"for ku in range(depth // {unroll}):"]
     for u in range(unroll):
         body += [f"    {line}" for line in [f"kk = ku * {unroll} + {u}", *step]]
     if unroll > 1:
         body += [f"for kk in range(depth // {unroll} * {unroll}, depth):"]
         body += [f"    {line}" for line in step]
-    body += [f"store(c, c0 + {i} * ldc + {v * lanes}, c{i}_{v})" for i, v in tile]
-    return compiled(define("micro", "a, a0, lda, b, b0, ldb, c, c0, ldc, depth", body), "micro")
+    body += [f"store{first}(c, c0 + {i} * ldc + {v * lanes}, c{i}_{v}{count})" for i, v in tile]
+    arguments = f"a, a0, lda, b, b0, ldb, c, c0, ldc, depth{count}"
+    return compiled(define("micro", arguments, body), "micro")
 
 
-_EDGE = """
-def edge(a, b, c, n, k, i0, i1, j0, j1, k0, k1):
-    for i in range(i0, i1):
-        for kk in range(k0, k1):
-            x = a[i * k + kk]
-            for j in range(j0, j1):
-                c[i * n + j] += x * b[kk * n + j]
-"""
+@lru_cache
+def _edge(lanes: int) -> Any:
+    """Compile the product of the columns that fill no panel, a part of a vector at a time."""
+    body = [
+        f"for j in range(j0, j1, {lanes}):",
+        f"    i_full = i0 + (i1 - i0) // {EDGE_ROWS} * {EDGE_ROWS}",
+        f"    for i in range(i0, i_full, {EDGE_ROWS}):",
+        "        tile(a, i * k + kb, k, b, kb * n + j, n, c, i * n + j, n, depth, j1 - j)",
+        "    for i in range(i_full, i1):",
+        "        row(a, i * k + kb, k, b, kb * n + j, n, c, i * n + j, n, depth, j1 - j)",
+    ]
+    tile, row = (_micro(rows, 1, lanes, 1, masked=True) for rows in (EDGE_ROWS, 1))
+    source = define("edge", "a, b, c, n, k, i0, i1, j0, j1, kb, depth", body)
+    return compiled(source, "edge", tile=tile, row=row)
 
 
 @lru_cache(maxsize=512)
-def _sweep(
-    micro_m: int, micro_n: int, lanes: int, unroll: int, order: str, packed: bool
-) -> Any:
+def _sweep(micro_m: int, micro_n: int, lanes: int, unroll: int, order: str, packed: bool) -> Any:
     """Compile the loops over blocks around the micro-kernel, for one range of rows and columns."""
     panel = micro_n * lanes
-    if packed:
-        b_args = f"bp, (j // {panel} * k + kb) * {panel}, {panel}"
-    else:
-        b_args = "b, kb * n + j, n"
+    b_args = f"bp, (j // {panel} * k + kb) * {panel}, {panel}" if packed else "b, kb * n + j, n"
     body = ["for i in range(i0, i1):", "    c[i * n + j0 : i * n + j1] = 0.0"]
     loops = {
         "m": "for ib in range(i0, i1, block_m):",
@@ -239,16 +249,14 @@ def _sweep(
         f"        micro(a, i * k + kb, k, {b_args}, c, i * n + j, n, depth)",
         "    for i in range(i_full, i_end):",
         f"        row(a, i * k + kb, k, {b_args}, c, i * n + j, n, depth)",
-        "edge(a, b, c, n, k, ib, i_end, j_full, j_end, kb, kb + depth)",
+        "edge(a, b, c, n, k, ib, i_end, j_full, j_end, kb, depth)",
     ]
     body += ["    " * 3 + line for line in block]
-    source = define(
-        "sweep", "a, b, bp, c, n, k, i0, i1, j0, j1, block_m, block_n, block_k", body
-    )
+    source = define("sweep", "a, b, bp, c, n, k, i0, i1, j0, j1, block_m, block_n, block_k", body)
     return compiled(
         source,
         "sweep",
         micro=_micro(micro_m, micro_n, lanes, unroll),
         row=_micro(1, micro_n, lanes, unroll),
-        edge=compiled(_EDGE, "edge"),
+        edge=_edge(lanes),
     )

@@ -59,11 +59,16 @@ class Device:
         operations over peak rate and bytes over bandwidth. A missing rate is no limit; with
         neither known the result is NaN.
         """
-        rate = self.specs.get(f"{cost.dtype}_gflops") or self.specs.get("fp32_gflops")
-        bandwidth = self.specs.get("memory_gbps")
-        compute = np.asarray(cost.flops) / (rate * 1e6) if rate else np.nan
-        memory = np.asarray(cost.bytes_moved) / (bandwidth * 1e6) if bandwidth else np.nan
-        return np.fmax(compute, memory)
+        rate = self.specs.get(f"{cost.dtype}_gflops", self.specs.get("fp32_gflops", np.nan))
+        bandwidth = self.specs.get("memory_gbps", np.nan)
+        return roofline_ms(cost, rate, bandwidth)
+
+
+def roofline_ms(cost: Cost, gflops: Quantity, gbps: Quantity) -> Quantity:
+    """Return the larger of operations over ``gflops`` and bytes over ``gbps``, in milliseconds."""
+    compute = np.divide(cost.flops, np.multiply(gflops, 1e6))
+    memory = np.divide(cost.bytes_moved, np.multiply(gbps, 1e6))
+    return np.fmax(compute, memory)
 
 
 def available_cores() -> int:

@@ -6,12 +6,23 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ForetuneError(Exception):
     """Anything Foretune raises on purpose."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self))
+
+
+def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
+    """Restore an error that crosses processes: subclasses' constructors take other arguments."""
+    error = kind.__new__(kind)
+    error.args = (message,)
+    return error
 
 
 class UsageError(ForetuneError, ValueError):

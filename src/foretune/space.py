@@ -71,7 +71,7 @@ class SearchSpace:
         )
 
     def __contains__(self, config: object) -> bool:
-        return isinstance(config, Mapping) and self._find(config) is not None
+        return isinstance(config, Mapping) and self.number(config) is not None
 
     def __repr__(self) -> str:
         return f"SearchSpace({self.parameters}, {[str(r) for r in self.restrictions]})"
@@ -104,10 +104,23 @@ class SearchSpace:
         Raises:
             SpaceError: it is not in the space; the message names the value or restriction.
         """
-        found = self._find(config)
+        found = self.number(config)
         if found is None:
             raise SpaceError(f"{Configuration(config)} is not in the space: {self._why_not(config)}")
         return found
+
+    def number(self, config: Mapping[str, Any]) -> int | None:
+        """Return the number of ``config``; None if it is not in the space."""
+        if config.keys() != self.parameters.keys():
+            return None
+        try:
+            codes = [values.index(config[name]) for name, values in self.parameters.items()]
+        except ValueError:
+            return None
+        key = self._keys(np.array([codes], dtype=np.uint16))[0]
+        position = int(np.searchsorted(self._sorted_keys, key))
+        found = position < len(self) and self._sorted_keys[position] == key
+        return position if found else None
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Configuration]:
         """Draw ``n`` different configurations (all of them when there are fewer)."""
@@ -165,18 +178,6 @@ class SearchSpace:
     @cached_property
     def _sorted_keys(self) -> npt.NDArray[np.int64]:
         return self._keys(self.codes)
-
-    def _find(self, config: Mapping[str, Any]) -> int | None:
-        if config.keys() != self.parameters.keys():
-            return None
-        try:
-            codes = [values.index(config[name]) for name, values in self.parameters.items()]
-        except ValueError:
-            return None
-        key = self._keys(np.array([codes], dtype=np.uint16))[0]
-        position = int(np.searchsorted(self._sorted_keys, key))
-        found = position < len(self) and self._sorted_keys[position] == key
-        return position if found else None
 
     def _why_not(self, config: Mapping[str, Any]) -> str:
         if config.keys() != self.parameters.keys():

@@ -1,0 +1,106 @@
+"""Collection: profile a kernel over problems and configurations into a run table."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretune.collect.runner import Runner
+from foretune.datasets import RunLog
+from foretune.kernel import Kernel
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.space import Configuration
+
+SHARED = 0.5
+"""Share of a problem's configurations that earlier problems ran too: they are compiled already,
+and the same configuration on several problems separates what is due to which."""
+
+
+@dataclass(frozen=True)
+class CollectSummary:
+    """What a collection added.
+
+    Attributes:
+        rows: measurements made now, failures included.
+        ok: those that succeeded.
+        failed: those that did not.
+        reused: asked for, but on disk already.
+        seconds: wall time.
+    """
+
+    rows: int
+    ok: int
+    failed: int
+    reused: int
+    seconds: float
+
+
+def plan_configurations(
+    kernel: Kernel, problems: Sequence[Problem], per_problem: int, seed: int = 0
+) -> dict[Problem, list[Configuration]]:
+    """Choose which configurations to run on which problem: the default first, then random ones.
+
+    The same arguments give the same plan, so that an interrupted collection finds its place.
+    """
+    rng = np.random.default_rng(seed)
+    plan: dict[Problem, list[Configuration]] = {}
+    seen: dict[Configuration, None] = {}
+    for problem in problems:
+        space = kernel.space(problem)
+        chosen = {kernel.default(problem): None}
+        known = [c for c in seen if c not in chosen and c in space]
+        shared = min(int(SHARED * (per_problem - 1)), len(known))
+        for i in rng.choice(len(known), size=shared, replace=False) if shared else ():
+            chosen.setdefault(known[int(i)])
+        for config in space.sample(2 * per_problem, rng):
+            if len(chosen) >= per_problem:
+                break
+            chosen.setdefault(config)
+        plan[problem] = list(chosen)
+        seen.update(chosen)
+    return plan
+
+
+def collect_runs(
+    kernel: Kernel,
+    plan: dict[Problem, list[Configuration]],
+    log: RunLog,
+    runner: Runner,
+    progress: Progress = SILENT,
+) -> CollectSummary:
+    """Measure what ``plan`` asks for and ``log`` does not have; each row is on disk at once.
+
+    Interrupting it loses at most the configuration that is running; calling it again with the same
+    plan and log goes on where it stopped.
+
+    Raises:
+        ForetuneError: nothing of this kernel can be measured on this machine.
+        OutputError: the log cannot be written.
+    """
+    progress.start(f"profiling {kernel.name}", sum(map(len, plan.values())))
+    start, ok, failed, reused = time.perf_counter(), 0, 0, 0
+    for problem, configs in plan.items():
+        missing = list(_missing(kernel, problem, configs, log, runner.device.name))
+        reused += len(configs) - len(missing)
+        for _ in range(len(configs) - len(missing)):
+            progress.advance("on disk already")
+        for measurement in runner.run(kernel, problem, missing):
+            log.append(measurement)
+            ok, failed = ok + measurement.ok, failed + (not measurement.ok)
+            progress.advance(describe(measurement))
+    return CollectSummary(ok + failed, ok, failed, reused, time.perf_counter() - start)
+
+
+def describe(m: Measurement) -> str:
+    """Return a measurement in a few words, for progress lines."""
+    result = f"{m.time_ms:.3g} ms" if m.ok else m.status.value.replace("_", " ")
+    return f"{m.problem}: {result}"
+
+
+def _missing(
+    kernel: Kernel, problem: Problem, configs: Iterable[Configuration], log: RunLog, device: str
+) -> Iterable[Configuration]:
+    return (c for c in configs if log.find((kernel.name, device, problem, c)) is None)

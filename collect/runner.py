@@ -1,0 +1,262 @@
+"""Runners: measure configurations here, or in a process that may hang or die."""
+
+import contextlib
+import math
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from foretune.collect.meters import find_meter
+from foretune.collect.timer import Timing
+from foretune.collect.workbench import Workbench, environment
+from foretune.device import Device
+from foretune.errors import ForetuneError, MeasurementError
+from foretune.kernel import Kernel
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+_START_S = 60.0
+
+
+class Runner(ABC):
+    """Measures configurations on one device; a context manager.
+
+    Attributes:
+        device: what it measures on.
+    """
+
+    device: Device
+
+    @abstractmethod
+    def run(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        incumbent_ms: float = math.inf,
+    ) -> Iterator[Measurement]:
+        """Yield one measurement per configuration, in order; a failure is a measurement too."""
+
+    @abstractmethod
+    def race(
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    ) -> dict[str, np.ndarray]:
+        """Return interleaved times in ms: by configuration id, and ``library:NAME``.
+
+        Raises:
+            MeasurementError: one of them hangs or dies, though it ran before.
+        """
+
+    def close(self) -> None:
+        """Give back what the runner holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class InProcessRunner(Runner):
+    """Measures in this process: for kernels that are trusted to return."""
+
+    def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
+        self.device = device
+        meter = find_meter(device.kind) if power else None
+        self._workbench = Workbench(device.name, timing, meter)
+
+    def run(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        incumbent_ms: float = math.inf,
+    ) -> Iterator[Measurement]:
+        """Yield one measurement per configuration."""
+        for config in configs:
+            yield self._workbench.measure(kernel, problem, config, incumbent_ms)
+
+    def race(
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    ) -> dict[str, np.ndarray]:
+        """Return interleaved times in ms."""
+        return self._workbench.race(kernel, problem, configs, box_s)
+
+
+class IsolatedRunner(Runner):
+    """Measures in a child process that is killed when a configuration outlives its time box.
+
+    A hang is recorded as ``timeout``, a crash as ``runtime_error``; the next configuration gets a
+    fresh process. The kernel must be importable by name, so not defined in ``__main__``.
+
+    Args:
+        device: what is measured on.
+        timing: when to stop repeating.
+        limit_s: seconds one configuration may take in all: build, check, timing and power.
+        power: meter power where a meter works.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        timing: Timing | None = None,
+        limit_s: float = 30.0,
+        power: bool = True,
+    ) -> None:
+        self.device = device
+        self.limit_s = limit_s
+        self._options = {"device": device, "timing": timing, "power": power}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+
+    def run(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        incumbent_ms: float = math.inf,
+    ) -> Iterator[Measurement]:
+        """Yield one measurement per configuration."""
+        for config in configs:
+            try:
+                yield self._ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
+            except TimeoutError:
+                reason = f"not done after {self.limit_s:g} s"
+                yield self._lost(kernel, problem, config, Status.TIMEOUT, reason)
+            except ChildProcessError as e:
+                yield self._lost(kernel, problem, config, Status.RUNTIME_ERROR, str(e))
+
+    def race(
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    ) -> dict[str, np.ndarray]:
+        """Return interleaved times in ms."""
+        configs = list(configs)
+        limit_s = self.limit_s * (len(configs) + 1) + box_s
+        try:
+            result: dict[str, np.ndarray] = self._ask(
+                limit_s, "race", kernel, problem, configs, box_s
+            )
+            return result
+        except (TimeoutError, ChildProcessError) as e:
+            raise MeasurementError(
+                f"the finalists of {kernel.name} on {problem} could not be compared: "
+                f"{e or 'they hang'}"
+            ) from e
+
+    def close(self) -> None:
+        """Kill the child process."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
+        connection = self._connection or self._start()
+        try:
+            connection.send((method, arguments))
+            if not connection.poll(limit_s):
+                raise TimeoutError
+            answer = connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            assert self._process is not None
+            code = self._process.wait()
+            self.close()
+            died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise ChildProcessError(f"the process died: {died}") from None
+        except BaseException:  # a timeout, Ctrl-C: the child is in the middle of something
+            self.close()
+            raise
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _start(self) -> "Connection[Any, Any]":
+        with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+            address = str(Path(folder) / "socket") if os.name == "posix" else None
+            key = secrets.token_bytes(16)
+            with Listener(address, authkey=key) as listener:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "foretune.collect.runner", str(listener.address)],
+                    stdin=subprocess.PIPE,
+                )
+                assert self._process.stdin is not None
+                self._process.stdin.write(key)
+                self._process.stdin.close()
+                self._connection = self._accept(listener)
+        self._connection.send(self._options)
+        return self._connection
+
+    def _accept(self, listener: Listener) -> "Connection[Any, Any]":
+        # Listener.accept has no time limit of its own; its socket has.
+        sock = getattr(getattr(listener, "_listener", None), "_socket", None)
+        if sock is not None:
+            sock.settimeout(_START_S)
+        try:
+            return listener.accept()
+        except OSError as e:
+            self.close()
+            raise MeasurementError(f"the measuring process did not start: {e}") from e
+
+    def _lost(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
+        status: Status,
+        reason: str,
+    ) -> Measurement:
+        return Measurement(
+            kernel=kernel.name,
+            problem=problem,
+            config=config,
+            device=self.device.name,
+            status=status,
+            error=reason,
+            environment=environment(),
+        )
+
+
+def serve(address: str, key: bytes) -> None:
+    """Answer a parent `IsolatedRunner` until it closes the connection: the child's main loop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with Client(address, authkey=key) as connection, contextlib.suppress(EOFError, OSError):
+        options = connection.recv()
+        device = options["device"]
+        meter = find_meter(device.kind) if options["power"] else None
+        workbench = Workbench(device.name, options["timing"], meter)
+        while True:
+            method, arguments = connection.recv()
+            try:
+                answer = getattr(workbench, method)(*arguments)
+            except ForetuneError as e:
+                answer = e
+            except Exception as e:
+                answer = MeasurementError(f"{type(e).__name__}: {e}")
+            connection.send(answer)
+
+
+if __name__ == "__main__":
+    # Under its real name, so that what is pickled here can be unpickled there.
+    from foretune.collect.runner import serve as _serve
+
+    _serve(sys.argv[1], sys.stdin.buffer.read())

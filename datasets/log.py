@@ -1,0 +1,100 @@
+"""The run log: measurements on disk the moment they are made, a Parquet file when it is closed."""
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pandas as pd
+
+from foretune.datasets.runs import journal_of, latest, read_runs, to_measurements, to_row, write_runs
+from foretune.device import Device
+from foretune.errors import OutputError
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+
+class RunLog:
+    """Appends measurements to the run table at ``path``; a context manager.
+
+    Every row goes to a journal beside the file before `append` returns, so a killed process loses
+    nothing: opening the log again, or `read_runs`, finds the rows. Closing folds the journal into
+    the Parquet file.
+
+    Args:
+        path: the Parquet file, existing or not.
+        device: whose descriptor is stored with the rows.
+
+    Raises:
+        OutputError: the directory cannot be written.
+        RunTableError: what is there already is not a run table.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
+        self.path = Path(path)
+        self._device = device
+        self._known: dict[tuple[str, str, Problem, Configuration], Measurement] = {}
+        if self.path.exists() or journal_of(self.path).exists():
+            for m in to_measurements(latest(read_runs(self.path))):
+                self._known[self._key(m)] = m
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = journal_of(self.path).open("a", encoding="utf-8")
+        except OSError as e:
+            raise OutputError(f"cannot write to {self.path.parent}: {e.strerror or e}") from e
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def append(self, measurement: Measurement) -> None:
+        """Write one row.
+
+        Raises:
+            OutputError: the disk is full or gone; every row before this one is kept.
+        """
+        try:
+            self._journal.write(json.dumps(to_row(measurement, self._device)) + "\n")
+            self._journal.flush()
+        except OSError as e:
+            raise OutputError(f"cannot write {self._journal.name}: {e.strerror or e}") from e
+        self._known[self._key(measurement)] = measurement
+
+    def find(self, like: Measurement | tuple[str, str, Problem, Configuration]) -> Measurement | None:
+        """Return the newest measurement of the same (kernel, device, problem, configuration)."""
+        return self._known.get(self._key(like) if isinstance(like, Measurement) else like)
+
+    def measurements(self) -> list[Measurement]:
+        """Return the newest measurement of everything in the log, oldest first."""
+        return list(self._known.values())
+
+    def runs(self) -> pd.DataFrame:
+        """Return all rows as a run table (empty if nothing has been measured)."""
+        if not self._known:
+            return pd.DataFrame()
+        return read_runs(self.path)
+
+    def close(self) -> None:
+        """Fold the journal into the Parquet file; do nothing if there is no row at all."""
+        if self._journal.closed:
+            return
+        self._journal.close()
+        if self._known:
+            write_runs(self.path, read_runs(self.path))
+        journal_of(self.path).unlink(missing_ok=True)
+
+    @staticmethod
+    def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:
+        return m.kernel, m.device, m.problem, m.config

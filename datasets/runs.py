@@ -1,0 +1,158 @@
+"""Run tables: to and from Parquet files and measurements."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from foretune.datasets.schema import SCHEMA_VERSION, columns_of, validate
+from foretune.device import Device
+from foretune.errors import OutputError, RunTableError
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+_VERSION_KEY = b"foretune.schema_version"
+_SCALARS = (
+    "time_ms", "power_w", "energy_mj", "compile_s", "error", "source", "recorded_at", "environment",
+)  # fmt: skip
+
+
+def journal_of(path: Path) -> Path:
+    """Return where the rows of ``path`` are kept while they are being measured."""
+    return path.with_name(path.name + ".journal")
+
+
+def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read and validate a run table, with the rows of an interrupted collection if there are any.
+
+    Raises:
+        RunTableError: the file is missing, truncated, of a newer schema, or holds impossible rows.
+    """
+    path = Path(path)
+    recovered = _read_journal(journal_of(path))
+    if not path.exists() and recovered is None:
+        raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
+    parts = [_read_parquet(path)] if path.exists() else []
+    if recovered is not None:
+        parts.append(recovered)
+    runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+    return validate(runs, str(path))
+
+
+def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
+    """Validate ``runs`` and write them to ``path`` (Parquet, zstd) in one step: all or nothing.
+
+    Raises:
+        RunTableError: a row is impossible.
+        OutputError: the file cannot be written.
+    """
+    path = Path(path)
+    validate(runs, str(path))
+    table = pa.Table.from_pandas(runs, preserve_index=False)
+    table = table.replace_schema_metadata(
+        {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(path)
+    except OSError as e:
+        temporary.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+
+
+def latest(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs`` with only the newest row of each (kernel, device, problem, configuration)."""
+    keys = ["kernel", "device", *columns_of(runs, "problem"), *columns_of(runs, "config")]
+    order = runs.sort_values("recorded_at", kind="stable") if "recorded_at" in runs else runs
+    return order.drop_duplicates(keys, keep="last").sort_index()
+
+
+def from_measurements(
+    measurements: Iterable[Measurement], device: Device | None = None
+) -> pd.DataFrame:
+    """Return one row per measurement, with the descriptor of ``device`` if it is given."""
+    return _frame([to_row(m, device) for m in measurements])
+
+
+def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
+    """Return one measurement per row; empty problem and configuration cells are left out."""
+    groups = {g: columns_of(runs, g) for g in ("problem", "config", "static")}
+    records: list[dict[str, Any]] = runs.to_dict("records")  # type: ignore[assignment]
+    return [_measurement(record, groups) for record in records]
+
+
+def to_row(m: Measurement, device: Device | None = None) -> dict[str, Any]:
+    """Return ``m`` as a flat dictionary of run-table columns."""
+    row: dict[str, Any] = {"kernel": m.kernel, "device": m.device, "status": m.status.value}
+    row.update({f"problem.{k}": v for k, v in m.problem.items()})
+    row.update({f"config.{k}": v for k, v in m.config.items()})
+    row.update({f"static.{k}": float(v) for k, v in m.static.items()})
+    if device is not None:
+        row.update({f"device.{k}": float(v) for k, v in device.specs.items()})
+    row.update({name: getattr(m, name) for name in _SCALARS})
+    row["time_ms_samples"] = list(m.time_ms_samples)
+    return row
+
+
+def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Measurement:
+    def group(name: str) -> dict[str, Any]:
+        cells = {c.removeprefix(f"{name}."): record[c] for c in groups[name]}
+        return {k: v for k, v in cells.items() if not _missing(v)}
+
+    scalars = {n: record[n] for n in _SCALARS if n in record and not _missing(record[n])}
+    samples = record.get("time_ms_samples")
+    return Measurement(
+        kernel=record["kernel"],
+        problem=Problem(group("problem")),
+        config=Configuration(group("config")),
+        device=record["device"],
+        status=Status(record["status"]),
+        static=group("static"),
+        time_ms_samples=() if samples is None or _missing(samples) else tuple(map(float, samples)),
+        **scalars,
+    )
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    runs = pd.DataFrame(rows)
+    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
+    first = [c for g in groups for c in runs.columns if c == g or c.startswith(g) and g[-1] == "."]
+    return runs[first + [c for c in runs.columns if c not in first]]
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as e:
+        reason = str(e).splitlines()[0]
+        raise RunTableError(f"{path} is not a readable Parquet file: {reason}") from e
+    version = int((table.schema.metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
+    if version > SCHEMA_VERSION:
+        raise RunTableError(
+            f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
+            "upgrade with pip install -U foretune"
+        )
+    return table.to_pandas()  # type: ignore[no-any-return]
+
+
+def _read_journal(path: Path) -> pd.DataFrame | None:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return None
+    # A process killed while writing leaves half a line at the end, and nothing else.
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return _frame(rows) if rows else None

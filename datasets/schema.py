@@ -1,0 +1,105 @@
+"""The run table's schema, version 1: what a row must hold to be believed.
+
+One row is one measurement; columns are wide and dotted (``problem.M``, ``config.BLOCK_M``).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import RunTableError
+from foretune.measurement import Status
+
+SCHEMA_VERSION = 1
+REQUIRED = ("kernel", "device", "status", "time_ms")
+TEXT = ("kernel", "device", "status", "error", "source", "recorded_at", "environment")
+NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s")
+NUMBER_GROUPS = ("device.", "static.", "counter.")
+POWER_MARGIN = 1.2
+"""A board may read above its limit for a moment; by a fifth is a wrong unit or a broken meter."""
+
+
+def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
+    """Return the columns of a dotted group, e.g. ``columns_of(runs, "config")``."""
+    return [c for c in runs.columns if c.startswith(f"{group}.")]
+
+
+def validate(runs: pd.DataFrame, name: str = "run table") -> pd.DataFrame:
+    """Return ``runs`` unchanged if every row can be believed.
+
+    Raises:
+        RunTableError: a column is missing or of the wrong type, or a row is impossible; the
+            message names the row and the reason.
+    """
+    for problem in _column_problems(runs):
+        raise RunTableError(f"{name}: {problem}")
+    for row, reason in _row_problems(runs):
+        raise RunTableError(f"{name}, row {row}: {reason}")
+    return runs
+
+
+def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
+    for column in REQUIRED:
+        if column not in runs:
+            yield f"column {column!r} is missing: a run table needs {', '.join(REQUIRED)}"
+    if repeated := sorted(set(runs.columns[runs.columns.duplicated()])):
+        yield f"column {repeated[0]!r} occurs twice"
+    if not columns_of(runs, "config") and not columns_of(runs, "problem"):
+        yield "no 'config.…' or 'problem.…' column: nothing says what was run"
+    for column in runs.columns:
+        values = runs[column]
+        if column in TEXT and not _is_text(values):
+            yield f"column {column!r} must hold text, not {values.dtype}"
+        numeric = column in NUMBERS or column.startswith(NUMBER_GROUPS)
+        if numeric and not (pd.api.types.is_numeric_dtype(values) or values.isna().all()):
+            yield f"column {column!r} must hold numbers, not {values.dtype}"
+
+
+def _row_problems(runs: pd.DataFrame) -> Iterator[tuple[int, str]]:
+    status = runs["status"].astype(object)
+    known = {s.value for s in Status}
+    yield from _first(~status.isin(known), runs["status"], f"status {{!r}} is none of {sorted(known)}")
+    for column in ("kernel", "device"):
+        empty = runs[column].isna() | (runs[column].astype(object) == "")
+        yield from _first(empty, runs[column], f"{column} is empty")
+    ok = (status == Status.OK.value).to_numpy()
+    time_ms = _floats(runs, "time_ms")
+    yield from _first(ok & ~(time_ms > 0), time_ms, "status is ok but time_ms is {}")
+    yield from _first(ok & np.isinf(time_ms), time_ms, "time_ms is {}")
+    yield from _first(~ok & ~np.isnan(time_ms), time_ms, "the run failed but time_ms is {}")
+    power_w, energy_mj = _floats(runs, "power_w"), _floats(runs, "energy_mj")
+    metered = ~np.isnan(power_w)
+    yield from _first(
+        metered & ~((power_w > 0) & np.isfinite(power_w)), power_w,
+        "power_w is {}: leave it empty where there is no meter",
+    )  # fmt: skip
+    limit = _floats(runs, "device.power_limit_w") * POWER_MARGIN
+    yield from _first(
+        metered & (power_w > limit), power_w, "power_w is {}, far above the device's power limit"
+    )
+    has_energy = ~np.isnan(energy_mj)
+    yield from _first(has_energy & ~(energy_mj > 0), energy_mj, "energy_mj is {}")
+
+
+def _first(bad: "np.ndarray | pd.Series", values: object, message: str) -> Iterator[tuple[int, str]]:
+    rows = np.flatnonzero(np.asarray(bad))
+    if len(rows):
+        row = int(rows[0])
+        value = np.asarray(values, dtype=object)[row]
+        more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+        yield row, message.format(value) + more
+
+
+def _floats(runs: pd.DataFrame, column: str) -> np.ndarray:
+    if column not in runs:
+        return np.full(len(runs), np.nan)
+    return runs[column].astype(float).to_numpy()
+
+
+def _is_text(values: pd.Series) -> bool:
+    return bool(
+        pd.api.types.is_string_dtype(values.dtype)
+        or isinstance(values.dtype, pd.CategoricalDtype)
+        or values.isna().all()
+    )

@@ -1,0 +1,31 @@
+"""Run-table columns as plain arrays, the form in which kernels compute costs and features."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def as_array(column: "pd.Series[Any]") -> np.ndarray:
+    """Return a column as numbers (float64) or text (fixed-width), never as objects.
+
+    A text column with gaps gets empty strings in them, a numeric one NaN.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes = column.cat.codes.to_numpy()
+        values = as_array(pd.Series(column.cat.categories))
+        return values[codes] if len(values) else np.full(len(codes), np.nan)
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    values = column.to_numpy(dtype=object, na_value=None)
+    if all(v is None or isinstance(v, (bool, int, float)) for v in values):
+        return np.array([np.nan if v is None else float(v) for v in values])
+    return np.array(["" if v is None else str(v) for v in values])
+
+
+def group_arrays(rows: pd.DataFrame, group: str) -> dict[str, np.ndarray]:
+    """Return the columns of a dotted group by their short names."""
+    prefix = f"{group}."
+    return {
+        c.removeprefix(prefix): as_array(rows[c]) for c in rows.columns if c.startswith(prefix)
+    }

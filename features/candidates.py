@@ -1,0 +1,54 @@
+"""Rows for configurations that have not been run: a run table with the measured columns missing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from foretune.device import Device
+from foretune.mapping import NamedValues
+from foretune.problem import Problem
+from foretune.space import SearchSpace
+
+
+def candidate_rows(
+    kernel: str,
+    problem: Problem,
+    space: SearchSpace,
+    device: Device,
+    indices: np.ndarray | None = None,
+) -> pd.DataFrame:
+    """Return one row per configuration of ``space`` (or per index), ready for a predictor.
+
+    Text columns are categorical, so that a million rows cost a million small integers.
+    """
+    codes = space.codes if indices is None else space.codes[indices]
+    n = len(codes)
+    columns: dict[str, object] = {"kernel": _constant(kernel, n), "device": _constant(device.name, n)}
+    columns.update({f"problem.{k}": _constant(v, n) for k, v in problem.items()})
+    for i, (name, values) in enumerate(space.parameters.items()):
+        if any(isinstance(v, str) for v in values):
+            column: object = pd.Categorical.from_codes(codes[:, i].astype(np.int16), list(values))
+        else:
+            column = np.array(values)[codes[:, i]]
+        columns[f"config.{name}"] = column
+    columns.update({f"device.{k}": _constant(v, n) for k, v in device.specs.items()})
+    return pd.DataFrame(columns)
+
+
+def rows_of(
+    kernel: str, problem: Problem, configs: Sequence[NamedValues], device: Device
+) -> pd.DataFrame:
+    """Return one row per given configuration; for a handful, not for a space."""
+    rows = pd.DataFrame([{f"config.{k}": v for k, v in c.items()} for c in configs])
+    rows.insert(0, "kernel", kernel)
+    rows.insert(1, "device", device.name)
+    fixed = {f"problem.{k}": v for k, v in problem.items()}
+    fixed.update({f"device.{k}": v for k, v in device.specs.items()})
+    return rows.assign(**fixed)
+
+
+def _constant(value: object, n: int) -> object:
+    if isinstance(value, str):
+        return pd.Categorical.from_codes(np.zeros(n, dtype=np.int8), [value])
+    return np.full(n, value)

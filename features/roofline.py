@@ -1,0 +1,33 @@
+"""The roofline time of every row: the least time its work can take on its device."""
+
+import numpy as np
+import pandas as pd
+
+from foretune.device import roofline_ms
+from foretune.features.arrays import group_arrays
+from foretune.kernel import Cost, Kernel
+
+
+def row_cost(kernel: Kernel, rows: pd.DataFrame) -> Cost:
+    """Return the work of every row, as arrays of ``len(rows)``."""
+    cost = kernel.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
+    n = len(rows)
+    return Cost(
+        flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
+        bytes_moved=np.broadcast_to(np.asarray(cost.bytes_moved, dtype=float), n),
+        dtype=cost.dtype,
+    )
+
+
+def row_roofline_ms(kernel: Kernel | None, rows: pd.DataFrame) -> np.ndarray:
+    """Return the roofline time of every row in milliseconds, at its ``device.*`` rates.
+
+    It is 1 for all rows whose kernel or device rates are not known: a model of
+    log(time / roofline) then is one of log time.
+    """
+    if kernel is None:
+        return np.ones(len(rows))
+    cost, specs = row_cost(kernel, rows), group_arrays(rows, "device")
+    gflops = specs.get(f"{cost.dtype}_gflops", specs.get("fp32_gflops", np.nan))
+    time_ms = np.asarray(roofline_ms(cost, gflops, specs.get("memory_gbps", np.nan)))
+    return np.where(np.isfinite(time_ms) & (time_ms > 0), time_ms, 1.0)

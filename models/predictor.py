@@ -1,0 +1,258 @@
+"""The predictor: runs in; time, power and energy out, each with an interval."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from foretune.datasets import latest
+from foretune.datasets.schema import columns_of, validate
+from foretune.device import Device
+from foretune.errors import ForetuneError, OutputError, PredictorError
+from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows
+from foretune.kernel import Kernel
+from foretune.models.calibration import half_width
+from foretune.models.regressor import Regressor
+from foretune.models.splits import fold_of_rows, out_of_fold
+from foretune.models.targets import Target, log_unit, present_targets, usable_rows
+from foretune.models.validity import ValidityModel
+from foretune.problem import Problem
+from foretune.registry import get_kernel, load, registered
+from foretune.space import SearchSpace
+
+FORMAT_VERSION = 1
+CHUNK_ROWS = 65_536
+"""Rows predicted at a time: features of a million rows never are in memory together."""
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    regressor: Regressor
+    half_width: float
+
+
+class Predictor(BaseEstimator):  # type: ignore[misc]
+    """Predicts time and power of configurations of one kernel, a scikit-learn estimator.
+
+    Args:
+        model: name of a registered model: ``xgboost`` or ``random_forest``.
+        targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
+        seed: of everything random.
+
+    Attributes:
+        kernel_name_: the kernel it knows.
+        features_: the fitted `FeatureSet`.
+        targets_: target -> fitted regressor and half-width of its 90 % interval on the log scale.
+        validity_: the model of which configurations run at all.
+        training_: where it was trained: rows, problems, devices, how intervals were calibrated.
+    """
+
+    def __init__(
+        self,
+        model: str = "xgboost",
+        targets: tuple[Target, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.targets = targets
+        self.seed = seed
+
+    def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
+        """Learn from a run table of one kernel.
+
+        Raises:
+            RunTableError: a row is impossible.
+            PredictorError: several kernels, or too few successful runs.
+        """
+        runs = latest(validate(runs))
+        self.kernel_name_ = only_kernel(runs)
+        self.features_ = FeatureSet(kernel_of(self.kernel_name_)).fit(runs)
+        self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
+        self.targets_: dict[Target, _Fitted] = {}
+        for target in self.targets or present_targets(runs) or ("time_ms",):
+            rows = usable_rows(target, runs)
+            X, y_log = self.learning_rows(target, rows)
+            residuals, calibration = self._held_out_residuals(X, y_log, rows)
+            regressor = self.make_regressor().fit(X, y_log)
+            self.targets_[target] = _Fitted(regressor, half_width(residuals))
+        self.training_ = {
+            "rows": len(runs),
+            "problems": len(runs[columns_of(runs, "problem")].drop_duplicates()),
+            "devices": sorted(map(str, runs["device"].unique())),
+            "calibration": calibration,
+        }
+        return self
+
+    def predict(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Return per row ``time_ms``, its 90 % interval, ``p_valid``, and power where it was learned.
+
+        Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj``
+        (power × time) with power, and ``p_valid``.
+        """
+        check_is_fitted(self, "targets_")
+        parts = [
+            self._predict_chunk(runs.iloc[start : start + CHUNK_ROWS])
+            for start in range(0, max(len(runs), 1), CHUNK_ROWS)
+        ]
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+
+    def predict_space(
+        self, problem: Problem, space: SearchSpace, device: Device, indices: np.ndarray | None = None
+    ) -> pd.DataFrame:
+        """Return `predict` for every configuration of ``space`` (or the numbered ones), in order."""
+        check_is_fitted(self, "targets_")
+        every = np.arange(len(space)) if indices is None else np.asarray(indices)
+        parts = [
+            self._predict_chunk(
+                candidate_rows(
+                    self.kernel_name_, problem, space, device, every[start : start + CHUNK_ROWS]
+                )
+            )
+            for start in range(0, max(len(every), 1), CHUNK_ROWS)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def predict_valid(self, runs: pd.DataFrame) -> np.ndarray:
+        """Return the probability that each row's configuration runs and is right."""
+        return self.validity_.probability(self.features_.transform(runs).to_numpy())
+
+    def log_spread(self, target: Target = "time_ms") -> float:
+        """Return the standard deviation of log errors that the 90 % interval stands for."""
+        return self.targets_[target].half_width / 1.645
+
+    def learning_rows(self, target: Target, rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return features and learned values of ``rows``."""
+        X = self.features_.transform(rows).to_numpy()
+        return X, np.log(rows[target].to_numpy(dtype=float)) - log_unit(
+            target, self.features_.kernel, rows
+        )
+
+    def make_regressor(self) -> Regressor:
+        """Return a new, unfitted regressor of the kind this predictor uses."""
+        regressor: Regressor = load("models", self.model)(seed=self.seed)
+        return regressor
+
+    def learn(self, X: np.ndarray, y: np.ndarray, X_new: np.ndarray) -> np.ndarray:
+        """Fit a new regressor on ``X, y`` and return its prediction of ``X_new``."""
+        return self.make_regressor().fit(X, y).predict(X_new)
+
+    def _held_out_residuals(
+        self, X: np.ndarray, y: np.ndarray, rows: pd.DataFrame
+    ) -> tuple[np.ndarray, str]:
+        folds, split = fold_of_rows(rows, "grouped", self.seed), "problems held out"
+        if folds is None:
+            folds, split = fold_of_rows(rows, "random", self.seed), "rows held out: one problem only"
+        assert folds is not None
+        return y - out_of_fold(self.learn, X, y, folds), split
+
+    def _predict_chunk(self, rows: pd.DataFrame) -> pd.DataFrame:
+        X = self.features_.transform(rows).to_numpy()
+        result: dict[str, np.ndarray] = {}
+        for target, fitted in self.targets_.items():
+            log_value = fitted.regressor.predict(X) + log_unit(target, self.features_.kernel, rows)
+            value, factor = np.exp(log_value), np.exp(fitted.half_width)
+            result |= {target: value, f"{target}_low": value / factor, f"{target}_high": value * factor}
+        if "power_w" in result and "time_ms" in result:
+            result["energy_mj"] = result["power_w"] * result["time_ms"]
+        result["p_valid"] = self.validity_.probability(X)
+        return pd.DataFrame(result)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the predictor to ``folder``: JSON and models in formats that run no code.
+
+        Raises:
+            OutputError: the folder cannot be written.
+        """
+        check_is_fitted(self, "targets_")
+        folder = Path(folder)
+        card = {
+            "format": FORMAT_VERSION,
+            "features_version": FEATURES_VERSION,
+            "kernel": self.kernel_name_,
+            "model": self.model,
+            "seed": self.seed,
+            "columns": self.features_.columns_,
+            "numbers": self.features_.numbers_,
+            "categories": self.features_.categories_,
+            "targets": {t: {"half_width": f.half_width} for t, f in self.targets_.items()},
+            "training": self.training_,
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for target, fitted in self.targets_.items():
+                fitted.regressor.save(folder / f"{target}{fitted.regressor.suffix}")
+            self.validity_.save(folder)
+            (folder / "predictor.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
+        except OSError as e:
+            raise OutputError(f"cannot write the predictor to {folder}: {e.strerror or e}") from e
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "Predictor":
+        """Read what `save` wrote.
+
+        Raises:
+            PredictorError: there is no predictor, or it was made by another version.
+        """
+        folder = Path(folder)
+        try:
+            card = json.loads((folder / "predictor.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as e:
+            raise PredictorError(
+                f"{folder} holds no predictor ({e}): train one with 'foretune train'"
+            ) from e
+        if (card.get("format"), card.get("features_version")) != (FORMAT_VERSION, FEATURES_VERSION):
+            raise PredictorError(
+                f"{folder} was made by another version of Foretune: train it again from its runs"
+            )
+        if card["model"] not in registered("models"):
+            raise PredictorError(f"{folder} uses model {card['model']!r}, which is not installed")
+        predictor = cls(card["model"], tuple(card["targets"]), card["seed"])
+        predictor._restore(folder, card)
+        return predictor
+
+    def _restore(self, folder: Path, card: dict[str, Any]) -> None:
+        kind: type[Regressor] = load("models", self.model)
+        self.kernel_name_ = card["kernel"]
+        self.training_ = card["training"]
+        self.features_ = FeatureSet(kernel_of(self.kernel_name_))
+        self.features_.columns_ = card["columns"]
+        self.features_.numbers_ = card["numbers"]
+        self.features_.categories_ = card["categories"]
+        try:
+            self.targets_ = {
+                target: _Fitted(kind.load(folder / f"{target}{kind.suffix}"), entry["half_width"])
+                for target, entry in card["targets"].items()
+            }
+            self.validity_ = ValidityModel.load(folder)
+        except ForetuneError:
+            raise
+        except Exception as e:
+            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+            raise PredictorError(f"{folder} is damaged ({reason}): train it again") from e
+
+
+def only_kernel(runs: pd.DataFrame) -> str:
+    """Return the one kernel of ``runs``.
+
+    Raises:
+        PredictorError: there are none or several.
+    """
+    names = sorted(map(str, runs["kernel"].unique()))
+    if len(names) != 1:
+        raise PredictorError(
+            f"the runs hold {len(names)} kernels ({', '.join(names)}): a predictor knows one; "
+            "choose with --kernel"
+        )
+    return names[0]
+
+
+def kernel_of(name: str) -> Kernel | None:
+    """Return the kernel registered under ``name``; None for runs of a kernel we do not have."""
+    return get_kernel(name) if name in registered("kernels") else None
+

@@ -1,0 +1,116 @@
+"""The searcher's seam: `ask` for configurations, `tell` what came of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretune.measurement import Measurement
+from foretune.objective import Objective
+from foretune.registry import load
+from foretune.space import Configuration, SearchSpace
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is believed about a space before anything of it is measured.
+
+    Attributes:
+        log_mean: natural logarithm of the expected objective of every configuration.
+        log_spread: standard deviation of its error.
+        p_valid: probability that each configuration runs.
+    """
+
+    log_mean: np.ndarray
+    log_spread: float
+    p_valid: np.ndarray
+
+
+class Searcher(ABC):
+    """Searches one space for the configuration of least objective.
+
+    It knows the space and what it was told, and nothing of devices, files or clocks. It never
+    proposes a configuration twice, and the same seed and answers give the same proposals.
+
+    Args:
+        space: what is searched.
+        objective: what is minimised.
+        seed: of everything random.
+        prior: predictions of every configuration; searchers that cannot use one ignore it.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        objective: Objective = Objective.TIME,
+        seed: int = 0,
+        prior: Prior | None = None,
+    ) -> None:
+        self.space = space
+        self.objective = objective
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.prior = prior
+        self.proposed: set[int] = set()
+        self.told: dict[int, float] = {}
+        """Objective by configuration number; infinite for failures."""
+
+    def ask(self, n: int = 1) -> list[Configuration]:
+        """Return up to ``n`` configurations not proposed before; fewer when the space runs out."""
+        n = min(n, len(self.space) - len(self.proposed))
+        numbers = self._propose(n) if n > 0 else []
+        self.proposed.update(numbers)
+        return [self.space[i] for i in numbers]
+
+    def tell(self, measurements: Iterable[Measurement]) -> None:
+        """Learn from measurements, proposed by this searcher or not.
+
+        Raises:
+            SpaceError: one is of a configuration outside the space.
+        """
+        news = {self.space.index(m.config): self.objective.measured(m) for m in measurements}
+        self.proposed.update(news)
+        self.told.update(news)
+        self._learn(news)
+
+    def best(self) -> Configuration | None:
+        """Return the incumbent: the best configuration told of; None before the first success."""
+        finite = {i: value for i, value in self.told.items() if np.isfinite(value)}
+        return self.space[min(finite, key=lambda i: finite[i])] if finite else None
+
+    @abstractmethod
+    def _propose(self, n: int) -> list[int]:
+        """Return ``n`` numbers of configurations that are not in ``self.proposed``."""
+
+    def _learn(self, news: dict[int, float]) -> None:
+        """Take in new objective values by configuration number; ``told`` has them already."""
+
+    def random_numbers(self, n: int) -> list[int]:
+        """Return ``n`` different numbers that were not proposed, uniformly."""
+        size = len(self.space)
+        if len(self.proposed) + n > size // 2:
+            free = np.setdiff1d(np.arange(size), list(self.proposed))
+            return [int(i) for i in self.rng.choice(free, size=n, replace=False)]
+        chosen: dict[int, None] = {}
+        while len(chosen) < n:
+            i = int(self.rng.integers(size))
+            if i not in self.proposed:
+                chosen.setdefault(i)
+        return list(chosen)
+
+
+def make_searcher(
+    name: str,
+    space: SearchSpace,
+    objective: Objective = Objective.TIME,
+    seed: int = 0,
+    prior: Prior | None = None,
+) -> Searcher:
+    """Return a new searcher of the registered ``name``.
+
+    Raises:
+        UnknownName: there is none of that name.
+    """
+    searcher: Searcher = load("searchers", name)(space, objective, seed, prior)
+    return searcher

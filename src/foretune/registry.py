@@ -1,0 +1,73 @@
+"""Finding implementations by name: kernels, meters, models, searchers; ours and other packages'.
+
+Ours are listed here, one line each. Another package adds its own as entry points::
+
+    [project.entry-points."foretune.kernels"]
+    my_kernel = "my_package.kernels:MyKernel"
+"""
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from foretune.errors import ForetuneError, UnknownName
+from foretune.kernel import Kernel
+
+_OURS: dict[str, dict[str, str]] = {
+    "kernels": {
+        "matmul": "foretune.collect.kernels.matmul:Matmul",
+        "quantized_matvec": "foretune.collect.kernels.quantized_matvec:QuantizedMatvec",
+        "softmax": "foretune.collect.kernels.softmax:Softmax",
+        "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
+    },
+    "meters": {
+        "nvml": "foretune.collect.meters:NvmlMeter",
+        "rapl": "foretune.collect.meters:RaplMeter",
+    },
+    "models": {
+        "xgboost": "foretune.models.boosting:BoostingModel",
+        "random_forest": "foretune.models.forest:ForestModel",
+    },
+    "searchers": {
+        "random": "foretune.search.random:RandomSearcher",
+        "exhaustive": "foretune.search.exhaustive:ExhaustiveSearcher",
+        "tpe": "foretune.search.tpe:TPESearcher",
+        "surrogate": "foretune.search.surrogate:SurrogateSearcher",
+    },
+}
+
+
+@cache
+def registered(group: str) -> dict[str, str]:
+    """Return the implementations of a group (``kernels``, …): name -> ``module:class``."""
+    others = {e.name: e.value for e in entry_points(group=f"foretune.{group}")}
+    return {**others, **_OURS[group]}
+
+
+def load(group: str, name: str) -> Any:
+    """Return the class registered as ``name``.
+
+    Raises:
+        UnknownName: there is none; the message lists those there are.
+        ForetuneError: another package registered it, and it cannot be imported.
+    """
+    if name not in registered(group):
+        raise UnknownName(group.rstrip("s"), name, registered(group))
+    module, _, attribute = registered(group)[name].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as e:
+        if isinstance(e, ForetuneError):
+            raise
+        raise ForetuneError(f"{group.rstrip('s')} {name!r} cannot be imported: {e}") from e
+
+
+def get_kernel(name: str) -> Kernel:
+    """Return a new instance of the kernel registered as ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    kernel: Kernel = load("kernels", name)()
+    return kernel
