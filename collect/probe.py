@@ -5,6 +5,7 @@ numbers a roofline needs are measured once and remembered: bandwidth by the STRE
 arithmetic by a loop of independent fused multiply-adds.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -13,6 +14,8 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +131,11 @@ def cache_sizes(cpus: Path = _CPUS) -> dict[str, float]:
         except (OSError, ValueError):  # virtual machines may leave files out or empty
             continue
     if not sizes:
-        names = {"l1_kib": "hw.l1dcachesize", "l2_kib": "hw.l2cachesize", "l3_kib": "hw.l3cachesize"}
+        names = {
+            "l1_kib": "hw.l1dcachesize",
+            "l2_kib": "hw.l2cachesize",
+            "l3_kib": "hw.l3cachesize",
+        }
         found = {spec: _sysctl(name) for spec, name in names.items()}
         sizes = {spec: int(text) / 1024 for spec, text in found.items() if text.isdigit()}
     return sizes
@@ -244,7 +251,8 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError:  # read-only or full: the memo serves this process
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 _MEASURED = ("memory_gbps", "fp32_gflops", "fp64_gflops")
@@ -259,11 +267,8 @@ def measure_cpu() -> dict[str, float]:
     }
 
 
-_TRIAD = """
-def triad(a, b, c, scalar, start, stop):
-    for i in range(start, stop):
-        a[i] = b[i] + scalar * c[i]
-"""
+_LANES = 8  # of a 512-bit vector of doubles; narrower machines split it
+
 _FILL = """
 def fill(a, value, start, stop):
     for i in range(start, stop):
@@ -271,26 +276,46 @@ def fill(a, value, start, stop):
 """
 
 
-def triad_gbps(elements: int, seconds: float = 0.5) -> float:
+def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     """Return main-memory bandwidth of all cores by the STREAM triad, in GB/s.
 
     ``a[i] = b[i] + s·c[i]`` in double precision (McCalpin, IEEE TCCA Newsletter, December 1995),
-    the best of several repeats. As in STREAM, three arrays are counted: that a store to a line
-    not in the cache first reads it (write-allocate) is not, so the memory itself may have moved a
-    third more.
+    at the faster repeats, with ordinary stores or with stores past the cache, whichever are better.
+    As in STREAM, three arrays are counted: that an ordinary store first reads its cache line
+    (write-allocate) is not, so where those won, the memory itself moved a third more.
 
     Args:
         elements: length of each array; together they must be far larger than the last-level cache.
-        seconds: how long to repeat.
+        seconds: how long to repeat, in all.
     """
-    triad, fill = compiled(_TRIAD, "triad"), compiled(_FILL, "fill")
-    ranges = split(elements, available_cores())
-    a, b, c = (np.empty(elements) for _ in range(3))
-    for array, value in ((a, 0.0), (b, 1.0), (c, 2.0)):
+    elements -= elements % _LANES
+    ranges = split(elements, available_cores(), _LANES)
+    arrays = [_aligned(elements) for _ in range(3)]
+    fill, best_s = compiled(_FILL, "fill"), math.inf
+    for array in arrays:
         # Pages land in the memory of the core that touches them first: the one that will use them.
-        in_parallel(_over(fill, array, value), ranges)
-    best_s = _best_seconds(lambda: in_parallel(_over(triad, a, b, c, 3.0), ranges), seconds)
-    return 3 * a.itemsize * elements / best_s / 1e9
+        in_parallel(_over(fill, array, 1.0), ranges)
+    for store in ("store", "store_past_cache"):
+        work = _over(compiled(_triad_source(store), "triad"), *arrays, 3.0)
+        best_s = min(best_s, _fast_seconds(partial(in_parallel, work, ranges), seconds / 2))
+    return 3 * 8 * elements / best_s / 1e9
+
+
+def _triad_source(store: str) -> str:
+    # In explicit vectors: Numba's own loop over three arrays stays scalar, at half the bandwidth.
+    body = [
+        f"s = splat(scalar, {_LANES})",
+        f"for i in range(start, stop, {_LANES}):",
+        f"    {store}(a, i, fma(s, load(c, i, {_LANES}), load(b, i, {_LANES})))",
+    ]
+    return define("triad", "a, b, c, scalar, start, stop", body)
+
+
+def _aligned(elements: int) -> Any:
+    """Return an array of doubles that starts at a cache line, not yet backed by memory."""
+    array = np.empty(elements + _LANES)
+    skip = -array.ctypes.data // 8 % _LANES
+    return array[skip : skip + elements]
 
 
 def _triad_elements() -> int:
@@ -318,35 +343,55 @@ def fma_gflops(dtype: type[np.floating[Any]], seconds: float = 0.1) -> float:
     few enough for sixteen registers. The best of three vector widths counts, since the widest is
     not the fastest on every machine.
 
+    All cores run at once, but each is timed on its own, in slices of a millisecond, and its rate
+    is that of its faster slices: another process that takes turns on one core costs nothing.
+
     Args:
         dtype: single or double precision.
-        seconds: how long to repeat each width.
+        seconds: how long to run each width.
     """
     itemsize, threads, rate = np.dtype(dtype).itemsize, available_cores(), 0.0
+    # Longer slices on many cores, where the threads queue to start the next one.
+    iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
         lanes = bits // (8 * itemsize)
         loop = compiled(_fma_source(lanes), "accumulate")
-        operations = 2.0 * _ACCUMULATORS * lanes * _ITERATIONS * threads
-        ranges = split(_ITERATIONS * threads, threads)
-        call = _over(loop, dtype(0.5), dtype(1e-3))
-        best_s = _best_seconds(lambda c=call, r=ranges: in_parallel(c, r), seconds)  # type: ignore[misc]
-        rate = max(rate, operations / best_s / 1e9)
+        call = partial(loop, dtype(0.5), dtype(1e-3), iterations)
+        call()  # compiles
+        slices: list[list[float]] = [[] for _ in range(threads)]
+        work = _over(_time_slices, call, slices, seconds)
+        in_parallel(work, [(i, i + 1) for i in range(threads)])
+        operations = 2.0 * _ACCUMULATORS * lanes * iterations
+        rate = max(rate, sum(operations / _fast(s) / 1e9 for s in slices))
     return rate
 
 
 _ACCUMULATORS = 12
-_ITERATIONS = 500_000  # about a millisecond: thousands of times what starting a thread takes
+_ITERATIONS = 500_000  # about a millisecond
+
+
+def _time_slices(
+    call: Callable[[], object], slices: list[list[float]], seconds: float, thread: int, _: int
+) -> None:
+    """Call again and again for ``seconds``, and append to the thread's list how long each took."""
+    begin = before = time.perf_counter()
+    while before < begin + seconds or len(slices[thread]) < 3:
+        call()
+        now = time.perf_counter()
+        slices[thread].append(now - before)
+        before = now
 
 
 def _fma_source(lanes: int) -> str:
     accumulators = [f"s{i}" for i in range(_ACCUMULATORS)]
     body = [f"x = splat(factor, {lanes})", f"y = splat(addend, {lanes})"]
-    body += [f"{s} = fma(x, y, y)" for s in accumulators]
-    body += ["for _ in range(start, stop):"]
+    # Started differently, or the compiler would find a dozen times the same number.
+    body += [f"{s} = fma({before}, x, y)" for before, s in pairwise(["y", *accumulators])]
+    body += ["for _ in range(iterations):"]
     body += [f"    {s} = fma({s}, x, y)" for s in accumulators]
     # Added up, so that no accumulator is dead code.
     terms = " + ".join(f"total({s})" for s in accumulators)
-    return define("accumulate", "factor, addend, start, stop", [*body, f"return {terms}"])
+    return define("accumulate", "factor, addend, iterations", [*body, f"return {terms}"])
 
 
 def _over(function: Any, *args: Any) -> Callable[[int, int], object]:
@@ -354,13 +399,109 @@ def _over(function: Any, *args: Any) -> Callable[[int, int], object]:
     return lambda start, stop: function(*args, start, stop)
 
 
-def _best_seconds(call: Callable[[], object], seconds: float) -> float:
-    """Return the shortest of at least three timed calls, after one that compiles."""
+def _fast_seconds(call: Callable[[], object], seconds: float) -> float:
+    """Return how long a call takes at its faster times; one before, untimed, compiles."""
     call()
-    best, repeats, end = math.inf, 0, time.perf_counter() + seconds
-    while repeats < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-        repeats += 1
-    return best
+    times: list[list[float]] = [[]]
+    _time_slices(call, times, seconds, 0, 1)
+    return _fast(times[0])
+
+
+def _fast(times: list[float]) -> float:
+    """Return the time that one in ten undercuts.
+
+    Not the shortest: on shared machines single ones come out at half of what is possible.
+    """
+    return float(np.quantile(times, 0.1))
+
+
+# NVIDIA GPUs --------------------------------------------------------------------------------------
+
+# Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
+# "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.
+_UNITS_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+def local_gpus(nvml: Any = None) -> list[Device]:
+    """Return the NVIDIA GPUs this process may use, in CUDA's order; none without a driver.
+
+    Specs are those of the shipped table, where it has the device, replaced by what the driver
+    says of this very board: memory, power limit, clock and number of multiprocessors.
+
+    Args:
+        nvml: the module ``pynvml``, or one that behaves like it.
+    """
+    try:
+        nvml = nvml or require("pynvml", "gpu", "finding GPUs")
+        nvml.nvmlInit()
+    except MissingExtra:
+        return []
+    except nvml.NVMLError:  # no driver, or no GPU it drives
+        return []
+    try:
+        return [_gpu(nvml, handle) for handle in visible_gpus(nvml)]
+    except nvml.NVMLError:  # a GPU has just fallen off the bus
+        return []
+    finally:
+        nvml.nvmlShutdown()
+
+
+def visible_gpus(nvml: Any) -> list[Any]:
+    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process.
+
+    Numbers in that variable are taken as NVML's, which orders GPUs by PCI address; CUDA's own
+    order differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return handles
+    visible = []
+    for entry in chosen.split(","):
+        matches = [
+            handle
+            for i, handle in enumerate(handles)
+            if entry.strip() == str(i)
+            or (
+                entry.strip().startswith("GPU-")
+                and nvml.nvmlDeviceGetUUID(handle).startswith(entry.strip())
+            )
+        ]
+        if not matches:  # as in CUDA, nothing after an invalid entry counts
+            break
+        visible += matches[:1]
+    return visible
+
+
+def _gpu(nvml: Any, handle: Any) -> Device:
+    name = str(nvml.nvmlDeviceGetName(handle))
+    try:
+        known = find_device(name)
+    except UnknownName:
+        known = Device(name, "gpu")
+    capability = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    units = _ask(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    limit_mw = _ask(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    clock_mhz = _ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    said = {
+        "cores": units / _UNITS_PER_SM.get(tuple(capability), 128) if units and capability else 0,
+        "clock_mhz": clock_mhz or 0,
+        "memory_gib": memory.total / 2**30 if memory else 0,
+        "power_limit_w": limit_mw / 1000 if limit_mw else 0,
+    }
+    return Device(
+        name=name,
+        kind="gpu",
+        architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
+        specs={**known.specs, **{spec: float(value) for spec, value in said.items() if value > 0}},
+        source="; ".join(filter(None, ["NVIDIA driver", known.source])),
+    )
+
+
+def _ask(nvml: Any, question: str, *args: Any) -> Any:
+    """Return what the driver answers; None where this driver or board has no answer."""
+    try:
+        return getattr(nvml, question)(*args)
+    except (AttributeError, nvml.NVMLError):
+        return None

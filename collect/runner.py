@@ -1,6 +1,5 @@
 """Runners: measure configurations here, or in a process that may hang or die."""
 
-import contextlib
 import math
 import os
 import secrets
@@ -10,7 +9,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -196,7 +195,7 @@ class IsolatedRunner(Runner):
             key = secrets.token_bytes(16)
             with Listener(address, authkey=key) as listener:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "foretune.collect.runner", str(listener.address)],
+                    [sys.executable, "-P", "-m", "foretune.collect.worker", str(listener.address)],
                     stdin=subprocess.PIPE,
                 )
                 assert self._process.stdin is not None
@@ -235,28 +234,3 @@ class IsolatedRunner(Runner):
             environment=environment(),
         )
 
-
-def serve(address: str, key: bytes) -> None:
-    """Answer a parent `IsolatedRunner` until it closes the connection: the child's main loop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with Client(address, authkey=key) as connection, contextlib.suppress(EOFError, OSError):
-        options = connection.recv()
-        device = options["device"]
-        meter = find_meter(device.kind) if options["power"] else None
-        workbench = Workbench(device.name, options["timing"], meter)
-        while True:
-            method, arguments = connection.recv()
-            try:
-                answer = getattr(workbench, method)(*arguments)
-            except ForetuneError as e:
-                answer = e
-            except Exception as e:
-                answer = MeasurementError(f"{type(e).__name__}: {e}")
-            connection.send(answer)
-
-
-if __name__ == "__main__":
-    # Under its real name, so that what is pickled here can be unpickled there.
-    from foretune.collect.runner import serve as _serve
-
-    _serve(sys.argv[1], sys.stdin.buffer.read())

@@ -14,14 +14,16 @@ from foretune.models.baselines import BASELINES
 from foretune.models.calibration import cross_half_widths
 from foretune.models.metrics import score
 from foretune.models.predictor import Predictor, kernel_of, only_kernel
-from foretune.models.splits import SPLITS, Learn, fold_of_rows, groups_of, out_of_fold
+from foretune.models.splits import SPLITS, Group, Learn, fold_of_rows, groups_of, out_of_fold
 from foretune.models.targets import Target, log_unit, usable_rows
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
 
 
-def cross_validate(predictor: Predictor, runs: pd.DataFrame, target: Target) -> Scores:
+def cross_validate(
+    predictor: Predictor, runs: pd.DataFrame, target: Target, group: Group = "problem"
+) -> Scores:
     """Return the scores of ``predictor``'s kind and of the baselines, for every possible split.
 
     The predictor itself is not changed. Coverage is scored with intervals from the other folds.
@@ -35,7 +37,7 @@ def cross_validate(predictor: Predictor, runs: pd.DataFrame, target: Target) -> 
     contenders: dict[str, Learn] = {predictor.model: trial.learn, **BASELINES}
     scores: Scores = {}
     for split in SPLITS:
-        folds = fold_of_rows(rows, split, predictor.seed)
+        folds = fold_of_rows(rows, split, predictor.seed, group)
         if folds is None:
             continue
         scores[split] = {

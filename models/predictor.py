@@ -50,6 +50,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         features_: the fitted `FeatureSet`.
         targets_: target -> fitted regressor and half-width of its 90 % interval on the log scale.
         validity_: the model of which configurations run at all.
+        held_out_: per target, what was predicted for training rows by models that did not see their
+            problem (``problem, truth, prediction, low, high``); not saved.
         training_: where it was trained: rows, problems, devices, how intervals were calibrated.
     """
 
@@ -75,12 +77,14 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.features_ = FeatureSet(kernel_of(self.kernel_name_)).fit(runs)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.targets_: dict[Target, _Fitted] = {}
+        self.held_out_: dict[Target, pd.DataFrame] = {}
         for target in self.targets or present_targets(runs) or ("time_ms",):
             rows = usable_rows(target, runs)
             X, y_log = self.learning_rows(target, rows)
-            residuals, calibration = self._held_out_residuals(X, y_log, rows)
-            regressor = self.make_regressor().fit(X, y_log)
-            self.targets_[target] = _Fitted(regressor, half_width(residuals))
+            held_out, calibration = self._held_out(X, y_log, rows)
+            width = half_width(y_log - held_out)
+            self.targets_[target] = _Fitted(self.make_regressor().fit(X, y_log), width)
+            self.held_out_[target] = self._held_out_table(target, rows, held_out, width)
         self.training_ = {
             "rows": len(runs),
             "problems": len(runs[columns_of(runs, "problem")].drop_duplicates()),
@@ -142,14 +146,28 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Fit a new regressor on ``X, y`` and return its prediction of ``X_new``."""
         return self.make_regressor().fit(X, y).predict(X_new)
 
-    def _held_out_residuals(
-        self, X: np.ndarray, y: np.ndarray, rows: pd.DataFrame
-    ) -> tuple[np.ndarray, str]:
+    def _held_out(self, X: np.ndarray, y: np.ndarray, rows: pd.DataFrame) -> tuple[np.ndarray, str]:
+        """Return every row's value as predicted without its problem, and how it was held out."""
         folds, split = fold_of_rows(rows, "grouped", self.seed), "problems held out"
         if folds is None:
             folds, split = fold_of_rows(rows, "random", self.seed), "rows held out: one problem only"
         assert folds is not None
-        return y - out_of_fold(self.learn, X, y, folds), split
+        return out_of_fold(self.learn, X, y, folds), split
+
+    def _held_out_table(
+        self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, width: float
+    ) -> pd.DataFrame:
+        prediction = np.exp(log_value + log_unit(target, self.features_.kernel, rows))
+        problems = rows[columns_of(rows, "problem")].rename(columns=lambda c: c.split(".", 1)[1])
+        return pd.DataFrame(
+            {
+                "problem": [str(Problem(p)) for p in problems.to_dict("records")],
+                "truth": rows[target].to_numpy(dtype=float),
+                "prediction": prediction,
+                "low": prediction / np.exp(width),
+                "high": prediction * np.exp(width),
+            }
+        )
 
     def _predict_chunk(self, rows: pd.DataFrame) -> pd.DataFrame:
         X = self.features_.transform(rows).to_numpy()

@@ -1,8 +1,8 @@
 """Splits: which rows are held out together.
 
 ``random`` holds out single rows, as most of the literature does: other configurations of the same
-problem are in training. ``grouped`` holds out whole problems: what a user who tunes a new problem
-will see.
+problem are in training. ``grouped`` holds out whole problems (what a user who tunes a new problem
+will see) or whole devices.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,26 @@ from foretune.datasets.schema import columns_of
 
 Split = Literal["random", "grouped"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+Group = Literal["problem", "device"]
+GROUPS: tuple[Group, ...] = get_args(Group)
 FOLDS = 5
 
 
-def groups_of(runs: pd.DataFrame) -> np.ndarray:
-    """Return an integer per row: the same for rows of one problem on one device."""
-    keys = ["device", *columns_of(runs, "problem")]
+def groups_of(runs: pd.DataFrame, group: Group = "problem") -> np.ndarray:
+    """Return an integer per row: the same for rows of one problem on one device, or of one device."""
+    keys = ["device", *(columns_of(runs, "problem") if group == "problem" else [])]
     return runs.groupby(keys, sort=False, dropna=False, observed=True).ngroup().to_numpy()
 
 
-def fold_of_rows(runs: pd.DataFrame, split: Split, seed: int = 0) -> np.ndarray | None:
+def fold_of_rows(
+    runs: pd.DataFrame, split: Split, seed: int = 0, group: Group = "problem"
+) -> np.ndarray | None:
     """Return the fold (0 … 4) in which each row is held out; None if the split is impossible.
 
     A grouped split needs at least two groups; with fewer than five each is a fold of its own.
     """
     rng = np.random.default_rng(seed)
-    units = groups_of(runs) if split == "grouped" else np.arange(len(runs))
+    units = groups_of(runs, group) if split == "grouped" else np.arange(len(runs))
     distinct = np.unique(units)
     if len(distinct) < 2:
         return None

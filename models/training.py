@@ -6,6 +6,7 @@ import pandas as pd
 
 from foretune.models.evaluation import Scores, cross_validate
 from foretune.models.predictor import Predictor
+from foretune.models.splits import Group
 from foretune.models.targets import Target
 
 
@@ -33,13 +34,14 @@ def train_predictor(
     runs: pd.DataFrame,
     model: str = "xgboost",
     targets: tuple[Target, ...] | None = None,
+    group: Group = "problem",
     seed: int = 0,
 ) -> Training:
-    """Fit a predictor on ``runs`` and cross-validate it on rows and on whole problems held out.
+    """Fit a predictor on ``runs`` and cross-validate it on rows and on whole groups held out.
 
     Raises:
         RunTableError, PredictorError: see `Predictor.fit`.
     """
     predictor = Predictor(model, targets, seed).fit(runs)
-    scores = {str(t): cross_validate(predictor, runs, t) for t in predictor.targets_}
+    scores = {str(t): cross_validate(predictor, runs, t, group) for t in predictor.targets_}
     return Training(predictor, scores)

@@ -64,14 +64,223 @@ class QuantizedMatvec(Kernel):
         }
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Quantize and pack W; return a call that multiplies and returns y."""
+        """Quantize and pack W, untimed; return a call that multiplies and returns y."""
         w, x = inputs["w"], inputs["x"]
         n, k = w.shape
         format_, rows, threads = str(config["format"]), int(config["rows"]), int(config["threads"])
         lanes, unroll = int(config["vector_bits"]) // 32, int(config["unroll"])
-        group = int(config["group"]) if format_ != "fp32" else lanes * unroll
+        group = lanes * unroll if format_ == "fp32" else int(config["group"])
         groups, blocks = -(-k // group), -(-n // rows)
-        packed = np.zeros((blocks * rows, groups * group), dtype=np.float32)
-        chunk = group * np.dtype(PACKED[format_]).itemsize // (2 if format_ == "int4" else 1)
+        chunk = group // 2 if format_ == "int4" else group
+        panels = config["layout"] == "panels"
+        strides = (chunk, rows * chunk, 1, rows) if panels else (groups * chunk, chunk, groups, 1)
+        scales = np.zeros(blocks * rows * groups, dtype=np.float32)
+        packed = np.zeros(blocks * rows * groups * chunk, dtype=PACKED[format_])
+        pack, shape = _pack(format_), (rows, group, chunk, groups)
+        in_parallel(
+            lambda *bounds: pack(w, scales, packed, *shape, *strides, *bounds),
+            split(n, thread_counts()[-1]),
+        )
         sweep = _sweep(format_, rows, lanes, unroll, group, int(config["prefetch"]))
-        return packed, chunk, sweep, threads, in_parallel, split
+        correct = compiled(_CORRECT, "correct")
+        padded = np.zeros(groups * group, dtype=np.float32)
+        corrections = np.zeros(groups * lanes, dtype=np.float32)
+        y = np.empty(blocks * rows, dtype=np.float32)
+        interleaved = config["split"] == "interleaved"
+        ranges = [(t, blocks) for t in range(threads)] if interleaved else split(blocks, threads)
+        step = threads if interleaved else 1
+
+        def multiply(first: int, last: int) -> None:
+            sweep(packed, scales, padded, corrections, y, groups, *strides, first, last, step)
+
+        def launch() -> Any:
+            padded[:k] = x
+            if format_ == "int4":
+                correct(padded, corrections, group, lanes)
+            in_parallel(multiply, ranges)
+            return y[:n]
+
+        launch()  # compiles for these types
+        return launch
+
+    def reference(self, inputs: Inputs) -> Any:
+        """Return the product with the unquantized weights in double precision."""
+        w, x = inputs["w"], inputs["x"].astype(np.float64)
+        slices = range(0, len(w), 256)  # a copy of all of W in double precision might not fit
+        return np.concatenate([w[i : i + 256].astype(np.float64) @ x for i in slices])
+
+    def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
+        """Return NumPy's BLAS in single precision."""
+        w, x = inputs["w"], inputs["x"]
+        y = np.empty(len(w), dtype=np.float32)
+        return "NumPy BLAS", lambda: np.matmul(w, x, out=y)
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return 2·N·K operations, and the bytes of weights, scales and vectors."""
+        n, k = 1.0 * problem["N"], 1.0 * problem["K"]
+        return Cost(
+            flops=2.0 * n * k,
+            bytes_moved=n * k * _bytes_per_weight(config) + 4.0 * (n + k),
+        )
+
+    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
+        """Return how large the weights become, the register block, and how threads share rows."""
+        n, k = 1.0 * problem["N"], 1.0 * problem["K"]
+        floats = np.equal(config["format"], "fp32")
+        lanes = config["vector_bits"] / 32.0
+        group = np.where(floats, lanes * config["unroll"], config["group"])
+        blocks = np.ceil(n / config["rows"])
+        per_thread = np.ceil(blocks / config["threads"])
+        return {
+            "bytes_per_weight": _bytes_per_weight(config),
+            "weight_bytes": n * k * _bytes_per_weight(config),
+            "weight_bytes_per_thread": n * k * _bytes_per_weight(config) / config["threads"],
+            "registers": config["rows"] * (config["unroll"] + np.where(floats, 0.0, 1.0)),
+            "sums": config["rows"] * config["unroll"] * lanes,
+            "vectors_per_group": group / lanes,
+            "unpacking": np.where(np.equal(config["format"], "int4"), 2.0, np.where(floats, 0, 1)),
+            "padding": np.ceil(k / group) * group / k * blocks * config["rows"] / n,
+            "imbalance": per_thread * config["threads"] / blocks,
+            "blocks_per_thread": per_thread,
+        }
+
+    def memory_bytes(self, problem: Problem) -> float:
+        """Return the size of W and of a packed copy as large."""
+        return 2.2 * 4.0 * float(problem["N"]) * float(problem["K"])
+
+    def error_limit(self, problem: Problem) -> float:
+        """Return what the problem allows: the accuracy that a format may cost."""
+        return float(problem["max_error"])
+
+    def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
+        """Return matrices from half a megabyte to 90 MB, beyond most last-level caches."""
+        return spread_problems(self, {"N": SIZES_N, "K": SIZES_K}, n, seed)
+
+
+def _bytes_per_weight(config: Mapping[str, Any]) -> Quantity:
+    floats, halves = np.equal(config["format"], "fp32"), np.equal(config["format"], "int4")
+    scales = np.where(floats, 0.0, 4.0 / config["group"])
+    return np.where(floats, 4.0, np.where(halves, 0.5, 1.0)) + scales
+
+
+@lru_cache
+def _space(threads: tuple[int, ...]) -> SearchSpace:
+    return SearchSpace(
+        {
+            "format": tuple(PACKED),
+            "group": (32, 64, 128, 256),
+            "rows": (1, 2, 3, 4, 6, 8),
+            "vector_bits": (128, 256, 512),
+            "unroll": (1, 2, 4),
+            "prefetch": (0, 256, 1024, 4096),
+            "layout": ("rows", "panels"),
+            "threads": threads,
+            "split": ("blocks", "interleaved"),
+        },
+        [
+            "format != 'fp32' or group == 32",  # no scales, no groups
+            "rows * unroll <= 16",
+            "format != 'int8' or unroll * vector_bits / 32 <= group",
+            "format != 'int4' or unroll * vector_bits / 32 <= group / 2",
+            "threads > 1 or split == 'blocks'",  # the same program otherwise
+        ],
+    )
+
+
+_PACK = """
+def pack(w, scales, packed, rows, group, chunk, groups, row_at, group_at, row_s, group_s, i0, i1):
+    for i in range(i0, i1):
+        block, r = i // rows, i % rows
+        for g in range(groups):
+            start, stop = g * group, min((g + 1) * group, w.shape[1])
+            most = np.float32(0)
+            for j in range(start, stop):
+                if abs(w[i, j]) > abs(most):
+                    most = w[i, j]
+            inverse = -LEVELS / most if most != 0 else np.float32(0)
+            scales[block * rows * groups + r * row_s + g * group_s] = most / -LEVELS
+            at = block * rows * groups * chunk + r * row_at + g * group_at
+            for j in range(stop - start):
+                v = w[i, start + j]
+                q = min(max(np.rint(v * inverse), -LEVELS), LEVELS - 1)
+                STORE
+"""
+_STORE = {
+    "fp32": "packed[at + j] = v",
+    "int8": "packed[at + j] = np.int8(q)",
+    "int4": "packed[at + j % chunk] |= np.uint8(q + 8) << (4 if j >= chunk else 0)",
+}
+
+
+@lru_cache
+def _pack(format_: str) -> Any:
+    """Compile quantization: the value of largest magnitude in a group becomes the lowest level."""
+    levels = np.float32({"fp32": 1, "int8": 128, "int4": 8}[format_])
+    return compiled(_PACK.replace("STORE", _STORE[format_]), "pack", LEVELS=levels, np=np)
+
+
+_CORRECT = """
+def correct(x, corrections, group, lanes):
+    corrections[:] = 0
+    for i in range(x.size):
+        corrections[i // group * lanes + i % lanes] -= 8 * x[i]
+"""
+
+_STEP = {
+    "fp32": ["{sum} = fma(load({at}), x0, {sum})"],
+    "int8": ["{sum} = fma(to_float(load_bytes({at})), x0, {sum})"],
+    "int4": [
+        "q = load_bytes({at})",
+        "{sum} = fma(to_float(low_nibble(q)), x0, {sum})",
+        "{sum} = fma(to_float(high_nibble(q)), x1, {sum})",
+    ],
+}
+
+
+@lru_cache(maxsize=512)
+def _sweep(format_: str, rows: int, lanes: int, unroll: int, group: int, prefetch: int) -> Any:
+    """Compile the product of blocks of rows.
+
+    Nibbles are stored as weight + 8. Taking the 8 off again costs nothing per weight: the sums of
+    a group start at −8 · Σx, which all rows share (`_CORRECT`).
+    """
+    floats, nibbles = format_ == "fp32", format_ == "int4"
+    chunk, width = group // 2 if nibbles else group, lanes * unroll
+    zero = f"splat(ZERO, {lanes})"
+    first = f"load(corrections, g * {lanes}, {lanes})" if nibbles else zero
+    clear = [f"a{r}_{u} = {zero if u else first}" for r in range(rows) for u in range(unroll)]
+    add = [f"a{r}_0 = add(a{r}_0, a{r}_{u})" for r in range(rows) for u in range(1, unroll)]
+    step = [f"at = w0 + g * group_at + j * {width}", f"xj = g * {group} + j * {width}"]
+    if prefetch:
+        ahead = prefetch // np.dtype(PACKED[format_]).itemsize
+        step += [f"prefetch(w, at + {r} * row_at + {ahead})" for r in range(rows)]
+    for u in range(unroll):
+        step += [
+            f"x{h} = load(x, xj + {h * chunk + u * lanes}, {lanes})" for h in range(1 + nibbles)
+        ]
+        for r in range(rows):
+            at = f"w, at + {r} * row_at + {u * lanes}, {lanes}"
+            step += [line.format(sum=f"a{r}_{u}", at=at) for line in _STEP[format_]]
+    steps = [f"for j in range({chunk // width}):", *_indented(step)]
+    if floats:
+        block = [*clear, "for g in range(groups):", *_indented(steps), *add]
+    else:
+        scale = [
+            f"t{r} = fma(splat(scales[s0 + {r} * row_s + g * group_s], {lanes}), a{r}_0, t{r})"
+            for r in range(rows)
+        ]
+        block = [f"t{r} = {zero}" for r in range(rows)]
+        block += ["for g in range(groups):", *_indented([*clear, *steps, *add, *scale])]
+    sums = (f"a{r}_0" if floats else f"t{r}" for r in range(rows))
+    block += [f"y[block * {rows} + {r}] = total({name})" for r, name in enumerate(sums)]
+    start = [f"s0 = block * {rows} * groups", f"w0 = s0 * {chunk}"]
+    source = define(
+        "sweep",
+        "w, scales, x, corrections, y, groups, row_at, group_at, row_s, group_s, first, last, step",
+        ["for block in range(first, last, step):", *_indented([*start, *block])],
+    )
+    return compiled(source, "sweep", ZERO=np.float32(0))
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -9,38 +9,83 @@ Names are imported when first used, so that ``import foretune`` costs next to no
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_EXPORTS = {
-    "Configuration": "foretune.space",
-    "Cost": "foretune.kernel",
-    "Device": "foretune.device",
-    "ForetuneError": "foretune.errors",
-    "Kernel": "foretune.kernel",
-    "Measurement": "foretune.measurement",
-    "Objective": "foretune.objective",
-    "Predictor": "foretune.models",
-    "Problem": "foretune.problem",
-    "ProblemParameter": "foretune.problem",
-    "RunLog": "foretune.datasets",
-    "SearchSpace": "foretune.space",
-    "Status": "foretune.measurement",
-    "collect": "foretune.collect",
-    "evaluate": "foretune.models",
-    "get_kernel": "foretune.registry",
-    "local_device": "foretune.collect",
-    "read_runs": "foretune.datasets",
-    "run_campaign": "foretune.tune",
-    "train": "foretune.models",
-    "tune": "foretune.tune",
-    "write_runs": "foretune.datasets",
-}
+if TYPE_CHECKING:
+    from foretune.collect import (
+        InProcessRunner,
+        IsolatedRunner,
+        collect_runs,
+        local_device,
+        plan_configurations,
+    )
+    from foretune.datasets import RunLog, read_runs, write_runs
+    from foretune.device import Device, find_device
+    from foretune.errors import ForetuneError
+    from foretune.kernel import Cost, Kernel
+    from foretune.measurement import Measurement, Status
+    from foretune.models import Predictor, evaluate_predictor, train_predictor
+    from foretune.objective import Objective
+    from foretune.problem import Problem, ProblemParameter
+    from foretune.registry import get_kernel
+    from foretune.search import make_searcher
+    from foretune.space import Configuration, SearchSpace
+    from foretune.tune import run_campaign, tune_problem
 
 __version__ = "0.1.0"
-__all__ = ["__version__", *sorted(_EXPORTS)]
+__all__ = [
+    "Configuration",
+    "Cost",
+    "Device",
+    "ForetuneError",
+    "InProcessRunner",
+    "IsolatedRunner",
+    "Kernel",
+    "Measurement",
+    "Objective",
+    "Predictor",
+    "Problem",
+    "ProblemParameter",
+    "RunLog",
+    "SearchSpace",
+    "Status",
+    "__version__",
+    "collect_runs",
+    "evaluate_predictor",
+    "find_device",
+    "get_kernel",
+    "local_device",
+    "make_searcher",
+    "plan_configurations",
+    "read_runs",
+    "run_campaign",
+    "train_predictor",
+    "tune_problem",
+    "write_runs",
+]
 
-if TYPE_CHECKING:
-    from foretune.kernel import Cost as Cost
+_HOMES = {
+    "collect": ("InProcessRunner", "IsolatedRunner", "collect_runs", "local_device",
+                "plan_configurations"),
+    "datasets": ("RunLog", "read_runs", "write_runs"),
+    "device": ("Device", "find_device"),
+    "errors": ("ForetuneError",),
+    "kernel": ("Cost", "Kernel"),
+    "measurement": ("Measurement", "Status"),
+    "models": ("Predictor", "evaluate_predictor", "train_predictor"),
+    "objective": ("Objective",),
+    "problem": ("Problem", "ProblemParameter"),
+    "registry": ("get_kernel",),
+    "search": ("make_searcher",),
+    "space": ("Configuration", "SearchSpace"),
+    "tune": ("run_campaign", "tune_problem"),
+}  # fmt: skip
+_HOME_OF = {name: f"foretune.{home}" for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'foretune' has no attribute {name!r}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,9 +4,9 @@ A space of a million configurations is a table of small integers (one code per p
 list of a million objects; `Configuration` objects are made for the few that leave the space.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,25 @@ class SearchSpace:
         self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
         if np.prod([float(len(v)) for v in self.parameters.values()]) > 2**62:
             raise SpaceError("the space has more than 2^62 combinations: drop some parameters")
+
+    @classmethod
+    def of(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
+        """Return the space of exactly these configurations, e.g. those a run table recorded.
+
+        Raises:
+            SpaceError: there are none, or they do not have the same parameters.
+        """
+        distinct = list({Configuration(c): None for c in configs})
+        if not distinct:
+            raise SpaceError("there is no configuration to make a space of")
+        names = list(distinct[0])
+        if any(c.keys() != distinct[0].keys() for c in distinct):
+            raise SpaceError("the configurations do not have the same parameters")
+        space = cls({n: sorted({c[n] for c in distinct}) for n in names})
+        position = {n: {v: i for i, v in enumerate(vs)} for n, vs in space.parameters.items()}
+        table = np.array([[position[n][c[n]] for n in names] for c in distinct], dtype=np.uint16)
+        space.codes = table[np.argsort(space._keys(table))]  # not their whole product
+        return space
 
     @property
     def names(self) -> list[str]:

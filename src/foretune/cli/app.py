@@ -1,0 +1,73 @@
+"""The application: commands put together, and every error turned into one line."""
+
+import os
+import sys
+
+import click
+import typer
+
+from foretune import __version__
+from foretune.cli import campaign, machine, predictors, runs, tuning
+from foretune.errors import ForetuneError
+
+app = typer.Typer(
+    name="foretune",
+    help="Predict before you measure, verify before you trust.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _commands in (campaign, runs, predictors, tuning, machine):
+    _commands.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foretune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks (anywhere on the line)."),
+) -> None:
+    pass
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command; never raises."""
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    try:
+        result = app(arguments, prog_name="foretune", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as e:
+        e.show()
+        return 2
+    except click.UsageError as e:
+        command = e.ctx.command_path if e.ctx else "foretune"
+        return _fail(f"{e.format_message()} See '{command} --help'.", 2, debug)
+    except ForetuneError as e:
+        return _fail(str(e), e.exit_code, debug)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted: what was measured is kept; the same command goes on", 130, False)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except MemoryError:
+        return _fail("out of memory: take a smaller problem or fewer configurations", 1, debug)
+    except Exception as e:
+        hint = "" if debug else "; --debug shows where"
+        return _fail(f"unexpected {type(e).__name__}: {e}{hint}", 1, debug)
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    print(f"foretune: {' '.join(message.split())}", file=sys.stderr)
+    return code

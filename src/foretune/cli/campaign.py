@@ -1,0 +1,98 @@
+"""``foretune campaign`` and ``foretune report``: the main job and what it shows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import SCORE_COLUMNS, Output, progress_bar, score_rows
+
+if TYPE_CHECKING:
+    from foretune.tune import Campaign
+    from foretune.tune.results import TuneResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(campaign)
+    app.command()(report)
+
+
+def campaign(
+    kernel: str = options.KERNEL,
+    device: str = options.DEVICE,
+    preset: str = typer.Option("quick", help="quick (minutes) or full (an hour)."),
+    problem: list[str] = typer.Option([], help="Tune this one (repeatable); else unseen ones."),
+    objective: str = options.OBJECTIVE,
+    model: str = options.MODEL,
+    searcher: str = options.SEARCHER,
+    out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
+    tracking_uri: str = typer.Option(
+        None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
+    ),
+    seed: int = options.SEED,
+    as_json: bool = options.JSON,
+) -> None:
+    """Profile a kernel, learn from it, tune unseen problems, verify, report.
+
+    Everything is tracked in MLflow. Interrupted, the same command goes on where it stopped.
+    """
+    from foretune.collect import IsolatedRunner
+    from foretune.registry import get_kernel, load
+    from foretune.tune.campaign import get_preset, run_campaign
+
+    chosen, goal = get_kernel(kernel), options.read_objective(objective)
+    size = get_preset(preset)
+    load("models", model), load("searchers", searcher)
+    problems = options.read_problems(chosen, problem) if problem else None
+    output = Output(as_json)
+    hardware = options.read_device(device)
+    with progress_bar() as progress, IsolatedRunner(hardware, size.timing()) as runner:
+        done = run_campaign(
+            chosen, runner, size, problems=problems, objective=goal, model=model,
+            searcher=searcher, out=out, tracking_uri=tracking_uri, seed=seed, progress=progress,
+        )  # fmt: skip
+    _show(output, done)
+    output.result(done.summary())
+
+
+def report(
+    folder: Path = typer.Argument(help="A campaign's folder, e.g. campaigns/matmul-001."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Write a campaign's HTML report again from what it measured."""
+    from foretune.tune.campaign import rebuild_report
+
+    output = Output(as_json)
+    path = rebuild_report(folder)
+    output.say(f"report: {path}")
+    output.result({"report": str(path)})
+
+
+def show_results(output: Output, results: "list[TuneResult]") -> None:
+    """Print the table of winners."""
+    unit = results[0].objective.unit
+    rows = []
+    for r in results:
+        library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
+        interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
+        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else "no measurable win"
+        rows.append(
+            [str(r.problem), f"{r.baseline.value:.3g}", f"{r.winner.value:.3g}", gain, library]
+        )
+    name = next((r.library.name for r in results if r.library), "library")
+    columns = ("problem", f"default {unit}", f"best {unit}", "speedup (95 %)", f"vs {name}")
+    output.table(f"{results[0].kernel} on {results[0].device}", columns, rows)
+
+
+def _show(output: Output, done: "Campaign") -> None:
+    for target, scores in done.training.scores.items():
+        output.table(f"predicting {target}", SCORE_COLUMNS, score_rows(scores))
+        output.say("")
+    show_results(output, list(done.results))
+    output.say("")
+    output.say(f"report   {done.report}")
+    output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
+    output.say(f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}")
+    output.say(f"took     {done.seconds:.0f} s")

@@ -1,0 +1,48 @@
+"""``foretune devices`` and ``foretune doctor``: what is here, what is missing, how to get it."""
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(devices)
+    app.command()(doctor)
+
+
+def devices(
+    known: bool = typer.Option(False, "--known", help="The shipped spec table instead."),
+    as_json: bool = options.JSON,
+) -> None:
+    """List this machine's devices with their descriptors."""
+    from foretune.collect import local_devices
+    from foretune.device import known_devices
+
+    output = Output(as_json)
+    found = list(known_devices().values()) if known else local_devices()
+    for device in found:
+        output.say(f"{device.name} ({device.kind}, {device.architecture})")
+        specs = ", ".join(f"{k} {v:,.6g}" for k, v in device.specs.items())
+        output.say(f"  {specs}\n  source: {device.source}")
+    output.result(
+        {
+            "devices": [
+                {"name": d.name, "kind": d.kind, "architecture": d.architecture,
+                 "specs": dict(d.specs), "source": d.source}
+                for d in found
+            ]
+        }
+    )  # fmt: skip
+
+
+def doctor(as_json: bool = options.JSON) -> None:
+    """Say what works on this machine, what does not, and what to do about it."""
+    from foretune.tune.doctor import examine
+
+    output = Output(as_json)
+    findings = examine()
+    rows = [[f.what, "yes" if f.works else "no", f.note] for f in findings]
+    output.table("foretune doctor", ("", "here", "note"), rows)
+    output.result({"checks": [{"what": f.what, "works": f.works, "note": f.note} for f in findings]})

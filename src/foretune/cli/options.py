@@ -1,0 +1,101 @@
+"""Options that several commands share, and what their text means."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.errors import ProblemError, UnknownName, UsageError
+from foretune.objective import Objective
+from foretune.problem import Problem
+
+if TYPE_CHECKING:
+    from foretune.device import Device
+    from foretune.kernel import Kernel
+
+KERNEL = typer.Argument(help="Name of a kernel; 'foretune devices' lists none, 'foretune doctor' all.")
+DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
+JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
+OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
+MODEL = typer.Option("xgboost", "--model", help="xgboost or random_forest.")
+SEARCHER = typer.Option("surrogate", "--searcher", help="surrogate, tpe, random or exhaustive.")
+SEED = typer.Option(0, "--seed", help="Of everything random.")
+
+
+def read_objective(text: str) -> Objective:
+    """Return the objective called ``text``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if text not in list(Objective):
+        raise UnknownName("objective", text, list(Objective))
+    return Objective(text)
+
+
+def read_problems(kernel: "Kernel", texts: list[str], seed: int = 0) -> list[Problem]:
+    """Return the problems meant by ``texts``: each ``M=…,N=…;M=…,N=…`` or a number of drawn ones.
+
+    Raises:
+        UsageError: a text cannot be read, or names what the kernel does not have.
+    """
+    problems: dict[Problem, None] = {}
+    for text in texts:
+        if text.strip().isdigit():
+            if int(text) < 1:
+                raise UsageError("--problems 0 leaves nothing to run: give at least 1")
+            problems.update(dict.fromkeys(kernel.training_problems(int(text), seed)))
+            continue
+        for part in text.split(";"):
+            problem = kernel.problem(Problem.parse(part))
+            check_memory(kernel, problem)
+            problems.setdefault(problem)
+    return list(problems)
+
+
+def read_problem(kernel: "Kernel", text: str) -> Problem:
+    """Return the one problem meant by ``text``.
+
+    Raises:
+        UsageError: it cannot be read, or is none of this kernel's.
+    """
+    problem = kernel.problem(Problem.parse(text))
+    check_memory(kernel, problem)
+    return problem
+
+
+def check_memory(kernel: "Kernel", problem: Problem) -> None:
+    """Do nothing if ``problem`` fits this machine's memory.
+
+    Raises:
+        ProblemError: it does not.
+    """
+    import psutil
+
+    needed, free = kernel.memory_bytes(problem), psutil.virtual_memory().available
+    if needed > free:
+        raise ProblemError(
+            f"{problem} needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: "
+            "take a smaller problem"
+        )
+
+
+def read_device(name: str) -> "Device":
+    """Return the device of this machine that ``name`` means.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    from foretune.collect import local_device
+
+    return local_device(name)
+
+
+def at_least_one(value: int, option: str) -> int:
+    """Return ``value`` if it is positive.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if value < 1:
+        raise UsageError(f"{option} {value} leaves nothing to do: give at least 1")
+    return value

@@ -1,0 +1,55 @@
+"""``foretune collect``: profile runs into a run table."""
+
+from pathlib import Path
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, progress_bar
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(collect)
+
+
+def collect(
+    kernel: str = options.KERNEL,
+    problems: list[str] = typer.Option(
+        ["8"], help="How many to draw, or 'M=64,N=64,K=64;M=…' (repeatable)."
+    ),
+    configs: int = typer.Option(20, help="Configurations per problem, the default among them."),
+    out: Path = typer.Option(..., help="Run table to write or go on with, Parquet."),
+    device: str = options.DEVICE,
+    box: float = typer.Option(0.25, help="Seconds one configuration is timed for at most."),
+    limit: float = typer.Option(30.0, help="Seconds after which a configuration is given up."),
+    seed: int = options.SEED,
+    as_json: bool = options.JSON,
+) -> None:
+    """Profile a kernel over problems and configurations.
+
+    Rows are on disk the moment they are measured; the same command goes on where it stopped.
+    """
+    from foretune.collect import IsolatedRunner, Timing, collect_runs, plan_configurations
+    from foretune.datasets import RunLog
+    from foretune.registry import get_kernel
+
+    chosen = get_kernel(kernel)
+    options.at_least_one(configs, "--configs")
+    wanted = options.read_problems(chosen, problems, seed)
+    plan = plan_configurations(chosen, wanted, configs, seed)
+    output, hardware = Output(as_json), options.read_device(device)
+    with (
+        RunLog(out, hardware) as log,
+        progress_bar() as progress,
+        IsolatedRunner(hardware, Timing(box_s=box), limit_s=limit) as runner,
+    ):
+        done = collect_runs(chosen, plan, log, runner, progress)
+    output.say(
+        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
+        f"{done.reused} there already, {done.seconds:.0f} s"
+    )
+    output.result(
+        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
+         "seconds": done.seconds, "out": str(out)}
+    )  # fmt: skip

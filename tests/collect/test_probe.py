@@ -1,0 +1,283 @@
+"""What the machine is found to be: the probe, its cache, and GPUs as a (fake) driver tells."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("numba")
+
+from foretune.collect import probe
+from foretune.device import SPECS, available_cores, find_device
+from foretune.errors import MissingExtra, UnknownName
+
+MEASURED = {"memory_gbps": 50.0, "fp32_gflops": 400.0, "fp64_gflops": 200.0}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path))
+    monkeypatch.setattr(probe, "_memo", {})
+    return tmp_path
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Replace the measurement; the list holds one element per time it ran."""
+    calls = []
+
+    def measure():
+        calls.append(1)
+        return {**MEASURED, "memory_gbps": MEASURED["memory_gbps"] + len(calls)}
+
+    monkeypatch.setattr(probe, "measure_cpu", measure)
+    return calls
+
+
+@pytest.fixture
+def no_gpus(monkeypatch):
+    monkeypatch.setattr(probe, "local_gpus", list)
+
+
+def test_real_probe():
+    cpu = probe.local_cpu()
+    assert cpu.kind == "cpu"
+    assert cpu.name
+    assert cpu.specs.keys() <= SPECS.keys()
+    assert cpu.specs["cores"] == available_cores()
+    assert 0.5 < cpu.specs["memory_gbps"] < 5000
+    assert cpu.specs["fp32_gflops"] > 1.3 * cpu.specs["fp64_gflops"] > 0.5
+    # No core does more than two 512-bit FMAs a cycle, at less than 7 GHz.
+    assert cpu.specs["fp32_gflops"] < 64 * 7 * available_cores()
+    assert "measured" in cpu.source
+
+
+@pytest.mark.parametrize("store", ["store", "store_past_cache"])
+def test_triad_computes_what_it_says(store):
+    a, b, c = (probe._aligned(64) for _ in range(3))
+    a[:], b[:], c[:] = 0, range(64), 2
+    assert a.ctypes.data % 64 == 0
+    probe.compiled(probe._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
+    assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
+
+
+def test_triad_of_uneven_length():
+    assert probe.triad_gbps(10_001, seconds=0.0) > 0
+
+
+def test_probe_is_cached(cache, measured):
+    first = probe.probe_cpu()
+    probe._memo.clear()
+    assert probe.probe_cpu() == first
+    assert len(measured) == 1
+    (path,) = cache.glob("*")
+    content = json.loads(path.read_text())
+    assert content["specs"] == first
+    assert content["machine"]["cpu"] == probe.cpu_name()
+    assert content["machine"]["cores"] == available_cores()
+
+
+def test_refresh_measures_again(measured):
+    first = probe.probe_cpu()
+    again = probe.probe_cpu(refresh=True)
+    assert again != first
+    probe._memo.clear()
+    assert probe.probe_cpu() == again
+
+
+@pytest.mark.parametrize("change", ["cores", "version", "name"])
+def test_another_machine_is_probed_anew(measured, monkeypatch, change):
+    probe.probe_cpu()
+    if change == "cores":
+        monkeypatch.setattr(probe, "available_cores", lambda: 999)
+    elif change == "version":
+        monkeypatch.setattr(probe, "PROBE_VERSION", -1)
+    else:
+        monkeypatch.setattr(probe, "cpu_name", lambda: "another")
+    probe.probe_cpu()
+    assert len(measured) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"specs": 3}',
+        '{"specs": {"memory_gbps": 1}}',
+        json.dumps({"specs": {**MEASURED, "memory_gbps": 0}}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": float("nan")}}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": "fast"}}),
+        b"\xff\xfe\x00",
+    ],
+)
+def test_damaged_cache_is_replaced(cache, measured, damage):
+    probe.probe_cpu()
+    (path,) = cache.glob("*")
+    path.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
+    probe._memo.clear()
+    again = probe.probe_cpu()
+    assert len(measured) == 2
+    assert json.loads(path.read_text())["specs"] == again
+
+
+def test_unwritable_cache_costs_one_probe_per_process(cache, measured, monkeypatch):
+    (cache / "file").write_text("")
+    monkeypatch.setenv("FORETUNE_CACHE", str(cache / "file" / "below"))
+    assert probe.probe_cpu() == probe.probe_cpu()
+    assert len(measured) == 1
+
+
+def test_caller_may_change_what_it_gets(measured):
+    probe.probe_cpu().clear()
+    assert probe.probe_cpu()
+
+
+def test_without_numba_rates_are_absent(monkeypatch):
+    def measure():
+        raise MissingExtra("numba", "cpu", "a CPU kernel")
+
+    monkeypatch.setattr(probe, "measure_cpu", measure)
+    cpu = probe.local_cpu()
+    assert "memory_gbps" not in cpu.specs
+    assert "cores" in cpu.specs
+    assert "pip install 'foretune[cpu]'" in cpu.source
+
+
+def test_cache_sizes(tmp_path):
+    for i, (level, kind, size) in enumerate(
+        [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "")]
+    ):
+        folder = tmp_path / f"cpu0/cache/index{i}"
+        folder.mkdir(parents=True)
+        for name, value in (("level", level), ("type", kind), ("size", size)):
+            (folder / name).write_text(f"{value}\n")
+    assert probe.cache_sizes(tmp_path) == {"l1_kib": 48.0, "l2_kib": 2048.0}
+
+
+def test_last_level_caches_are_counted(tmp_path):
+    for cpu, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
+        folder = tmp_path / f"cpu{cpu}/cache/index3"
+        folder.mkdir(parents=True)
+        (folder / "shared_cpu_list").write_text(shared + "\n")
+    assert probe._last_level_caches(tmp_path) == 2
+    assert probe._last_level_caches(tmp_path / "nothing") == 1
+
+
+@pytest.mark.parametrize(
+    ("features", "suffix", "bits"),
+    [
+        ({"sse2", "avx", "avx2", "avx512f"}, "+avx512", 512),
+        ({"sse2", "avx", "avx2"}, "+avx2", 256),
+        ({"sse2"}, "+sse", 128),
+        ({"neon"}, "+neon", 128),
+        (set(), "", 0),
+    ],
+)
+def test_instruction_sets(features, suffix, bits):
+    assert probe._architecture(features).partition("+")[2] == suffix.removeprefix("+")
+    assert probe._vector_bits(features) == bits
+
+
+# GPUs ---------------------------------------------------------------------------------------------
+
+
+class FakeNvml:
+    """Two GPUs: an H200 that tells everything, and a newcomer that tells its name only."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self):  # noqa: N802
+        pass
+
+    nvmlShutdown = nvmlInit  # noqa: N815
+
+    def __getattr__(self, question):
+        answers = {
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda i: i,
+            "nvmlDeviceGetName": ["NVIDIA H200", "NVIDIA X1"].__getitem__,
+            "nvmlDeviceGetUUID": ["GPU-aa01", "GPU-bb02"].__getitem__,
+            "nvmlDeviceGetCudaComputeCapability": {0: (9, 0)}.__getitem__,
+            "nvmlDeviceGetNumGpuCores": {0: 132 * 128}.__getitem__,
+            "nvmlDeviceGetMemoryInfo": {0: SimpleNamespace(total=140 * 2**30)}.__getitem__,
+            "nvmlDeviceGetPowerManagementLimit": {0: 500_000}.__getitem__,
+            "nvmlDeviceGetMaxClockInfo": lambda i, _: {0: 1980}[i],
+        }
+        if question not in answers:
+            raise AttributeError(question)
+
+        def answer(*args):
+            try:
+                return answers[question](*args)
+            except LookupError:
+                raise self.NVMLError("not supported") from None
+
+        return answer
+
+
+def test_gpus_are_those_of_the_driver(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    known, unknown = probe.local_gpus(FakeNvml())
+    assert known.name == "NVIDIA H200"
+    assert known.architecture == "sm_90"
+    assert known.specs["power_limit_w"] == 500  # this board's, not the datasheet's
+    assert known.specs["memory_gib"] == 140
+    assert known.specs["cores"] == 132
+    assert known.specs["memory_gbps"] == find_device("H200").specs["memory_gbps"]
+    assert known.source.startswith("NVIDIA driver; ")
+    assert (unknown.name, unknown.kind, dict(unknown.specs)) == ("NVIDIA X1", "gpu", {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [
+        ("1", ["NVIDIA X1"]),
+        ("1,0", ["NVIDIA X1", "NVIDIA H200"]),
+        ("GPU-bb", ["NVIDIA X1"]),
+        ("0,7,1", ["NVIDIA H200"]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_cuda_visible_devices(monkeypatch, variable, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert [gpu.name for gpu in probe.local_gpus(FakeNvml())] == names
+
+
+def test_no_driver_no_gpus():
+    class NoDriver(FakeNvml):
+        def nvmlInit(self):  # noqa: N802
+            raise self.NVMLError("Driver Not Loaded")
+
+    assert probe.local_gpus(NoDriver()) == []
+
+
+def test_no_pynvml_no_gpus(monkeypatch):
+    def missing(*args):
+        raise MissingExtra("pynvml", "gpu", "finding GPUs")
+
+    monkeypatch.setattr(probe, "require", missing)
+    assert probe.local_gpus() == []
+
+
+def test_local_devices(measured, monkeypatch):
+    gpu = find_device("H200")
+    monkeypatch.setattr(probe, "local_gpus", lambda: [gpu])
+    assert [d.name for d in probe.local_devices()] == [probe.cpu_name(), "NVIDIA H200"]
+    for name in ("cuda", "gpu", "cuda:0", "CUDA:0", "h200", "NVIDIA H200"):
+        assert probe.local_device(name) is gpu
+    for name in (None, "cpu", "CPU", probe.cpu_name()):
+        assert probe.local_device(name).kind == "cpu"
+
+
+@pytest.mark.usefixtures("no_gpus")
+@pytest.mark.parametrize("name", ["cuda:0", "cuda", "NVIDIA H200", "tpu"])
+def test_device_that_is_not_here(name):
+    with pytest.raises(UnknownName, match="known: cpu"):
+        probe.local_device(name)

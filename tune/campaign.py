@@ -1,0 +1,429 @@
+"""The campaign: profile a kernel, learn from it, tune problems it has not seen, verify, report.
+
+Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.collect import Runner, Timing, collect_runs, plan_configurations
+from foretune.collect.workbench import environment
+from foretune.datasets import RunLog, read_runs
+from foretune.device import Device
+from foretune.errors import OutputError, ProblemError, UnknownName, UsageError
+from foretune.kernel import Kernel
+from foretune.models import Predictor, Training, train_predictor
+from foretune.models.explain import parameter_worth
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.registry import get_kernel
+from foretune.space import Configuration
+from foretune.tune.report import ReportData, write_report
+from foretune.tune.results import TuneResult
+from foretune.tune.tracking import Tracker
+from foretune.tune.tuner import require_meter, tune_problem
+
+GUIDED_POOL = 30_000
+"""Configurations of a problem among which the second round of profiling looks for good ones."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much a campaign does.
+
+    Attributes:
+        train_problems: problems profiled.
+        random_configs: configurations of each, the default among them.
+        guided_configs: as many more of each, chosen by a predictor of the first ones.
+        tune_problems: problems tuned, none of which was profiled.
+        budget: measurements of each search.
+        box_s: seconds one configuration is timed for at most.
+        verify_s: seconds of interleaved comparison per problem.
+    """
+
+    train_problems: int
+    random_configs: int
+    guided_configs: int
+    tune_problems: int
+    budget: int
+    box_s: float
+    verify_s: float
+
+    def timing(self) -> Timing:
+        """Return the timing rule."""
+        return Timing(box_s=self.box_s)
+
+
+PRESETS = {
+    "quick": Preset(8, 12, 4, 4, 10, 0.1, 1.0),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 3.0),
+}
+
+
+def get_preset(name: str) -> Preset:
+    """Return the preset called ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in PRESETS:
+        raise UnknownName("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A finished campaign.
+
+    Attributes:
+        results: one per tuned problem.
+        training: the predictor and its honest scores.
+        folder: where runs, predictor, results and report lie.
+        mlflow_run_id: the parent run.
+        mlflow_uri: where it is tracked.
+        seconds: wall time of this and earlier, interrupted, attempts.
+    """
+
+    results: tuple[TuneResult, ...]
+    training: Training
+    folder: Path
+    mlflow_run_id: str
+    mlflow_uri: str
+    seconds: float
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder / "report.html"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the outcome as the command line's JSON gives it."""
+        return {
+            "best": [r.summary() for r in self.results],
+            "predictor": self.training.metrics(),
+            "mlflow_run_id": self.mlflow_run_id,
+            "mlflow_uri": self.mlflow_uri,
+            "report": str(self.report),
+            "folder": str(self.folder),
+            "seconds": self.seconds,
+        }
+
+
+class _Folder:
+    """A campaign's directory: what it was asked to do and how far it is."""
+
+    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
+        self.path = path
+        self._state_path = path / "campaign.json"
+        self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
+        self.started = time.perf_counter()
+        if self._state_path.exists():
+            self.state = json.loads(self._state_path.read_text(encoding="utf-8"))
+        self._seconds_before = float(self.state["seconds"])
+        self.save()
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs.parquet"
+
+    @property
+    def predictor(self) -> Path:
+        return self.path / "predictor"
+
+    def save(self, **news: Any) -> None:
+        self.state |= news
+        self.state["seconds"] = self._seconds_before + time.perf_counter() - self.started
+        temporary = self._state_path.with_suffix(".tmp")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
+            temporary.replace(self._state_path)
+        except OSError as e:
+            raise OutputError(f"cannot write to {self.path}: {e.strerror or e}") from e
+
+
+def open_folder(out: Path, request: Mapping[str, Any]) -> _Folder:
+    """Return the newest unfinished campaign of the same request under ``out``, or a new one."""
+    for path in sorted(out.glob(f"{request['kernel']}-*/campaign.json"), reverse=True):
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if state.get("request") == dict(request) and not state.get("finished"):
+            return _Folder(path.parent, request)
+    taken = {p.name for p in out.glob(f"{request['kernel']}-*")} if out.exists() else set()
+    number = next(n for n in range(1, 10**6) if f"{request['kernel']}-{n:03d}" not in taken)
+    return _Folder(out / f"{request['kernel']}-{number:03d}", request)
+
+
+def run_campaign(
+    kernel: Kernel,
+    runner: Runner,
+    preset: Preset | None = None,
+    *,
+    problems: list[Problem] | None = None,
+    objective: Objective = Objective.TIME,
+    model: str = "xgboost",
+    searcher: str = "surrogate",
+    out: Path = Path("campaigns"),
+    tracking_uri: str | None = None,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> Campaign:
+    """Run a campaign from profiling to report, or go on with one that was interrupted.
+
+    Args:
+        kernel: what is tuned.
+        runner: measures; its device is the one tuned for.
+        preset: how much is done; None is ``quick``.
+        problems: those to tune; None tunes as many unseen ones as the preset says.
+        objective: what is minimised.
+        model: registered name of what the predictor learns with.
+        searcher: registered name of who searches.
+        out: campaigns are kept in folders ``KERNEL-NNN`` under it.
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        seed: of everything random.
+        progress: told what happens.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+        OutputError: ``out`` cannot be written.
+        MeterUnavailable: the objective needs power, which cannot be measured here.
+    """
+    preset = preset or PRESETS["quick"]
+    require_meter(objective, runner.device)
+    known, unseen = _problems(kernel, preset, problems, seed)
+    request = {
+        "kernel": kernel.name,
+        "source": kernel.source_hash,
+        "device": runner.device.name,
+        "preset": asdict(preset),
+        "problems": [dict(p) for p in unseen],
+        "objective": objective.value,
+        "model": model,
+        "searcher": searcher,
+        "seed": seed,
+    }
+    progress.say(f"connecting to MLflow, preparing {out}")
+    tracker = Tracker(tracking_uri)
+    folder = open_folder(out, request)
+    run_id = tracker.open_run(
+        f"{kernel.name} on {runner.device.name}",
+        folder.state.get("mlflow_run_id"),
+        {"foretune.kernel": kernel.name, "foretune.device": runner.device.name},
+    )
+    folder.save(mlflow_run_id=run_id, mlflow_uri=tracker.uri, device=asdict(runner.device))
+    with RunLog(folder.runs, runner.device) as log:
+        training = _learn(kernel, known, preset, log, runner, folder, model, seed, progress)
+        runs = log.runs()
+        results = _tune(
+            kernel, unseen, preset, log, runner, training.predictor,
+            objective, searcher, seed, folder, tracker, progress,
+        )  # fmt: skip
+    campaign = Campaign(
+        results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
+    )
+    progress.start("writing the report, tracking", 1)
+    write_report(campaign.report, _report_data(runner.device, campaign, runs))
+    _track(tracker, campaign, request, runs, folder)
+    folder.save(finished=True)
+    progress.advance()
+    return replace(campaign, seconds=folder.state["seconds"])
+
+
+def rebuild_report(path: Path) -> Path:
+    """Write the report of the finished campaign in ``path`` again and return where it is.
+
+    Raises:
+        UsageError: there is no finished campaign.
+    """
+    try:
+        state = json.loads((path / "campaign.json").read_text(encoding="utf-8"))
+        request = state["request"]
+    except (OSError, ValueError, KeyError) as e:
+        raise UsageError(f"{path} is no campaign's folder: give one like campaigns/…-001") from e
+    if not state.get("finished"):
+        raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
+    folder = _Folder(path, request)
+    runs = read_runs(folder.runs)
+    campaign = Campaign(
+        results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
+        training=train_predictor(runs, request["model"], seed=request["seed"]),
+        folder=path,
+        mlflow_run_id=state["mlflow_run_id"],
+        mlflow_uri=state["mlflow_uri"],
+        seconds=state["seconds"],
+    )
+    device = Device(**state["device"])
+    return write_report(campaign.report, _report_data(device, campaign, runs))
+
+
+def _problems(
+    kernel: Kernel, preset: Preset, wanted: list[Problem] | None, seed: int
+) -> tuple[list[Problem], list[Problem]]:
+    """Return the problems to profile and the problems to tune: none is in both."""
+    count = preset.train_problems + (preset.tune_problems if wanted is None else len(wanted))
+    drawn = kernel.training_problems(count, seed)
+    unseen = drawn[preset.train_problems :] if wanted is None else wanted
+    known = [p for p in drawn if p not in unseen][: preset.train_problems]
+    if not unseen or not known:
+        raise ProblemError(f"{kernel.name} offers too few different problems for this preset")
+    return known, unseen
+
+
+def _learn(
+    kernel: Kernel,
+    problems: list[Problem],
+    preset: Preset,
+    log: RunLog,
+    runner: Runner,
+    folder: _Folder,
+    model: str,
+    seed: int,
+    progress: Progress,
+) -> Training:
+    """Profile random configurations, then promising ones, and train on both."""
+    plan = plan_configurations(kernel, problems, preset.random_configs, seed)
+    collect_runs(kernel, plan, log, runner, progress)
+    if "guided" not in folder.state:
+        first = Predictor(model, ("time_ms",), seed).fit(log.runs())
+        guided = _promising(kernel, problems, preset.guided_configs, first, log, runner, seed)
+        folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
+    chosen = folder.state["guided"]
+    guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
+    collect_runs(kernel, guided, log, runner, progress)
+    progress.start("training the predictor", 1)
+    training = train_predictor(log.runs(), model, seed=seed)
+    training.predictor.save(folder.predictor)
+    progress.advance()
+    return training
+
+
+def _promising(
+    kernel: Kernel,
+    problems: list[Problem],
+    n: int,
+    predictor: Predictor,
+    log: RunLog,
+    runner: Runner,
+    seed: int,
+) -> dict[Problem, list[Configuration]]:
+    """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
+
+    Random configurations seldom are good ones, and it is among good ones that a tuner must tell
+    better from worse.
+    """
+    rng = np.random.default_rng(seed)
+    chosen: dict[Problem, list[Configuration]] = {}
+    for problem in problems:
+        space = kernel.space(problem)
+        pool = rng.choice(len(space), size=min(GUIDED_POOL, len(space)), replace=False)
+        time_ms = predictor.predict_space(problem, space, runner.device, pool)["time_ms"]
+        best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
+        measured = (kernel.name, runner.device.name, problem)
+        new = (c for c in best if log.find((*measured, c)) is None)
+        chosen[problem] = [c for c, _ in zip(new, range(n), strict=False)]
+    return chosen
+
+
+def _tune(
+    kernel: Kernel,
+    problems: list[Problem],
+    preset: Preset,
+    log: RunLog,
+    runner: Runner,
+    predictor: Predictor,
+    objective: Objective,
+    searcher: str,
+    seed: int,
+    folder: _Folder,
+    tracker: Tracker,
+    progress: Progress,
+) -> tuple[TuneResult, ...]:
+    results = []
+    for problem in problems:
+        done = folder.state["results"].get(problem.id)
+        if done is None:
+            result = tune_problem(
+                kernel, problem, runner, predictor,
+                budget=preset.budget, objective=objective, searcher=searcher, seed=seed,
+                log=log, verify_s=preset.verify_s, progress=progress,
+            )  # fmt: skip
+            folder.state["results"][problem.id] = result.to_json()
+            folder.save()
+        else:
+            result = TuneResult.from_json(done)
+        results.append(result)
+        _track_problem(tracker, result, folder)
+    return tuple(results)
+
+
+def _track_problem(tracker: Tracker, result: TuneResult, folder: _Folder) -> None:
+    tracked = folder.state.setdefault("tracked", {})
+    if result.problem.id in tracked:
+        return
+    run_id = tracker.open_run(
+        str(result.problem), None, {"foretune.kernel": result.kernel}, folder.state["mlflow_run_id"]
+    )
+    tracker.log_trace(run_id, result)
+    tracker.end_run(run_id)
+    tracked[result.problem.id] = run_id
+    folder.save()
+
+
+def _track(
+    tracker: Tracker,
+    campaign: Campaign,
+    request: Mapping[str, Any],
+    runs: pd.DataFrame,
+    folder: _Folder,
+) -> None:
+    run_id, speedups = campaign.mlflow_run_id, [r.winner.ratio for r in campaign.results]
+    metrics = {
+        f"{target}.{split}.{metric}": value
+        for target, splits in campaign.training.metrics().items()
+        for split, scores in splits.items()
+        for metric, value in scores.items()
+    }
+    metrics["speedup_geomean"] = float(np.exp(np.mean(np.log(speedups))))
+    metrics["verified_wins"] = float(sum(r.verified for r in campaign.results))
+    preset = {f"preset.{k}": v for k, v in request["preset"].items()}
+    flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
+    tracker.log(run_id, {**flat, **preset, "environment": environment()}, metrics)
+    tracker.log_dataset(run_id, runs, f"{request['kernel']} runs", folder.runs)
+    tracker.log_predictor(run_id, campaign.training.predictor, runs, folder.predictor)
+    tracker.log_best(run_id, [r.summary() for r in campaign.results])
+    tracker.log_file(run_id, campaign.report)
+    tracker.log_file(run_id, folder.runs)
+    tracker.end_run(run_id)
+
+
+def _report_data(device: Device, campaign: Campaign, runs: pd.DataFrame) -> ReportData:
+    predictor, results = campaign.training.predictor, list(campaign.results)
+    held_out = pd.concat(
+        [table.assign(target=target) for target, table in predictor.held_out_.items()],
+        ignore_index=True,
+    )
+    space_of = get_kernel(results[0].kernel).space
+    return ReportData(
+        kernel=results[0].kernel,
+        device=device,
+        objective=results[0].objective,
+        runs=runs,
+        scores=campaign.training.scores,
+        held_out=held_out,
+        results=results,
+        importance=parameter_worth(predictor, [r.problem for r in results], space_of, device),
+        environment=str(runs["environment"].iloc[-1]),
+        started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds,
+        mlflow_uri=campaign.mlflow_uri,
+    )

@@ -1,0 +1,65 @@
+"""The doctor: what of Foretune works on this machine, and how to get the rest."""
+
+import importlib.util
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from foretune.collect import local_devices
+from foretune.collect.meters import find_meter, why_no_meter
+from foretune.collect.workbench import environment
+from foretune.errors import ForetuneError
+from foretune.registry import get_kernel, registered
+
+EXTRAS = {
+    "numba": ("cpu", "built-in CPU kernels, CPU probe"),
+    "triton": ("gpu", "Triton kernels"),
+    "torch": ("gpu", "Triton kernels' inputs and baselines"),
+    "pynvml": ("gpu", "NVIDIA devices and power"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        what: in two or three words.
+        works: whether it is there.
+        note: what it is, or what to do to get it.
+    """
+
+    what: str
+    works: bool
+    note: str
+
+
+def examine() -> list[Finding]:
+    """Look at everything Foretune can use; takes a few seconds the first time (CPU probe)."""
+    findings = [Finding("python", True, f"{platform.python_version()}; {environment()}")]
+    findings += [_package(module, *why) for module, why in EXTRAS.items()]
+    findings += [_kernel(name) for name in registered("kernels")]
+    for device in local_devices():
+        findings.append(Finding(f"device {device.kind}", True, f"{device.name}; {device.source}"))
+        meter = find_meter(device.kind)
+        note = meter.name if meter else why_no_meter(device.kind)
+        findings.append(Finding(f"power meter ({device.kind})", meter is not None, note))
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    note = uri or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
+    return [*findings, Finding("MLflow", True, f"{version('mlflow')}; {note}")]
+
+
+def _package(module: str, extra: str, purpose: str) -> Finding:
+    if importlib.util.find_spec(module) is None:
+        return Finding(module, False, f"{purpose}: pip install 'foretune[{extra}]'")
+    return Finding(module, True, purpose)
+
+
+def _kernel(name: str) -> Finding:
+    try:
+        kernel = get_kernel(name)
+    except ForetuneError as e:
+        return Finding(f"kernel {name}", False, str(e))
+    names = ", ".join(p.name for p in kernel.problem_parameters)
+    return Finding(f"kernel {name}", True, f"problem: {names}")

@@ -1,0 +1,157 @@
+"""What tuning one problem brought: the trace of the search and the verdict on its winner."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement of a search.
+
+    Attributes:
+        config: what was measured.
+        status: how it ended.
+        time_ms: measured, NaN if it failed.
+        power_w: measured, NaN without a meter.
+        objective: what was minimised; infinite if it failed.
+        predicted_ms: what the predictor said before; NaN without one.
+        low_ms: lower end of its 90 % interval.
+        high_ms: upper end.
+    """
+
+    config: Configuration
+    status: str
+    time_ms: float
+    power_w: float
+    objective: float
+    predicted_ms: float = math.nan
+    low_ms: float = math.nan
+    high_ms: float = math.nan
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those compared in a verification.
+
+    Attributes:
+        name: ``default``, ``candidate 1``, … or the library's name.
+        config: None for a library call.
+        value: median of the objective (ms, mJ or mJ·ms) in the interleaved run.
+        ratio: default's objective over its own, median over rounds: above 1 is better.
+        ratio_low: lower end of the 95 % interval of the ratio.
+        ratio_high: upper end.
+    """
+
+    name: str
+    config: Configuration | None
+    value: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+    @property
+    def wins(self) -> bool:
+        """Whether it beats the default for certain."""
+        return self.ratio_low > 1.0
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The outcome for one problem.
+
+    Attributes:
+        kernel: its name.
+        problem: what was tuned.
+        device: on what.
+        objective: what was minimised.
+        searcher: who searched.
+        trace: the search's measurements in order.
+        contenders: the default first, then the best candidates, then the library call if any.
+        rounds: how many interleaved rounds the comparison took.
+        seconds: wall time of search and verification.
+    """
+
+    kernel: str
+    problem: Problem
+    device: str
+    objective: Objective
+    searcher: str
+    trace: tuple[Step, ...]
+    contenders: tuple[Contender, ...]
+    rounds: int
+    seconds: float
+
+    @property
+    def baseline(self) -> Contender:
+        """The default configuration."""
+        return self.contenders[0]
+
+    @property
+    def winner(self) -> Contender:
+        """The best candidate if it beats the default for certain, otherwise the default."""
+        candidates = [c for c in self.contenders[1:] if c.config is not None and c.wins]
+        return min(candidates, key=lambda c: c.value, default=self.baseline)
+
+    @property
+    def verified(self) -> bool:
+        """Whether there is a measurable win over the default."""
+        return self.winner is not self.baseline
+
+    @property
+    def library(self) -> Contender | None:
+        """The library call, where one exists."""
+        return next((c for c in self.contenders if c.config is None), None)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the outcome as the command line's JSON gives it."""
+        winner, library = self.winner, self.library
+        unit = {"time": "time_ms", "energy": "energy_mj", "edp": "edp_mj_ms"}[self.objective.value]
+        return {
+            "problem": dict(self.problem),
+            "config": dict(winner.config or {}),
+            unit: winner.value,
+            f"baseline_{unit}": self.baseline.value,
+            "speedup": winner.ratio,
+            "speedup_interval": [winner.ratio_low, winner.ratio_high],
+            "verified": self.verified,
+            "verdict": "faster than the default" if self.verified else "no measurable win",
+            "library": library and {
+                "name": library.name,
+                unit: library.value,
+                "winner_speedup": library.value / winner.value,
+            },
+            "measurements": len(self.trace),
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        plain = asdict(self)
+        plain["problem"] = dict(self.problem)
+        for part, objects in (("trace", self.trace), ("contenders", self.contenders)):
+            for entry, item in zip(plain[part], objects, strict=True):
+                entry["config"] = None if item.config is None else dict(item.config)
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return what `to_json` wrote down."""
+        def config(entry: dict[str, Any]) -> Configuration | None:
+            return None if entry["config"] is None else Configuration(entry["config"])
+
+        return cls(
+            **{
+                **plain,
+                "problem": Problem(plain["problem"]),
+                "objective": Objective(plain["objective"]),
+                "trace": tuple(Step(**{**e, "config": config(e)}) for e in plain["trace"]),
+                "contenders": tuple(
+                    Contender(**{**e, "config": config(e)}) for e in plain["contenders"]
+                ),
+            }
+        )

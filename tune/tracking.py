@@ -1,0 +1,211 @@
+"""Tracking: a campaign in MLflow.
+
+One parent run per campaign, one nested run per tuned problem. A search's measurements are metric
+steps sent in one batch: a hundred single calls take seconds, one batch of a thousand points a
+fraction of one.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import TrackingError
+from foretune.models import Predictor
+from foretune.models.forest import TRUSTED, ForestModel
+from foretune.tune.results import TuneResult
+
+EXPERIMENT = "foretune"
+ALIAS = "champion"
+DEFAULT_URI = "sqlite:///mlflow.db"
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, with growing waits, is minutes of silence
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+class Tracker:
+    """Writes one campaign to an MLflow server or file.
+
+    Args:
+        uri: tracking URI; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        experiment: in which experiment.
+
+    Raises:
+        TrackingError: the server cannot be reached.
+    """
+
+    def __init__(self, uri: str | None = None, experiment: str = EXPERIMENT) -> None:
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
+        import mlflow
+
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+        with _tracking(self.uri):
+            mlflow.set_tracking_uri(self.uri)
+            self._client = mlflow.MlflowClient()
+            found = self._client.get_experiment_by_name(experiment)
+            self._experiment = (
+                found.experiment_id if found else self._client.create_experiment(experiment)
+            )
+
+    def open_run(
+        self, name: str, run_id: str | None, tags: Mapping[str, str], parent: str | None = None
+    ) -> str:
+        """Return the id of the run ``run_id`` if it still exists, else of a new one."""
+        from mlflow.exceptions import MlflowException
+
+        with _tracking(self.uri):
+            if run_id is not None:
+                try:
+                    self._client.get_run(run_id)
+                    self._client.update_run(run_id, status="RUNNING")
+                    return run_id
+                except MlflowException:  # another server, or deleted there
+                    pass
+            nested = {"mlflow.parentRunId": parent} if parent else {}
+            run = self._client.create_run(
+                self._experiment, run_name=name, tags={**tags, **nested}
+            )
+            return str(run.info.run_id)
+
+    def log(
+        self, run_id: str, params: Mapping[str, Any] = {}, metrics: Mapping[str, float] = {}  # noqa: B006
+    ) -> None:
+        """Write parameters and single metrics; those that are not finite are left out."""
+        from mlflow.entities import Metric, Param
+
+        now = int(time.time() * 1000)
+        points = [Metric(k, float(v), now, 0) for k, v in metrics.items() if np.isfinite(v)]
+        with _tracking(self.uri):
+            known = self._client.get_run(run_id).data.params
+            new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
+            self._client.log_batch(run_id, metrics=points, params=new)
+
+    def log_trace(self, run_id: str, result: TuneResult) -> None:
+        """Write a search's measurements as metric steps, and its verdict."""
+        from mlflow.entities import Metric
+
+        now, best, points = int(time.time() * 1000), np.inf, []
+        for number, step in enumerate(result.trace, start=1):
+            best = min(best, step.objective)
+            values = {
+                "time_ms": step.time_ms,
+                "power_w": step.power_w,
+                "predicted_ms": step.predicted_ms,
+                "best_so_far": best,
+            }
+            points += [Metric(k, v, now, number) for k, v in values.items() if np.isfinite(v)]
+        with _tracking(self.uri):
+            self._client.log_batch(run_id, metrics=points)
+        winner = result.winner
+        self.log(
+            run_id,
+            {f"problem.{k}": v for k, v in result.problem.items()}
+            | {f"best.{k}": v for k, v in (winner.config or {}).items()},
+            {
+                "winner": winner.value,
+                "baseline": result.baseline.value,
+                "speedup": winner.ratio,
+                "speedup_low": winner.ratio_low,
+                "speedup_high": winner.ratio_high,
+                "verified": float(result.verified),
+                "seconds": result.seconds,
+            }
+            | ({"library": result.library.value} if result.library else {}),
+        )
+
+    def log_dataset(self, run_id: str, runs: pd.DataFrame, name: str, source: Path) -> None:
+        """Record ``runs`` as the campaign's dataset (schema, digest, where it lies)."""
+        import mlflow
+        from mlflow.data.pandas_dataset import PandasDataset
+
+        flat = runs.drop(columns=["time_ms_samples"], errors="ignore")
+        with _tracking(self.uri), self._active(run_id):
+            dataset: PandasDataset = mlflow.data.from_pandas(flat, source=str(source), name=name)  # type: ignore[attr-defined]
+            mlflow.log_input(dataset, context="training")
+
+    def log_predictor(self, run_id: str, predictor: Predictor, runs: pd.DataFrame, folder: Path) -> str:
+        """Log the runtime model with signature and example, register it, and return its version.
+
+        The whole predictor (features, intervals, all targets) goes along as the artifact folder
+        ``predictor``, which `Predictor.load` reads.
+        """
+        import mlflow
+        from mlflow.models import infer_signature
+
+        rows = runs[runs["status"] == "ok"].head(5)
+        example = predictor.features_.transform(rows)
+        regressor = predictor.targets_["time_ms"].regressor
+        signature = infer_signature(example, regressor.predict(example.to_numpy()))
+        name = f"foretune-{predictor.kernel_name_}"
+        common = {
+            "name": "runtime",
+            "signature": signature,
+            "input_example": example,
+            "registered_model_name": name,
+            "metadata": {"target": "log(time / roofline time)", "predictor": "artifact predictor/"},
+        }
+        with _tracking(self.uri), self._active(run_id):
+            if isinstance(regressor, ForestModel):
+                info = mlflow.sklearn.log_model(  # type: ignore[attr-defined]
+                    regressor._forest,
+                    serialization_format="skops",
+                    skops_trusted_types=TRUSTED,
+                    pip_requirements=["scikit-learn", "skops"],
+                    **common,
+                )
+            else:
+                info = mlflow.xgboost.log_model(  # type: ignore[attr-defined]
+                    regressor._booster, model_format="ubj", pip_requirements=["xgboost"], **common
+                )
+            version = str(info.registered_model_version)
+            self._client.set_registered_model_alias(name, ALIAS, version)
+            self._client.log_artifacts(run_id, str(folder), "predictor")
+        return version
+
+    def log_file(self, run_id: str, path: Path) -> None:
+        """Attach a file."""
+        with _tracking(self.uri):
+            self._client.log_artifact(run_id, str(path))
+
+    def log_best(self, run_id: str, best: list[dict[str, Any]]) -> None:
+        """Attach the winning configurations as ``best.json``."""
+        with _tracking(self.uri):
+            self._client.log_text(run_id, json.dumps(best, indent=1), "best.json")
+
+    def end_run(self, run_id: str) -> None:
+        """Mark a run as finished."""
+        with _tracking(self.uri):
+            self._client.set_terminated(run_id)
+
+    @contextmanager
+    def _active(self, run_id: str) -> Iterator[None]:
+        import mlflow
+
+        with mlflow.start_run(run_id=run_id):
+            yield
+        self._client.update_run(run_id, status="RUNNING")  # leaving it ended the run
+
+
+@contextmanager
+def _tracking(uri: str) -> Iterator[None]:
+    """Turn whatever MLflow raises into one line."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError, ImportError) as e:
+        reason = str(e).splitlines()[0][:200]
+        raise TrackingError(
+            f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
+            "what was measured is kept"
+        ) from e
