@@ -31,4 +31,6 @@ def _compiled(source: str, name: str, functions: tuple[tuple[str, Any], ...]) ->
 
     scope = {**vars(simd), **dict(functions)}
     exec(source, scope)
-    return numba.njit(scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+    return numba.njit(
+        scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy"
+    )

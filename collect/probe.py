@@ -350,36 +350,32 @@ def fma_gflops(dtype: type[np.floating[Any]], seconds: float = 0.1) -> float:
         dtype: single or double precision.
         seconds: how long to run each width.
     """
-    itemsize, threads, rate = np.dtype(dtype).itemsize, available_cores(), 0.0
+    threads, best = available_cores(), 0.0
     # Longer slices on many cores, where the threads queue to start the next one.
     iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
-        lanes = bits // (8 * itemsize)
+        lanes = bits // (8 * np.dtype(dtype).itemsize)
         loop = compiled(_fma_source(lanes), "accumulate")
         call = partial(loop, dtype(0.5), dtype(1e-3), iterations)
-        call()  # compiles
-        slices: list[list[float]] = [[] for _ in range(threads)]
-        work = _over(_time_slices, call, slices, seconds)
-        in_parallel(work, [(i, i + 1) for i in range(threads)])
         operations = 2.0 * _ACCUMULATORS * lanes * iterations
-        rate = max(rate, sum(operations / _fast(s) / 1e9 for s in slices))
-    return rate
+        best = max(best, operations * _calls_per_second(call, threads, seconds) / 1e9)
+    return best
 
 
 _ACCUMULATORS = 12
 _ITERATIONS = 500_000  # about a millisecond
 
 
-def _time_slices(
-    call: Callable[[], object], slices: list[list[float]], seconds: float, thread: int, _: int
-) -> None:
-    """Call again and again for ``seconds``, and append to the thread's list how long each took."""
-    begin = before = time.perf_counter()
-    while before < begin + seconds or len(slices[thread]) < 3:
-        call()
-        now = time.perf_counter()
-        slices[thread].append(now - before)
-        before = now
+def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) -> float:
+    """Return how often a second all threads together call, each at its faster times."""
+    fast_s = [0.0] * threads
+
+    def repeat(thread: int, _: int) -> None:
+        fast_s[thread] = _fast_seconds(call, seconds)
+
+    call()  # compiles, once
+    in_parallel(repeat, [(i, i + 1) for i in range(threads)])
+    return sum(1 / s for s in fast_s)
 
 
 def _fma_source(lanes: int) -> str:
@@ -400,18 +396,20 @@ def _over(function: Any, *args: Any) -> Callable[[int, int], object]:
 
 
 def _fast_seconds(call: Callable[[], object], seconds: float) -> float:
-    """Return how long a call takes at its faster times; one before, untimed, compiles."""
-    call()
-    times: list[list[float]] = [[]]
-    _time_slices(call, times, seconds, 0, 1)
-    return _fast(times[0])
+    """Call for ``seconds``, and return the time that one call in ten undercuts.
 
-
-def _fast(times: list[float]) -> float:
-    """Return the time that one in ten undercuts.
-
-    Not the shortest: on shared machines single ones come out at half of what is possible.
+    Not the shortest: on shared machines single ones come out at half of what is possible. The
+    first call, which may compile, does not count.
     """
+    call()
+    times: list[float] = []
+    begin = time.perf_counter()
+    before = begin
+    while before < begin + seconds or len(times) < 3:
+        call()
+        now = time.perf_counter()
+        times.append(now - before)
+        before = now
     return float(np.quantile(times, 0.1))
 
 

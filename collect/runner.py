@@ -20,7 +20,7 @@ from foretune.collect.meters import find_meter
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
 from foretune.device import Device
-from foretune.errors import ForetuneError, MeasurementError
+from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -233,4 +233,3 @@ class IsolatedRunner(Runner):
             error=reason,
             environment=environment(),
         )
-

@@ -7,6 +7,7 @@ launch, and unlike ``numba.prange`` it needs no second compilation per configura
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 
 from foretune.device import available_cores
 
@@ -22,7 +23,7 @@ def split(length: int, parts: int, multiple: int = 1) -> list[tuple[int, int]]:
     """Return up to ``parts`` ranges that cover ``length``, cut at multiples of ``multiple``."""
     units = -(-length // multiple)
     cuts = [min(length, units * i // parts * multiple) for i in range(parts + 1)]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [(a, b) for a, b in pairwise(cuts) if a < b]
 
 
 def in_parallel(work: Callable[[int, int], object], ranges: list[tuple[int, int]]) -> None:

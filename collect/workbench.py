@@ -160,5 +160,3 @@ def environment() -> str:
         except PackageNotFoundError:
             continue
     return ", ".join(parts)
-
-

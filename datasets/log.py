@@ -8,7 +8,14 @@ from typing import Self
 
 import pandas as pd
 
-from foretune.datasets.runs import journal_of, latest, read_runs, to_measurements, to_row, write_runs
+from foretune.datasets.runs import (
+    journal_of,
+    latest,
+    read_runs,
+    to_measurements,
+    to_row,
+    write_runs,
+)
 from foretune.device import Device
 from foretune.errors import OutputError
 from foretune.measurement import Measurement
@@ -72,7 +79,9 @@ class RunLog:
             raise OutputError(f"cannot write {self._journal.name}: {e.strerror or e}") from e
         self._known[self._key(measurement)] = measurement
 
-    def find(self, like: Measurement | tuple[str, str, Problem, Configuration]) -> Measurement | None:
+    def find(
+        self, like: Measurement | tuple[str, str, Problem, Configuration]
+    ) -> Measurement | None:
         """Return the newest measurement of the same (kernel, device, problem, configuration)."""
         return self._known.get(self._key(like) if isinstance(like, Measurement) else like)
 

@@ -86,7 +86,7 @@ def from_measurements(
 def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
     """Return one measurement per row; empty problem and configuration cells are left out."""
     groups = {g: columns_of(runs, g) for g in ("problem", "config", "static")}
-    records: list[dict[str, Any]] = runs.to_dict("records")  # type: ignore[assignment]
+    records: list[dict[str, Any]] = runs.to_dict("records")
     return [_measurement(record, groups) for record in records]
 
 
@@ -129,8 +129,12 @@ def _missing(value: Any) -> bool:
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     runs = pd.DataFrame(rows)
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
-    first = [c for g in groups for c in runs.columns if c == g or c.startswith(g) and g[-1] == "."]
-    return runs[first + [c for c in runs.columns if c not in first]]
+    rank = {c: i for i, g in enumerate(groups) for c in runs.columns if c == g or _in_group(c, g)}
+    return runs[sorted(runs.columns, key=lambda c: rank.get(c, len(groups)))]
+
+
+def _in_group(column: str, group: str) -> bool:
+    return group.endswith(".") and column.startswith(group)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -145,7 +149,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "upgrade with pip install -U foretune"
         )
-    return table.to_pandas()  # type: ignore[no-any-return]
+    return table.to_pandas()
 
 
 def _read_journal(path: Path) -> pd.DataFrame | None:

@@ -59,7 +59,9 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
 def _row_problems(runs: pd.DataFrame) -> Iterator[tuple[int, str]]:
     status = runs["status"].astype(object)
     known = {s.value for s in Status}
-    yield from _first(~status.isin(known), runs["status"], f"status {{!r}} is none of {sorted(known)}")
+    yield from _first(
+        ~status.isin(known), runs["status"], f"status {{!r}} is none of {sorted(known)}"
+    )
     for column in ("kernel", "device"):
         empty = runs[column].isna() | (runs[column].astype(object) == "")
         yield from _first(empty, runs[column], f"{column} is empty")
@@ -82,7 +84,9 @@ def _row_problems(runs: pd.DataFrame) -> Iterator[tuple[int, str]]:
     yield from _first(has_energy & ~(energy_mj > 0), energy_mj, "energy_mj is {}")
 
 
-def _first(bad: "np.ndarray | pd.Series", values: object, message: str) -> Iterator[tuple[int, str]]:
+def _first(
+    bad: "np.ndarray | pd.Series", values: object, message: str
+) -> Iterator[tuple[int, str]]:
     rows = np.flatnonzero(np.asarray(bad))
     if len(rows):
         row = int(rows[0])

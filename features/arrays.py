@@ -26,6 +26,4 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 def group_arrays(rows: pd.DataFrame, group: str) -> dict[str, np.ndarray]:
     """Return the columns of a dotted group by their short names."""
     prefix = f"{group}."
-    return {
-        c.removeprefix(prefix): as_array(rows[c]) for c in rows.columns if c.startswith(prefix)
-    }
+    return {c.removeprefix(prefix): as_array(rows[c]) for c in rows.columns if c.startswith(prefix)}

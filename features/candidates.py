@@ -24,7 +24,10 @@ def candidate_rows(
     """
     codes = space.codes if indices is None else space.codes[indices]
     n = len(codes)
-    columns: dict[str, object] = {"kernel": _constant(kernel, n), "device": _constant(device.name, n)}
+    columns: dict[str, object] = {
+        "kernel": _constant(kernel, n),
+        "device": _constant(device.name, n),
+    }
     columns.update({f"problem.{k}": _constant(v, n) for k, v in problem.items()})
     for i, (name, values) in enumerate(space.parameters.items()):
         if any(isinstance(v, str) for v in values):

@@ -21,8 +21,8 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns runs of one kernel into numbers.
 
     Columns: the problem's and configuration's numbers as they are, one indicator per value of each
-    text column, the kernel's own `derived` quantities, its cost (log2 of flops, bytes, intensity and
-    roofline time), and those device specs that differ between rows. Columns that never vary in
+    text column, the kernel's own `derived` quantities, its cost (log2 of flops, bytes, intensity
+    and roofline time), and those device specs that differ between rows. Columns that never vary in
     training are left out.
 
     Args:
@@ -92,7 +92,9 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             "log2_intensity": np.log2(np.maximum(flops, 1.0) / np.maximum(moved, 1.0)),
             "log2_roofline_ms": np.log2(row_roofline_ms(kernel, runs)),
         }
-        wide = {k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in derived.items()}
+        wide = {
+            k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in derived.items()
+        }
         return {**wide, **physics}
 
 

@@ -5,9 +5,7 @@ import numpy as np
 from foretune.models.splits import Learn
 
 
-def calibrated_roofline(
-    X: np.ndarray, y: np.ndarray, X_new: np.ndarray
-) -> np.ndarray:
+def calibrated_roofline(X: np.ndarray, y: np.ndarray, X_new: np.ndarray) -> np.ndarray:
     """Return the training rows' median of log(time / roofline) for every new row."""
     return np.full(len(X_new), np.median(y))
 

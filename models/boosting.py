@@ -25,7 +25,8 @@ class BoostingModel(Regressor):
     """300 trees of depth 6, squared error."""
 
     suffix = ".ubj"
-    _booster: Any
+    booster: Any
+    """XGBoost's, once fitted."""
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
         """Learn from ``X`` and ``y``."""
@@ -33,19 +34,19 @@ class BoostingModel(Regressor):
 
         parameters = {**PARAMETERS, "seed": self.seed, "nthread": available_cores()}
         data = xgboost.QuantileDMatrix(X, y)
-        self._booster = xgboost.train(parameters, data, num_boost_round=ROUNDS)
+        self.booster = xgboost.train(parameters, data, num_boost_round=ROUNDS)
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return one float64 per row."""
         threads = 1 if len(X) < SMALL_BATCH else available_cores()
-        self._booster.set_param({"nthread": threads})
-        prediction: np.ndarray = self._booster.inplace_predict(X)
+        self.booster.set_param({"nthread": threads})
+        prediction: np.ndarray = self.booster.inplace_predict(X)
         return prediction.astype(np.float64)
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ."""
-        self._booster.save_model(path)
+        self.booster.save_model(path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -53,5 +54,5 @@ class BoostingModel(Regressor):
         import xgboost
 
         model = cls()
-        model._booster = xgboost.Booster(model_file=path)
+        model.booster = xgboost.Booster(model_file=path)
         return model

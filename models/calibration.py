@@ -21,7 +21,7 @@ def half_width(residuals: np.ndarray, confidence: float = CONFIDENCE) -> float:
 
 
 def cross_half_widths(residuals: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """Return per row the half-width learned from the other folds alone, to score coverage honestly."""
+    """Return per row the half-width learned from the other folds: coverage is scored with it."""
     widths = np.empty(len(residuals))
     for fold in np.unique(folds):
         held_out = folds == fold

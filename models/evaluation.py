@@ -65,7 +65,9 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
         rows = usable_rows(target, runs)
         prediction = predictor.predict(rows)[target].to_numpy()
         widths = np.full(len(rows), fitted.half_width)
-        scores[str(target)] = score(rows[target].to_numpy(float), prediction, groups_of(rows), widths)
+        scores[str(target)] = score(
+            rows[target].to_numpy(float), prediction, groups_of(rows), widths
+        )
     return scores
 
 

@@ -16,13 +16,14 @@ class ForestModel(Regressor):
     """200 full-depth trees."""
 
     suffix = ".skops"
-    _forest: Any
+    forest: Any
+    """scikit-learn's, once fitted."""
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
         """Learn from ``X`` and ``y``."""
         from sklearn.ensemble import RandomForestRegressor
 
-        self._forest = RandomForestRegressor(
+        self.forest = RandomForestRegressor(
             n_estimators=200,
             max_features=0.5,
             min_samples_leaf=1,
@@ -33,14 +34,14 @@ class ForestModel(Regressor):
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return one float64 per row."""
-        prediction: np.ndarray = self._forest.predict(X)
+        prediction: np.ndarray = self.forest.predict(X)
         return prediction
 
     def save(self, path: Path) -> None:
         """Write skops' format: arrays and plain values."""
         from skops.io import dump
 
-        dump(self._forest, path)
+        dump(self.forest, path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -48,5 +49,5 @@ class ForestModel(Regressor):
         from skops.io import load
 
         model = cls()
-        model._forest = load(path, trusted=TRUSTED)
+        model.forest = load(path, trusted=TRUSTED)
         return model

@@ -94,7 +94,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return per row ``time_ms``, its 90 % interval, ``p_valid``, and power where it was learned.
+        """Return time, its 90 % interval, validity, and power where it was learned, per row.
 
         Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj``
         (power × time) with power, and ``p_valid``.
@@ -107,9 +107,13 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
     def predict_space(
-        self, problem: Problem, space: SearchSpace, device: Device, indices: np.ndarray | None = None
+        self,
+        problem: Problem,
+        space: SearchSpace,
+        device: Device,
+        indices: np.ndarray | None = None,
     ) -> pd.DataFrame:
-        """Return `predict` for every configuration of ``space`` (or the numbered ones), in order."""
+        """Return `predict` for every configuration of ``space`` (or the numbered ones)."""
         check_is_fitted(self, "targets_")
         every = np.arange(len(space)) if indices is None else np.asarray(indices)
         parts = [
@@ -150,7 +154,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return every row's value as predicted without its problem, and how it was held out."""
         folds, split = fold_of_rows(rows, "grouped", self.seed), "problems held out"
         if folds is None:
-            folds, split = fold_of_rows(rows, "random", self.seed), "rows held out: one problem only"
+            folds, split = (
+                fold_of_rows(rows, "random", self.seed),
+                "rows held out: one problem only",
+            )
         assert folds is not None
         return out_of_fold(self.learn, X, y, folds), split
 
@@ -175,7 +182,11 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         for target, fitted in self.targets_.items():
             log_value = fitted.regressor.predict(X) + log_unit(target, self.features_.kernel, rows)
             value, factor = np.exp(log_value), np.exp(fitted.half_width)
-            result |= {target: value, f"{target}_low": value / factor, f"{target}_high": value * factor}
+            result |= {
+                target: value,
+                f"{target}_low": value / factor,
+                f"{target}_high": value * factor,
+            }
         if "power_w" in result and "time_ms" in result:
             result["energy_mj"] = result["power_w"] * result["time_ms"]
         result["p_valid"] = self.validity_.probability(X)
@@ -273,4 +284,3 @@ def only_kernel(runs: pd.DataFrame) -> str:
 def kernel_of(name: str) -> Kernel | None:
     """Return the kernel registered under ``name``; None for runs of a kernel we do not have."""
     return get_kernel(name) if name in registered("kernels") else None
-

@@ -21,7 +21,7 @@ FOLDS = 5
 
 
 def groups_of(runs: pd.DataFrame, group: Group = "problem") -> np.ndarray:
-    """Return an integer per row: the same for rows of one problem on one device, or of one device."""
+    """Return an integer per row: the same within a problem on one device, or within a device."""
     keys = ["device", *(columns_of(runs, "problem") if group == "problem" else [])]
     return runs.groupby(keys, sort=False, dropna=False, observed=True).ngroup().to_numpy()
 

@@ -1,8 +1,8 @@
 """Targets: the scale on which a quantity is learned, and the way back.
 
 Runtime is learned as log(time / roofline time): what is left is how far a configuration stays from
-what the hardware allows, which carries over to other sizes far better than milliseconds do. Power is
-learned as log(watts). Energy is always power × time, never a third model.
+what the hardware allows, which carries over to other sizes far better than milliseconds do. Power
+is learned as log(watts). Energy is always power × time, never a third model.
 """
 
 from typing import Literal, get_args

@@ -4,8 +4,8 @@ The prior (a predictor trained on other problems) gives every configuration a me
 on this problem corrects it: a Gaussian process over the configuration's coordinates learns the log
 ratio of measured to predicted, so that one surprise moves the neighbours of a configuration and
 leaves the rest as the prior had it. Without a prior the mean is the same everywhere and the process
-does all the work. The next configuration is the one of largest expected improvement (Jones, Schonlau
-and Welch, Journal of Global Optimization 13, 1998) times its probability to run.
+does all the work. The next configuration is the one of largest expected improvement (Jones,
+Schonlau and Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from foretune.search.searcher import Prior, Searcher
 from foretune.space import SearchSpace
 
 POOL = 4000
-"""Configurations the process looks at: the best by the prior, and as many random ones as `EXPLORE`."""
+"""Configurations the process looks at: the best by the prior, and `EXPLORE` random ones."""
 EXPLORE = 500
 FIRST = 4
 """Without a prior, random measurements before the process has anything to say."""
@@ -72,7 +72,7 @@ class SurrogateSearcher(Searcher):
     def _posterior(
         self, numbers: np.ndarray, imagined: dict[int, float]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation of the log objective of the numbered configurations."""
+        """Return mean and standard deviation of the numbered configurations' log objective."""
         known = {**self._finite(), **imagined}
         prior_mean, spread = self._prior_mean(numbers), self._spread()
         if not known:
@@ -110,16 +110,20 @@ class SurrogateSearcher(Searcher):
 
 
 class _Coordinates:
-    """Configurations as points: ordered parameters on a line of length 1, others one axis a value."""
+    """Configurations as points: ordered parameters on a unit line, others an axis a value."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._codes = space.codes
         self._axes: list[np.ndarray] = []
         for values in space.parameters.values():
             if any(isinstance(v, (str, bool)) for v in values):
-                self._axes.append(np.eye(len(values)) * np.sqrt(0.5))  # one step apart is distance 1
+                self._axes.append(
+                    np.eye(len(values)) * np.sqrt(0.5)
+                )  # one step apart is distance 1
             else:
-                self._axes.append(np.linspace(0, 1, len(values))[:, None] if len(values) > 1 else np.zeros((1, 1)))
+                self._axes.append(
+                    np.linspace(0, 1, len(values))[:, None] if len(values) > 1 else np.zeros((1, 1))
+                )
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         codes = self._codes[numbers]
@@ -129,7 +133,7 @@ class _Coordinates:
 def _gaussian_process(
     X: np.ndarray, y: np.ndarray, X_new: np.ndarray, spread: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return posterior mean and standard deviation at ``X_new`` (Rasmussen and Williams, 2006, ch. 2).
+    """Return posterior mean and standard deviation (Rasmussen and Williams, 2006, chapter 2).
 
     The prior variance ``spread``² is half shared by the whole space (this problem may be slower or
     faster than predicted throughout) and half local, Matérn 5/2.

@@ -28,7 +28,9 @@ class TPESearcher(Searcher):
             name: optuna.distributions.CategoricalDistribution(values)
             for name, values in space.parameters.items()
         }
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, warn_independent_sampling=False)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, warn_independent_sampling=False
+        )
         self._study = optuna.create_study(sampler=sampler)
 
     def _propose(self, n: int) -> list[int]:
@@ -57,6 +59,8 @@ class TPESearcher(Searcher):
                     params=dict(self.space[number]),
                     distributions=self._distributions,  # type: ignore[arg-type]
                     value=value if finite else None,
-                    state=optuna.trial.TrialState.COMPLETE if finite else optuna.trial.TrialState.FAIL,
+                    state=optuna.trial.TrialState.COMPLETE
+                    if finite
+                    else optuna.trial.TrialState.FAIL,
                 )
             )

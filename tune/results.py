@@ -133,14 +133,14 @@ class TuneResult:
         """Return everything as plain values."""
         plain = asdict(self)
         plain["problem"] = dict(self.problem)
-        for part, objects in (("trace", self.trace), ("contenders", self.contenders)):
-            for entry, item in zip(plain[part], objects, strict=True):
-                entry["config"] = None if item.config is None else dict(item.config)
+        for entry in (*plain["trace"], *plain["contenders"]):
+            entry["config"] = None if entry["config"] is None else dict(entry["config"])
         return plain
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return what `to_json` wrote down."""
+
         def config(entry: dict[str, Any]) -> Configuration | None:
             return None if entry["config"] is None else Configuration(entry["config"])
 

@@ -18,6 +18,7 @@ import pandas as pd
 
 from foretune.errors import TrackingError
 from foretune.models import Predictor
+from foretune.models.boosting import BoostingModel
 from foretune.models.forest import TRUSTED, ForestModel
 from foretune.tune.results import TuneResult
 
@@ -72,13 +73,14 @@ class Tracker:
                 except MlflowException:  # another server, or deleted there
                     pass
             nested = {"mlflow.parentRunId": parent} if parent else {}
-            run = self._client.create_run(
-                self._experiment, run_name=name, tags={**tags, **nested}
-            )
+            run = self._client.create_run(self._experiment, run_name=name, tags={**tags, **nested})
             return str(run.info.run_id)
 
     def log(
-        self, run_id: str, params: Mapping[str, Any] = {}, metrics: Mapping[str, float] = {}  # noqa: B006
+        self,
+        run_id: str,
+        params: Mapping[str, Any] = {},
+        metrics: Mapping[str, float] = {},
     ) -> None:
         """Write parameters and single metrics; those that are not finite are left out."""
         from mlflow.entities import Metric, Param
@@ -126,15 +128,17 @@ class Tracker:
     def log_dataset(self, run_id: str, runs: pd.DataFrame, name: str, source: Path) -> None:
         """Record ``runs`` as the campaign's dataset (schema, digest, where it lies)."""
         import mlflow
-        from mlflow.data.pandas_dataset import PandasDataset
+        from mlflow.data.pandas_dataset import from_pandas
 
         flat = runs.drop(columns=["time_ms_samples"], errors="ignore")
         with _tracking(self.uri), self._active(run_id):
-            dataset: PandasDataset = mlflow.data.from_pandas(flat, source=str(source), name=name)  # type: ignore[attr-defined]
+            dataset = from_pandas(flat, source=str(source), name=name)
             mlflow.log_input(dataset, context="training")
 
-    def log_predictor(self, run_id: str, predictor: Predictor, runs: pd.DataFrame, folder: Path) -> str:
-        """Log the runtime model with signature and example, register it, and return its version.
+    def log_predictor(
+        self, run_id: str, predictor: Predictor, runs: pd.DataFrame, folder: Path
+    ) -> None:
+        """Log the runtime model with signature and example, and register it as champion.
 
         The whole predictor (features, intervals, all targets) goes along as the artifact folder
         ``predictor``, which `Predictor.load` reads.
@@ -155,22 +159,23 @@ class Tracker:
             "metadata": {"target": "log(time / roofline time)", "predictor": "artifact predictor/"},
         }
         with _tracking(self.uri), self._active(run_id):
+            self._client.log_artifacts(run_id, str(folder), "predictor")
             if isinstance(regressor, ForestModel):
-                info = mlflow.sklearn.log_model(  # type: ignore[attr-defined]
-                    regressor._forest,
+                info = mlflow.sklearn.log_model(
+                    regressor.forest,
                     serialization_format="skops",
                     skops_trusted_types=TRUSTED,
                     pip_requirements=["scikit-learn", "skops"],
                     **common,
                 )
-            else:
-                info = mlflow.xgboost.log_model(  # type: ignore[attr-defined]
-                    regressor._booster, model_format="ubj", pip_requirements=["xgboost"], **common
+            elif isinstance(regressor, BoostingModel):
+                info = mlflow.xgboost.log_model(
+                    regressor.booster, model_format="ubj", pip_requirements=["xgboost"], **common
                 )
+            else:
+                return  # another package's model; the artifact folder has it
             version = str(info.registered_model_version)
             self._client.set_registered_model_alias(name, ALIAS, version)
-            self._client.log_artifacts(run_id, str(folder), "predictor")
-        return version
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Attach a file."""

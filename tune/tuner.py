@@ -73,9 +73,7 @@ def tune_problem(
         trace.append(_step(measurement, objective, predictor, runner.device))
         best = min(s.objective for s in trace)
         progress.advance(f"best {best:.3g} {objective.unit}" if best < math.inf else "")
-    contenders, rounds = verify(
-        kernel, problem, _finalists(trace), runner, objective, verify_s
-    )
+    contenders, rounds = verify(kernel, problem, _finalists(trace), runner, objective, verify_s)
     return TuneResult(
         kernel=kernel.name,
         problem=problem,
@@ -152,7 +150,9 @@ def _upper_bound_ms(trace: list[Step]) -> float:
     return min((s.time_ms for s in trace if math.isfinite(s.time_ms)), default=math.inf)
 
 
-def _step(m: Measurement, objective: Objective, predictor: Predictor | None, device: Device) -> Step:
+def _step(
+    m: Measurement, objective: Objective, predictor: Predictor | None, device: Device
+) -> Step:
     predicted = {}
     if predictor is not None:
         row = predictor.predict(rows_of(m.kernel, m.problem, [m.config], device)).iloc[0]
@@ -161,9 +161,7 @@ def _step(m: Measurement, objective: Objective, predictor: Predictor | None, dev
             "low_ms": float(row["time_ms_low"]),
             "high_ms": float(row["time_ms_high"]),
         }
-    return Step(
-        m.config, m.status.value, m.time_ms, m.power_w, objective.measured(m), **predicted
-    )
+    return Step(m.config, m.status.value, m.time_ms, m.power_w, objective.measured(m), **predicted)
 
 
 def _finalists(trace: list[Step]) -> list[Configuration]:

@@ -1,7 +1,8 @@
 """Verification: a fresh, interleaved comparison of the finalists with the default and the library.
 
-A candidate chosen because it measured fast is partly lucky; the machine drifts while a search runs.
-So the finalists run again, in turn (A B C, B C A, …), and what counts is the ratio within each round.
+A candidate chosen because it measured fast is partly lucky, and the machine drifts while a search
+runs. So the finalists run again, in turn (A B C, B C A, …), and what counts is the ratio within
+each round.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,9 @@ def verify(
     values = _rounds(kernel, problem, list(configs.values()), runner, objective, box_s)
     base = values[default.id]
     contenders = [
-        _contender(names.get(key, key.removeprefix("library:")), configs.get(key), base, values[key])
+        _contender(
+            names.get(key, key.removeprefix("library:")), configs.get(key), base, values[key]
+        )
         for key in [*configs, *(k for k in values if k not in configs)]
     ]
     return contenders, len(base)

@@ -15,7 +15,7 @@ import numpy as np
 
 from foretune.collect.numba_source import compiled, define
 from foretune.collect.threads import in_parallel, split, thread_counts
-from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity, spread_problems
+from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -44,7 +44,6 @@ class Softmax(Kernel):
         ProblemParameter("R", maximum=16777216, meaning="rows of X"),
         ProblemParameter("C", maximum=16777216, meaning="columns of X, over which sums run"),
     )
-    tolerance = 1e-5
 
     def space(self, problem: Problem) -> SearchSpace:
         """Return algorithm, vector, blocking and threading choices."""
@@ -76,17 +75,17 @@ class Softmax(Kernel):
             int(config["unroll_scale"]), bool(config["stream"]),
         )  # fmt: skip
         y = _aligned(r * c)
-        parts = np.empty(2 * r * blocks, dtype=np.float32)
+        sums, tops = np.empty((2, r * blocks), dtype=np.float32)
         fx = x.ravel()
 
         def rows(first: int, last: int) -> None:
-            sweep(fx, y, parts, c, block, blocks, first, last, step, 0, blocks, True, True)
+            sweep(fx, y, sums, tops, c, block, blocks, first, last, step, 0, blocks, True, True)
 
         def reduce_columns(first: int, last: int) -> None:
-            sweep(fx, y, parts, c, block, blocks, 0, r, 1, first, last, True, False)
+            sweep(fx, y, sums, tops, c, block, blocks, 0, r, 1, first, last, True, False)
 
         def scale_columns(first: int, last: int) -> None:
-            sweep(fx, y, parts, c, block, blocks, 0, r, 1, first, last, False, True)
+            sweep(fx, y, sums, tops, c, block, blocks, 0, r, 1, first, last, False, True)
 
         interleaved = config["split"] == "interleaved"
         step = threads if interleaved else 1
@@ -272,19 +271,19 @@ def _scale(algorithm: str, lanes: int, unroll: int, stream: bool) -> Any:
 
 
 _SWEEP = """
-def sweep(x, y, parts, c, block, blocks, first, last, step, b0, b1, reducing, scaling):
+def sweep(x, y, sums, tops, c, block, blocks, first, last, step, b0, b1, reducing, scaling):
     for row in range(first, last, step):
-        sums = parts[2 * row * blocks : 2 * (row + 1) * blocks : 2]
-        tops = parts[2 * row * blocks + 1 : 2 * (row + 1) * blocks : 2]
+        p0 = row * blocks
         if reducing:
             for b in range(b0, b1):
                 i0, i1 = row * c + b * block, row * c + min(b * block + block, c)
-                sums[b], tops[b] = reduce(x, y, i0, i1)
+                sums[p0 + b], tops[p0 + b] = reduce(x, y, i0, i1)
         if scaling:
-            top = tops.max()
-            total = np.float32(0)
-            for b in range(blocks):
-                total += sums[b] * POWER(tops[b] - top)
+            top, total = tops[p0], sums[p0]
+            for p in range(p0 + 1, p0 + blocks):
+                h = max(top, tops[p])
+                total = total * POWER(top - h) + sums[p] * POWER(tops[p] - h)
+                top = h
             for b in range(b0, b1):
                 i0, i1 = row * c + b * block, row * c + min(b * block + block, c)
                 scale(x, y, i0, i1, top, FACTOR / total)
@@ -296,7 +295,7 @@ def _sweep(algorithm: str, lanes: int, unroll: int, unroll_scale: int, stream: b
     """Compile both phases for a range of rows and of blocks."""
     power = "np.exp2" if algorithm == "two_pass" else "np.exp"
     # stored exponentials are relative to the maximum of their own block
-    factor = "np.exp(tops[b] - top)" if algorithm == "three_pass_reload" else "np.float32(1)"
+    factor = "np.exp(tops[p0 + b] - top)" if algorithm == "three_pass_reload" else "np.float32(1)"
     return compiled(
         _SWEEP.replace("POWER", power).replace("FACTOR", factor),
         "sweep",

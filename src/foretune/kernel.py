@@ -83,24 +83,22 @@ class Kernel(ABC):
         """Return ``n`` different problems that a predictor should see to know this kernel."""
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
-        """Return the name and call of the best library routine for this problem, if there is one."""
+        """Return the name and call of the best library routine for ``problem``, or None."""
         return None
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
         """Return extra features that mean something for this kernel, by name."""
         return {}
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return roughly how much memory a run of ``problem`` takes; twice its traffic unless known."""
+        """Return roughly how much memory a run takes; twice its traffic unless overridden."""
         return 2.0 * float(self.cost(problem, self.default(problem)).bytes_moved)
 
     def error_limit(self, problem: Problem) -> float:
         """Return the largest accepted relative error on ``problem``."""
         return self.tolerance
 
-    def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:  # noqa: B006
+    def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem of this kernel.
 
         Raises:
@@ -114,7 +112,7 @@ class Kernel(ABC):
         ref = np.asarray(expected, dtype=np.float64)
         if out.shape != ref.shape or not np.isfinite(out).all():
             return float("inf")
-        return float(np.linalg.norm(out - ref) / max(np.linalg.norm(ref), 1e-300))
+        return float(np.linalg.norm(out - ref)) / max(float(np.linalg.norm(ref)), 1e-300)
 
     @cached_property
     def source_hash(self) -> str:

@@ -1,4 +1,4 @@
-"""Immutable named values with a stable identity: the common form of a problem and a configuration."""
+"""Immutable named values with a stable identity: what problems and configurations are."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class NamedValues(Mapping[str, Value]):
 
     __slots__ = ("_hash", "_items")
 
-    def __init__(self, values: Mapping[str, Any] = {}, /, **named: Any) -> None:  # noqa: B006
+    def __init__(self, values: Mapping[str, Any] = {}, /, **named: Any) -> None:
         self._items = {name: _plain(name, v) for name, v in {**values, **named}.items()}
         self._hash = hash(frozenset(self._items.items()))
 

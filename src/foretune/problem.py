@@ -49,7 +49,7 @@ class ProblemParameter:
             if value not in self.choices:
                 listed = ", ".join(map(str, self.choices))
                 raise ProblemError(f"{self.name}={value} is not possible: choose one of {listed}")
-            return value  # type: ignore[no-any-return]
+            return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ProblemError(f"{self.name}={value!r} is not a number")
         if self.is_size and value != int(value):

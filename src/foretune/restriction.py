@@ -62,7 +62,9 @@ class Restriction:
                 raise SpaceError(f"restriction {rule!r} is not an expression: {e.msg}") from None
             called = {id(n.func) for n in ast.walk(self._tree) if isinstance(n, ast.Call)}
             self.names = frozenset(
-                n.id for n in ast.walk(self._tree) if isinstance(n, ast.Name) and id(n) not in called
+                n.id
+                for n in ast.walk(self._tree)
+                if isinstance(n, ast.Name) and id(n) not in called
             )
         if unknown := self.names - names:
             raise SpaceError(
@@ -123,11 +125,12 @@ class Restriction:
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 result: Any = True
                 previous = value(left)
-                for op, comparator in zip(ops, comparators, strict=True):
-                    if type(op) not in _COMPARE:
+                for comparison, comparator in zip(ops, comparators, strict=True):
+                    if type(comparison) not in _COMPARE:
                         break
                     current = value(comparator)
-                    result = np.logical_and(result, _COMPARE[type(op)](previous, current))
+                    compare = _COMPARE[type(comparison)]
+                    result = np.logical_and(result, compare(previous, current))
                     previous = current
                 else:
                     return result

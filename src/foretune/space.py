@@ -97,7 +97,7 @@ class SearchSpace:
 
     @cached_property
     def codes(self) -> npt.NDArray[np.uint16]:
-        """The legal configurations, shape (len(space), parameters): positions in the value lists."""
+        """Legal configurations, shape (len(space), parameters): positions in the value lists."""
         columns: dict[str, npt.NDArray[np.uint16]] = {}
         for name in self._expansion_order():
             columns = self._expand(columns, name)
@@ -125,7 +125,9 @@ class SearchSpace:
         """
         found = self.number(config)
         if found is None:
-            raise SpaceError(f"{Configuration(config)} is not in the space: {self._why_not(config)}")
+            raise SpaceError(
+                f"{Configuration(config)} is not in the space: {self._why_not(config)}"
+            )
         return found
 
     def number(self, config: Mapping[str, Any]) -> int | None:
@@ -163,7 +165,7 @@ class SearchSpace:
         while len(order) < len(self.parameters):
             free = [n for n in self.parameters if n not in order]
             smallest = min((r for r in open_rules if r), key=len, default=None)
-            pick = next((n for n in free if smallest is None or n in smallest))
+            pick = next(n for n in free if smallest is None or n in smallest)
             order.append(pick)
             for rule in open_rules:
                 rule.discard(pick)

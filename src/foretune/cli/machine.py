@@ -45,4 +45,6 @@ def doctor(as_json: bool = options.JSON) -> None:
     findings = examine()
     rows = [[f.what, "yes" if f.works else "no", f.note] for f in findings]
     output.table("foretune doctor", ("", "here", "note"), rows)
-    output.result({"checks": [{"what": f.what, "works": f.works, "note": f.note} for f in findings]})
+    output.result(
+        {"checks": [{"what": f.what, "works": f.works, "note": f.note} for f in findings]}
+    )

@@ -98,7 +98,7 @@ def predict(
             "power_w": row.get("power_w"),
             "p_valid": row["p_valid"],
         }
-        for i, row in best.iterrows()  # type: ignore[call-overload]
+        for i, row in best.iterrows()
     ]
     output = Output(as_json)
     rows = [
