@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.probe import visible_gpus
+from foretune.collect.nvidia import visible_gpus
 from foretune.errors import ForetuneError, MissingExtra
 from foretune.extras import require
 from foretune.registry import load, registered

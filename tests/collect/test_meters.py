@@ -117,7 +117,7 @@ class FakeNvml:
     class NVMLError(Exception):
         pass
 
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801
         pass
 
     def __init__(self, watts=250.0, tick_s=0.1, stop_after_s=2.0, fails_at_s=math.inf):

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from foretune.collect import probe
+from foretune.collect import cpu, nvidia, peaks, probe
 from foretune.device import SPECS, available_cores, find_device
 from foretune.errors import MissingExtra, UnknownName
 
@@ -40,29 +40,29 @@ def no_gpus(monkeypatch):
 
 
 def test_real_probe():
-    cpu = probe.local_cpu()
-    assert cpu.kind == "cpu"
-    assert cpu.name
-    assert cpu.specs.keys() <= SPECS.keys()
-    assert cpu.specs["cores"] == available_cores()
-    assert 0.5 < cpu.specs["memory_gbps"] < 5000
-    assert cpu.specs["fp32_gflops"] > 1.3 * cpu.specs["fp64_gflops"] > 0.5
+    device = probe.local_cpu()
+    assert device.kind == "cpu"
+    assert device.name
+    assert device.specs.keys() <= SPECS.keys()
+    assert device.specs["cores"] == available_cores()
+    assert 0.5 < device.specs["memory_gbps"] < 5000
+    assert device.specs["fp32_gflops"] > 1.3 * device.specs["fp64_gflops"] > 0.5
     # No core does more than two 512-bit FMAs a cycle, at less than 7 GHz.
-    assert cpu.specs["fp32_gflops"] < 64 * 7 * available_cores()
-    assert "measured" in cpu.source
+    assert device.specs["fp32_gflops"] < 64 * 7 * available_cores()
+    assert "measured" in device.source
 
 
 @pytest.mark.parametrize("store", ["store", "store_past_cache"])
 def test_triad_computes_what_it_says(store):
-    a, b, c = (probe._aligned(64) for _ in range(3))
+    a, b, c = (peaks._aligned(64) for _ in range(3))
     a[:], b[:], c[:] = 0, range(64), 2
     assert a.ctypes.data % 64 == 0
-    probe.compiled(probe._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
+    peaks.compiled(peaks._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
     assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
 
 
 def test_triad_of_uneven_length():
-    assert probe.triad_gbps(10_001, seconds=0.0) > 0
+    assert peaks.triad_gbps(10_001, seconds=0.0) > 0
 
 
 def test_probe_is_cached(cache, measured):
@@ -140,10 +140,10 @@ def test_without_numba_rates_are_absent(monkeypatch):
         raise MissingExtra("numba", "cpu", "a CPU kernel")
 
     monkeypatch.setattr(probe, "measure_cpu", measure)
-    cpu = probe.local_cpu()
-    assert "memory_gbps" not in cpu.specs
-    assert "cores" in cpu.specs
-    assert "pip install 'foretune[cpu]'" in cpu.source
+    device = probe.local_cpu()
+    assert "memory_gbps" not in device.specs
+    assert "cores" in device.specs
+    assert "pip install 'foretune[cpu]'" in device.source
 
 
 def test_cache_sizes(tmp_path):
@@ -154,16 +154,16 @@ def test_cache_sizes(tmp_path):
         folder.mkdir(parents=True)
         for name, value in (("level", level), ("type", kind), ("size", size)):
             (folder / name).write_text(f"{value}\n")
-    assert probe.cache_sizes(tmp_path) == {"l1_kib": 48.0, "l2_kib": 2048.0}
+    assert cpu.cache_sizes(tmp_path) == {"l1_kib": 48.0, "l2_kib": 2048.0}
 
 
 def test_last_level_caches_are_counted(tmp_path):
-    for cpu, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
-        folder = tmp_path / f"cpu{cpu}/cache/index3"
+    for number, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
+        folder = tmp_path / f"cpu{number}/cache/index3"
         folder.mkdir(parents=True)
         (folder / "shared_cpu_list").write_text(shared + "\n")
-    assert probe._last_level_caches(tmp_path) == 2
-    assert probe._last_level_caches(tmp_path / "nothing") == 1
+    assert peaks._last_level_caches(tmp_path) == 2
+    assert peaks._last_level_caches(tmp_path / "nothing") == 1
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_last_level_caches_are_counted(tmp_path):
     ],
 )
 def test_instruction_sets(features, suffix, bits):
-    assert probe._architecture(features).partition("+")[2] == suffix.removeprefix("+")
-    assert probe._vector_bits(features) == bits
+    assert cpu.architecture(features).partition("+")[2] == suffix.removeprefix("+")
+    assert cpu.vector_bits(features) == bits
 
 
 # GPUs ---------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class FakeNvml:
 
 def test_gpus_are_those_of_the_driver(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    known, unknown = probe.local_gpus(FakeNvml())
+    known, unknown = nvidia.local_gpus(FakeNvml())
     assert known.name == "NVIDIA H200"
     assert known.architecture == "sm_90"
     assert known.specs["power_limit_w"] == 500  # this board's, not the datasheet's
@@ -247,7 +247,7 @@ def test_gpus_are_those_of_the_driver(monkeypatch):
 )
 def test_cuda_visible_devices(monkeypatch, variable, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert [gpu.name for gpu in probe.local_gpus(FakeNvml())] == names
+    assert [gpu.name for gpu in nvidia.local_gpus(FakeNvml())] == names
 
 
 def test_no_driver_no_gpus():
@@ -255,15 +255,15 @@ def test_no_driver_no_gpus():
         def nvmlInit(self):  # noqa: N802
             raise self.NVMLError("Driver Not Loaded")
 
-    assert probe.local_gpus(NoDriver()) == []
+    assert nvidia.local_gpus(NoDriver()) == []
 
 
 def test_no_pynvml_no_gpus(monkeypatch):
     def missing(*args):
         raise MissingExtra("pynvml", "gpu", "finding GPUs")
 
-    monkeypatch.setattr(probe, "require", missing)
-    assert probe.local_gpus() == []
+    monkeypatch.setattr(nvidia, "require", missing)
+    assert nvidia.local_gpus() == []
 
 
 def test_local_devices(measured, monkeypatch):

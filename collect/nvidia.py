@@ -1,0 +1,97 @@
+"""NVIDIA GPUs of this machine, as their driver describes them."""
+
+import os
+from typing import Any
+
+from foretune.device import Device, find_device
+from foretune.errors import MissingExtra, UnknownName
+from foretune.extras import require
+
+# Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
+# "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.
+_UNITS_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+def local_gpus(nvml: Any = None) -> list[Device]:
+    """Return the NVIDIA GPUs this process may use, in CUDA's order; none without a driver.
+
+    Specs are those of the shipped table, where it has the device, replaced by what the driver
+    says of this very board: memory, power limit, clock and number of multiprocessors.
+
+    Args:
+        nvml: the module ``pynvml``, or one that behaves like it.
+    """
+    try:
+        nvml = nvml or require("pynvml", "gpu", "finding GPUs")
+        nvml.nvmlInit()
+    except MissingExtra:
+        return []
+    except nvml.NVMLError:  # no driver, or no GPU it drives
+        return []
+    try:
+        return [_gpu(nvml, handle) for handle in visible_gpus(nvml)]
+    except nvml.NVMLError:  # a GPU has just fallen off the bus
+        return []
+    finally:
+        nvml.nvmlShutdown()
+
+
+def visible_gpus(nvml: Any) -> list[Any]:
+    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process.
+
+    Numbers in that variable are taken as NVML's, which orders GPUs by PCI address; CUDA's own
+    order differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return handles
+    visible = []
+    for entry in chosen.split(","):
+        matches = [
+            handle
+            for i, handle in enumerate(handles)
+            if entry.strip() == str(i)
+            or (
+                entry.strip().startswith("GPU-")
+                and nvml.nvmlDeviceGetUUID(handle).startswith(entry.strip())
+            )
+        ]
+        if not matches:  # as in CUDA, nothing after an invalid entry counts
+            break
+        visible += matches[:1]
+    return visible
+
+
+def _gpu(nvml: Any, handle: Any) -> Device:
+    name = str(nvml.nvmlDeviceGetName(handle))
+    try:
+        known = find_device(name)
+    except UnknownName:
+        known = Device(name, "gpu")
+    capability = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    units = _ask(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    limit_mw = _ask(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    clock_mhz = _ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    said = {
+        "cores": units / _UNITS_PER_SM.get(tuple(capability), 128) if units and capability else 0,
+        "clock_mhz": clock_mhz or 0,
+        "memory_gib": memory.total / 2**30 if memory else 0,
+        "power_limit_w": limit_mw / 1000 if limit_mw else 0,
+    }
+    return Device(
+        name=name,
+        kind="gpu",
+        architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
+        specs={**known.specs, **{spec: float(value) for spec, value in said.items() if value > 0}},
+        source="; ".join(filter(None, ["NVIDIA driver", known.source])),
+    )
+
+
+def _ask(nvml: Any, question: str, *args: Any) -> Any:
+    """Return what the driver answers; None where this driver or board has no answer."""
+    try:
+        return getattr(nvml, question)(*args)
+    except (AttributeError, nvml.NVMLError):
+        return None
