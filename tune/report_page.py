@@ -77,12 +77,13 @@ def row(cells: Sequence[object], heading: str = "row", labels: Sequence[str] = (
 def chart(title: object, figure: dict[str, Any], summary: str, *below: object) -> Html:
     """Return a Plotly figure with its title and, for those who cannot see it, its summary."""
     plain = json.dumps(_finite(figure), ensure_ascii=False, separators=(",", ":"))
+    plain = plain.replace("<", "\\u003c")  # so that no text in it can end the script
     return element(
         "figure",
         element("figcaption", title),
         element("div", class_="plot", role="img", aria_label=summary,
                 style=f"height:{figure['layout']['height']}px"),
-        Html(f'<script type="application/json">{plain.replace("<", "\\u003c")}</script>'),
+        Html(f'<script type="application/json">{plain}</script>'),
         *below,
     )  # fmt: skip
 

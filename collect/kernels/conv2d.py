@@ -196,6 +196,7 @@ def _space(threads: tuple[int, ...]) -> SearchSpace:
         },
         [
             "tile_w * tile_f <= 32",  # as many as the largest register file has
+            "tile_w * tile_f * unroll_c <= 64",  # a large tile needs no unrolling, only long compiles
             "threads > 1 or split == 'rows'",  # the same program otherwise
         ],
     )
@@ -211,7 +212,7 @@ def _micro(pixels: int, vectors: int, lanes: int, unroll: int) -> Any:
     tile = [(i, v) for i in range(pixels) for v in range(vectors)]
     panel = vectors * lanes
     step = [
-        f"w{v} = load(weights, wr + k * {panel} + {v * lanes}, {lanes})" for v in range(vectors)
+        f"b{v} = load(weights, wr + k * {panel} + {v * lanes}, {lanes})" for v in range(vectors)
     ]
     for i in range(pixels):
         step.append(f"v = splat(x[xr + {i} * c + k], {lanes})")
@@ -228,10 +229,7 @@ def _micro(pixels: int, vectors: int, lanes: int, unroll: int) -> Any:
     if unroll > 1:
         body += [f"    for k in range(depth // {unroll} * {unroll}, depth):"]
         body += [f"        {line}" for line in step]
-    body += [f"if count >= {panel}:"]
-    body += [f"    store({at(i, v * lanes)}, s{i}_{v})" for i, v in tile]
-    body += ["else:"]
-    body += [f"    store_first({at(i, v * lanes)}, s{i}_{v}, count - {v * lanes})" for i, v in tile]
+    body += [f"store_first({at(i, v * lanes)}, s{i}_{v}, count - {v * lanes})" for i, v in tile]
     arguments = "x, x0, x_row, c, weights, w0, run, r, depth, out, o0, f, had, count"
     return compiled(define("micro", arguments, body), "micro")
 

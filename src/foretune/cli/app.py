@@ -3,7 +3,6 @@
 import os
 import sys
 
-import click
 import typer
 
 from foretune import __version__
@@ -13,7 +12,6 @@ from foretune.errors import ForetuneError
 app = typer.Typer(
     name="foretune",
     help="Predict before you measure, verify before you trust.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -40,19 +38,13 @@ def _options(
 def run(arguments: list[str]) -> int:
     """Run a command; never raises."""
     debug = "--debug" in arguments
-    arguments = [a for a in arguments if a != "--debug"]
+    arguments = [a for a in arguments if a != "--debug"] or ["--help"]
     try:
         result = app(arguments, prog_name="foretune", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.exceptions.NoArgsIsHelpError as e:
-        e.show()
-        return 2
-    except click.UsageError as e:
-        command = e.ctx.command_path if e.ctx else "foretune"
-        return _fail(f"{e.format_message()} See '{command} --help'.", 2, debug)
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted: what was measured is kept; the same command goes on", 130, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -60,8 +52,22 @@ def run(arguments: list[str]) -> int:
     except MemoryError:
         return _fail("out of memory: take a smaller problem or fewer configurations", 1, debug)
     except Exception as e:
+        if message := _usage_error(e):
+            return _fail(message, 2, False)
         hint = "" if debug else "; --debug shows where"
         return _fail(f"unexpected {type(e).__name__}: {e}{hint}", 1, debug)
+
+
+def _usage_error(error: Exception) -> str | None:
+    """Return what is wrong with the command line; None for any other error.
+
+    Newer releases of Typer carry a copy of click, so click's own classes cannot be caught.
+    """
+    if getattr(error, "exit_code", None) != 2 or not hasattr(error, "format_message"):
+        return None
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "foretune"
+    return f"{error.format_message() or 'a command is missing.'} See '{command} --help'."
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

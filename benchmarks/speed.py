@@ -1,0 +1,131 @@
+"""How fast is Foretune itself? Import, enumeration, prediction, a proposal.
+
+python benchmarks/speed.py
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from machine import heading, markdown
+
+from foretune.collect import local_device
+from foretune.datasets import from_measurements
+from foretune.device import available_cores
+from foretune.measurement import Measurement, Status
+from foretune.models import Predictor
+from foretune.objective import Objective
+from foretune.registry import get_kernel
+from foretune.search import make_searcher
+from foretune.space import SearchSpace
+from foretune.tune.tuner import make_prior
+
+REPEATS = 5
+ROWS = 2000
+
+
+def main() -> None:
+    device = local_device()
+    print(heading("Speed of Foretune itself", device))
+    rows = [
+        ["import foretune (whole process)", timed(lambda: python("import foretune")), ""],
+        ["python alone (whole process)", timed(lambda: python("pass")), ""],
+        *enumeration(),
+        *prediction(),
+    ]
+    print(markdown(["what", f"median of {REPEATS} (min–max)", "rate"], rows))
+
+
+def enumeration() -> list[list[str]]:
+    values = {f"p{i}": list(range(1, 9)) for i in range(7)}  # 2,097,152 combinations
+    rules = ["p0 * p1 <= 48", "p2 + p3 >= 4", "p4 % 2 == 0 or p5 > 2"]
+    size = len(SearchSpace(values, rules))
+    rows = [[f"enumerate {size:,} of {8**7:,}", timed(lambda: len(SearchSpace(values, rules))), ""]]
+    try:
+        import constraint
+    except ImportError:
+        return rows
+
+    def solve() -> None:
+        problem = constraint.Problem()
+        for name, domain in values.items():
+            problem.addVariable(name, domain)
+        for rule in rules:
+            problem.addConstraint(rule)
+        assert len(problem.getSolutionsAsListDict(validate=False)[0]) == size
+
+    return [*rows, ["the same, python-constraint2", timed(solve), ""]]
+
+
+def prediction() -> list[list[str]]:
+    """A predictor of 2,000 rows of synthetic times: its speed does not depend on what they are."""
+    device, kernel = local_device(), get_kernel("matmul")
+    rng = np.random.default_rng(0)
+    problems = kernel.training_problems(20)
+    space = kernel.space(problems[0])
+    runs = [
+        Measurement(kernel.name, p, c, device.name, Status.OK, time_ms=float(rng.lognormal()))
+        for p in problems
+        for c in space.sample(ROWS // len(problems), rng)
+    ]
+    rows, problem = [], problems[0]
+    for model in ("xgboost", "random_forest"):
+        predictor = Predictor(model).fit(from_measurements(runs, device))
+        part = np.arange(len(space) if model == "xgboost" else 50_000)
+        predict = partial(predictor.predict_space, problem, space, device, part)
+        for cores in sorted({1, available_cores()}):
+            with on_cores(cores):
+                seconds = samples(predict)
+            rate = f"{len(part) / np.median(seconds):,.0f} per second"
+            what = f"predict {len(part):,} configurations, {model}, {cores} core(s)"
+            rows.append([what, show(seconds), rate])
+        if model == "xgboost":
+            prior = make_prior(predictor, kernel, problem, space, device, Objective.TIME)
+            searcher = make_searcher("surrogate", space, prior=prior)
+            searcher.tell([m for m in runs if m.problem == problem][:10])
+            seconds = samples(lambda s=searcher: s.ask(1))
+            rows.append([f"one proposal among {len(space):,}", show(seconds), ""])
+    return rows
+
+
+@contextmanager
+def on_cores(n: int) -> Iterator[None]:
+    """Let this process use ``n`` cores only (Linux)."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:n])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def samples(call: Callable[[], object]) -> list[float]:
+    call()
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def timed(call: Callable[[], object]) -> str:
+    return show(samples(call))
+
+
+def show(seconds: list[float]) -> str:
+    low, middle, high = (1e3 * f(seconds) for f in (min, np.median, max))
+    return f"{middle:.3g} ms ({low:.3g}–{high:.3g})"
+
+
+if __name__ == "__main__":
+    main()

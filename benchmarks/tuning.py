@@ -1,0 +1,175 @@
+"""How many measurements does an unseen problem need?
+
+Profiles a kernel over training problems, trains the predictor on them, and measures every one of
+``--space`` configurations, drawn from the whole space, on unseen problems. Searchers then tune
+those problems from the recording, each seeing a time only by spending a measurement. Prints, per
+kernel: what the choice of configuration is worth, and what each searcher has found after 1, 5 and
+10 measurements, as a share of the exhaustive best.
+
+    python benchmarks/tuning.py matmul softmax --out /tmp/tuning
+
+Resumable: rows already in ``--out`` are not measured again.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from machine import heading, markdown
+
+from foretune.cli.output import progress_bar
+from foretune.collect import IsolatedRunner, Timing, collect_runs, local_device
+from foretune.collect.collection import plan_configurations
+from foretune.datasets import RunLog
+from foretune.device import Device
+from foretune.kernel import Kernel
+from foretune.measurement import Measurement
+from foretune.models import Predictor, train_predictor
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.registry import get_kernel
+from foretune.search import make_searcher
+from foretune.space import Configuration, SearchSpace
+from foretune.tune.tuner import make_prior
+
+BUDGET = 10
+CONTENDERS = {
+    # name in the table -> searcher, with the predictor as prior, repeats
+    "random": ("random", False, 50),
+    "Optuna TPE": ("tpe", False, 20),
+    "surrogate, no predictor": ("surrogate", False, 20),
+    "predictor's order, no updates": ("exhaustive", True, 1),
+    "surrogate + predictor (Foretune)": ("surrogate", True, 5),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "kernels", nargs="*", default=["matmul", "quantized_matvec", "softmax", "conv2d"]
+    )
+    parser.add_argument("--train", type=int, default=12, help="training problems")
+    parser.add_argument("--configs", type=int, default=20, help="configurations of each")
+    parser.add_argument("--unseen", type=int, default=8, help="unseen problems")
+    parser.add_argument("--space", type=int, default=200, help="configurations measured on each")
+    parser.add_argument(
+        "--out", type=Path, default=Path("tuning-runs"), help="folder of recordings"
+    )
+    options = parser.parse_args()
+    device = local_device()
+    print(heading("Tuning unseen problems", device))
+    worth, found = [], []
+    for name in options.kernels:
+        kernel = get_kernel(name)
+        recorded, predictor, space_size = record(kernel, device, options)
+        worth.append([name, f"{space_size:,}", *worth_of(kernel, recorded)])
+        found += [[name, *row] for row in search_all(kernel, device, recorded, predictor)]
+    columns = ["kernel", "space", "best vs median", "best vs default", "library / best"]
+    print(markdown(columns, worth))
+    columns = ["kernel", "searcher", "after 1", "after 5", "after 10", "to 95 %", "problems ≥ 95 %"]
+    print(markdown(columns, found))
+
+
+def record(
+    kernel: Kernel, device: Device, options: argparse.Namespace
+) -> tuple[dict[Problem, list[Measurement]], Predictor, int]:
+    """Measure (or read) everything; return the unseen problems' rows and the trained predictor."""
+    problems = kernel.training_problems(options.train + options.unseen, seed=1)
+    known, unseen = problems[: options.train], problems[options.train :]
+    plan = plan_configurations(kernel, known, options.configs, seed=1)
+    pool = kernel.space(unseen[0]).sample(options.space - 1, np.random.default_rng(2))
+    full = {
+        p: list(dict.fromkeys([kernel.default(p), *(c for c in pool if c in kernel.space(p))]))
+        for p in unseen
+    }
+    timing = Timing(box_s=0.1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (
+        IsolatedRunner(device, timing, power=False) as runner,
+        RunLog(options.out / f"{kernel.name}-train.parquet", device) as log,
+        RunLog(options.out / f"{kernel.name}-unseen.parquet", device) as unseen_log,
+        progress_bar() as progress,
+    ):
+        collect_runs(kernel, plan, log, runner, progress)
+        collect_runs(kernel, full, unseen_log, runner, progress)
+        predictor = train_predictor(log.runs()).predictor
+        rows = {
+            p: [m for c in configs if (m := unseen_log.find((kernel.name, device.name, p, c)))]
+            for p, configs in full.items()
+        }
+    return rows, predictor, len(kernel.space(unseen[0]))
+
+
+def worth_of(kernel: Kernel, recorded: dict[Problem, list[Measurement]]) -> list[str]:
+    median, default, library = [], [], []
+    for problem, rows in recorded.items():
+        times = {m.config: m.time_ms for m in rows if m.ok}
+        best = min(times.values())
+        median.append(np.median(list(times.values())) / best)
+        default.append(times[kernel.default(problem)] / best)
+        library.append(library_ms(kernel, problem) / best)
+    return [spread(median), spread(default), spread(library)]
+
+
+def library_ms(kernel: Kernel, problem: Problem) -> float:
+    from foretune.collect.timer import time_launch
+
+    found = kernel.library(problem, kernel.make_inputs(problem))
+    return float(np.median(time_launch(found[1], Timing(box_s=0.3)))) if found else np.nan
+
+
+def search_all(
+    kernel: Kernel,
+    device: Device,
+    recorded: dict[Problem, list[Measurement]],
+    predictor: Predictor,
+) -> list[list[str]]:
+    rows = []
+    for name, (searcher, uses_prior, repeats) in CONTENDERS.items():
+        curves = []  # problem -> best share of the optimum after each measurement, mean of repeats
+        for problem, measurements in recorded.items():
+            by_config = {m.config: m for m in measurements}
+            space = SearchSpace.of(by_config)
+            prior = None
+            if uses_prior:
+                prior = make_prior(predictor, kernel, problem, space, device, Objective.TIME)
+            runs = [curve(searcher, space, by_config, prior, seed) for seed in range(repeats)]
+            curves.append(np.mean(runs, axis=0))
+        table = np.array(curves)
+        reached = [np.argmax(c >= 0.95) + 1 if c[-1] >= 0.95 else np.inf for c in table]
+        to95 = np.median(reached)
+        rows.append(
+            [
+                name,
+                *(f"{np.median(table[:, n - 1]):.3f}" for n in (1, 5, 10)),
+                f"{to95:.0f}" if np.isfinite(to95) else f">{BUDGET}",
+                f"{int(np.isfinite(reached).sum())} of {len(table)}",
+            ]
+        )
+    return rows
+
+
+def curve(
+    searcher: str,
+    space: SearchSpace,
+    by_config: dict[Configuration, Measurement],
+    prior: object,
+    seed: int,
+) -> np.ndarray:
+    optimum = min(m.time_ms for m in by_config.values() if m.ok)
+    search = make_searcher(searcher, space, seed=seed, prior=prior)
+    best, shares = np.inf, []
+    for _ in range(BUDGET):
+        measurement = by_config[search.ask(1)[0]]
+        search.tell([measurement])
+        best = min(best, Objective.TIME.measured(measurement))
+        shares.append(optimum / best)
+    return np.array(shares)
+
+
+def spread(values: list[float]) -> str:
+    return f"{np.median(values):.2f}× ({min(values):.2f}–{max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()
