@@ -70,6 +70,7 @@ def collect_runs(
     log: RunLog,
     runner: Runner,
     progress: Progress = SILENT,
+    stage: str = "profiling",
 ) -> CollectSummary:
     """Measure what ``plan`` asks for and ``log`` does not have; each row is on disk at once.
 
@@ -80,7 +81,7 @@ def collect_runs(
         ForetuneError: nothing of this kernel can be measured on this machine.
         OutputError: the log cannot be written.
     """
-    progress.start(f"profiling {kernel.name}", sum(map(len, plan.values())))
+    progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0
     for problem, configs in plan.items():
         missing = list(_missing(kernel, problem, configs, log, runner.device.name))

@@ -15,8 +15,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.core.datamodel import register_default
 from numba.core.datamodel.models import PrimitiveModel
+from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic
 
 _INT32 = ir.IntType(32)
@@ -32,7 +32,7 @@ class Vector(types.Type):
 
 
 @register_default(Vector)
-class VectorModel(PrimitiveModel):  # type: ignore[misc]
+class VectorModel(PrimitiveModel):
     """Held as an LLVM vector, that is in a register."""
 
     def __init__(self, dmm: Any, fe_type: Vector) -> None:
@@ -103,7 +103,7 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def load(typingctx: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Load ``lanes`` consecutive elements of the flat C-order ``array`` from ``index`` on."""
     vector = Vector(array.dtype, lanes.literal_value)
@@ -116,7 +116,7 @@ def load(typingctx: Any, array: Any, index: Any, lanes: Any) -> Any:
     return vector(array, types.intp, lanes), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """Store a vector to the flat C-order ``array`` from ``index`` on."""
 
@@ -128,7 +128,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, types.intp, value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def load_first(typingctx: Any, array: Any, index: Any, count: Any, lanes: Any) -> Any:
     """Load ``count`` elements of the flat C-order ``array`` from ``index`` on; other lanes are 0.
 
@@ -148,7 +148,7 @@ def load_first(typingctx: Any, array: Any, index: Any, count: Any, lanes: Any) -
     return vector(array, types.intp, types.intp, lanes), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) -> Any:
     """Store the first ``count`` lanes to the flat C-order ``array`` from ``index`` on."""
 
@@ -163,7 +163,7 @@ def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) 
     return types.void(array, types.intp, value, types.intp), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def store_past_cache(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """Store a vector without fetching its cache line; ``index`` must be aligned to the vector."""
 
@@ -178,7 +178,7 @@ def store_past_cache(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, types.intp, value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def load_bytes(typingctx: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Load ``lanes`` bytes of an int8 or uint8 array as 32-bit integers."""
     vector = Vector(types.int32, lanes.literal_value)
@@ -192,7 +192,7 @@ def load_bytes(typingctx: Any, array: Any, index: Any, lanes: Any) -> Any:
     return vector(array, types.intp, lanes), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     """Ask for the cache line of an element, which may lie beyond the end of ``array``."""
 
@@ -208,7 +208,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def splat(typingctx: Any, value: Any, lanes: Any) -> Any:
     """Return a vector whose lanes all hold ``value``."""
     vector = Vector(value, lanes.literal_value)
@@ -219,7 +219,7 @@ def splat(typingctx: Any, value: Any, lanes: Any) -> Any:
     return vector(value, lanes), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def keep_first(typingctx: Any, value: Any, count: Any, fill: Any) -> Any:
     """Return ``value`` with all but its first ``count`` lanes replaced by the scalar ``fill``."""
 
@@ -231,7 +231,7 @@ def keep_first(typingctx: Any, value: Any, count: Any, fill: Any) -> Any:
     return value(value, types.intp, value.element), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def add(typingctx: Any, a: Any, b: Any) -> Any:
     """Return ``a + b``."""
 
@@ -241,7 +241,7 @@ def add(typingctx: Any, a: Any, b: Any) -> Any:
     return a(a, a), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def subtract(typingctx: Any, a: Any, b: Any) -> Any:
     """Return ``a - b``."""
 
@@ -251,7 +251,7 @@ def subtract(typingctx: Any, a: Any, b: Any) -> Any:
     return a(a, a), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def multiply(typingctx: Any, a: Any, b: Any) -> Any:
     """Return ``a * b``."""
 
@@ -261,7 +261,7 @@ def multiply(typingctx: Any, a: Any, b: Any) -> Any:
     return a(a, a), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def maximum(typingctx: Any, a: Any, b: Any) -> Any:
     """Return the larger of ``a`` and ``b`` in every lane; of NaN and ``b``, ``b``."""
 
@@ -271,7 +271,7 @@ def maximum(typingctx: Any, a: Any, b: Any) -> Any:
     return a(a, a), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return ``a * b + c``, fused where the machine can."""
 
@@ -281,7 +281,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, b, c), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def to_float(typingctx: Any, value: Any) -> Any:
     """Convert 32-bit integers to single precision."""
     vector = Vector(types.float32, value.lanes)
@@ -292,7 +292,7 @@ def to_float(typingctx: Any, value: Any) -> Any:
     return vector(value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def low_nibble(typingctx: Any, value: Any) -> Any:
     """Return bits 0 to 3 of every lane."""
 
@@ -302,7 +302,7 @@ def low_nibble(typingctx: Any, value: Any) -> Any:
     return value(value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def high_nibble(typingctx: Any, value: Any) -> Any:
     """Return bits 4 and above of every lane."""
 
@@ -327,7 +327,7 @@ _EXP = (
 )
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def exp_exponent(typingctx: Any, value: Any) -> Any:
     """Return the whole n for which ``exp(value) / 2**n`` is nearest to 1."""
 
@@ -338,7 +338,7 @@ def exp_exponent(typingctx: Any, value: Any) -> Any:
     return value(value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def exp_mantissa(typingctx: Any, value: Any, exponent: Any) -> Any:
     """Return ``exp(value) / 2**exponent`` for the exponent of `exp_exponent`.
 
@@ -362,7 +362,7 @@ def exp_mantissa(typingctx: Any, value: Any, exponent: Any) -> Any:
     return value(value, value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def power_of_two(typingctx: Any, value: Any) -> Any:
     """Return ``2**value`` of whole numbers up to 127 in single precision; 0 from -127 down."""
 
@@ -380,7 +380,7 @@ def power_of_two(typingctx: Any, value: Any) -> Any:
     return value(value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def total(typingctx: Any, value: Any) -> Any:
     """Return the sum of the lanes, by halving."""
 
@@ -390,7 +390,7 @@ def total(typingctx: Any, value: Any) -> Any:
     return value.element(value), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def largest(typingctx: Any, value: Any) -> Any:
     """Return the largest lane."""
 

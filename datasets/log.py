@@ -9,6 +9,7 @@ from typing import Self
 import pandas as pd
 
 from foretune.datasets.runs import (
+    from_measurements,
     journal_of,
     latest,
     read_runs,
@@ -16,6 +17,7 @@ from foretune.datasets.runs import (
     to_row,
     write_runs,
 )
+from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import OutputError
 from foretune.measurement import Measurement
@@ -48,6 +50,7 @@ class RunLog:
                 self._known[self._key(m)] = m
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            _drop_half_line(journal_of(self.path))
             self._journal = journal_of(self.path).open("a", encoding="utf-8")
         except OSError as e:
             raise OutputError(f"cannot write to {self.path.parent}: {e.strerror or e}") from e
@@ -70,10 +73,13 @@ class RunLog:
         """Write one row.
 
         Raises:
+            RunTableError: the row is impossible; it is not written.
             OutputError: the disk is full or gone; every row before this one is kept.
         """
+        validate(from_measurements([measurement], self._device), str(self.path))
         try:
-            self._journal.write(json.dumps(to_row(measurement, self._device)) + "\n")
+            row = json.dumps(to_row(measurement, self._device), default=float)
+            self._journal.write(row + "\n")
             self._journal.flush()
         except OSError as e:
             raise OutputError(f"cannot write {self._journal.name}: {e.strerror or e}") from e
@@ -107,3 +113,11 @@ class RunLog:
     @staticmethod
     def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:
         return m.kernel, m.device, m.problem, m.config
+
+
+def _drop_half_line(journal: Path) -> None:
+    """Remove what a process that was killed while writing left behind the last whole line."""
+    if journal.exists():
+        whole = journal.read_bytes().rpartition(b"\n")
+        if whole[2]:
+            os.truncate(journal, len(whole[0]) + len(whole[1]))

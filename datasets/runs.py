@@ -1,5 +1,6 @@
 """Run tables: to and from Parquet files and measurements."""
 
+import contextlib
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foretune.datasets.schema import SCHEMA_VERSION, columns_of, validate
+from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import Device
 from foretune.errors import OutputError, RunTableError
 from foretune.measurement import Measurement, Status
@@ -19,6 +20,8 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 _VERSION_KEY = b"foretune.schema_version"
+_MIXED_KEY = b"foretune.mixed_columns"
+"""Names the columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON."""
 _SCALARS = (
     "time_ms", "power_w", "energy_mj", "compile_s", "error", "source", "recorded_at", "environment",
 )  # fmt: skip
@@ -55,24 +58,32 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     """
     path = Path(path)
     validate(runs, str(path))
-    table = pa.Table.from_pandas(runs, preserve_index=False)
-    table = table.replace_schema_metadata(
-        {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
-    )
+    mixed = [c for c in runs.columns if c.startswith(PLAIN_GROUPS) and _is_mixed(runs[c])]
+    encoded = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
+    try:
+        table = pa.Table.from_pandas(encoded, preserve_index=False)
+    except (pa.ArrowException, OverflowError) as e:
+        raise RunTableError(f"{path}: Parquet cannot hold these values: {e}") from e
+    notes = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _MIXED_KEY: json.dumps(mixed).encode()}
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, temporary, compression="zstd")
         temporary.replace(path)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
 
 
 def latest(runs: pd.DataFrame) -> pd.DataFrame:
     """Return ``runs`` with only the newest row of each (kernel, device, problem, configuration)."""
     keys = ["kernel", "device", *columns_of(runs, "problem"), *columns_of(runs, "config")]
-    order = runs.sort_values("recorded_at", kind="stable") if "recorded_at" in runs else runs
+    order = runs
+    if "recorded_at" in runs:  # rows of unknown time count as the oldest
+        times = runs["recorded_at"].astype("str").reset_index(drop=True)
+        order = runs.iloc[times.sort_values(kind="stable", na_position="first").index]
     return order.drop_duplicates(keys, keep="last").sort_index()
 
 
@@ -106,7 +117,7 @@ def to_row(m: Measurement, device: Device | None = None) -> dict[str, Any]:
 def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Measurement:
     def group(name: str) -> dict[str, Any]:
         cells = {c.removeprefix(f"{name}."): record[c] for c in groups[name]}
-        return {k: v for k, v in cells.items() if not _missing(v)}
+        return {k: _whole(v) for k, v in cells.items() if not _missing(v)}
 
     scalars = {n: record[n] for n in _SCALARS if n in record and not _missing(record[n])}
     samples = record.get("time_ms_samples")
@@ -124,6 +135,16 @@ def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> 
 
 def _missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def _whole(value: Any) -> Any:
+    """Return the integer that a gap elsewhere in its column has made a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_mixed(values: pd.Series) -> bool:
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    return values.dtype == object and kind in ("mixed", "mixed-integer")
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -149,14 +170,24 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "upgrade with pip install -U foretune"
         )
-    return table.to_pandas()
+    mixed = json.loads((table.schema.metadata or {}).get(_MIXED_KEY, b"[]"))
+    runs = table.to_pandas()
+    return runs.assign(
+        **{c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in mixed}
+    )
 
 
 def _read_journal(path: Path) -> pd.DataFrame | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    # A process killed while writing leaves half a line at the end, and nothing else.
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            break  # a process was killed while it wrote this
+        try:
+            rows.append(json.loads(line))
+        except ValueError as e:
+            raise RunTableError(f"{path}, line {number} is damaged ({e}): delete the line") from e
     return _frame(rows) if rows else None

@@ -15,6 +15,7 @@ SCHEMA_VERSION = 1
 REQUIRED = ("kernel", "device", "status", "time_ms")
 TEXT = ("kernel", "device", "status", "error", "source", "recorded_at", "environment")
 NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s")
+PLAIN_GROUPS = ("problem.", "config.")
 NUMBER_GROUPS = ("device.", "static.", "counter.")
 POWER_MARGIN = 1.2
 """A board may read above its limit for a moment; by a fifth is a wrong unit or a broken meter."""
@@ -49,6 +50,8 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
         yield "no 'config.…' or 'problem.…' column: nothing says what was run"
     for column in runs.columns:
         values = runs[column]
+        if column.startswith(PLAIN_GROUPS) and not _is_plain(values):
+            yield f"column {column!r} must hold numbers, booleans or text, not {values.dtype}"
         if column in TEXT and not _is_text(values):
             yield f"column {column!r} must hold text, not {values.dtype}"
         numeric = column in NUMBERS or column.startswith(NUMBER_GROUPS)
@@ -81,7 +84,8 @@ def _row_problems(runs: pd.DataFrame) -> Iterator[tuple[int, str]]:
         metered & (power_w > limit), power_w, "power_w is {}, far above the device's power limit"
     )
     has_energy = ~np.isnan(energy_mj)
-    yield from _first(has_energy & ~(energy_mj > 0), energy_mj, "energy_mj is {}")
+    possible = (energy_mj > 0) & np.isfinite(energy_mj)
+    yield from _first(has_energy & ~possible, energy_mj, "energy_mj is {}")
 
 
 def _first(
@@ -103,7 +107,16 @@ def _floats(runs: pd.DataFrame, column: str) -> np.ndarray:
 
 def _is_text(values: pd.Series) -> bool:
     return bool(
-        pd.api.types.is_string_dtype(values.dtype)
+        pd.api.types.is_string_dtype(values.dropna())
         or isinstance(values.dtype, pd.CategoricalDtype)
         or values.isna().all()
     )
+
+
+def _is_plain(values: pd.Series) -> bool:
+    kinds = pd.api.types
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = pd.Series(values.cat.categories)
+    if values.dtype == object:
+        return all(isinstance(v, (str, bool, int, float, np.generic)) for v in values.dropna())
+    return kinds.is_numeric_dtype(values) or kinds.is_string_dtype(values)

@@ -31,7 +31,7 @@ def candidate_rows(
     columns.update({f"problem.{k}": _constant(v, n) for k, v in problem.items()})
     for i, (name, values) in enumerate(space.parameters.items()):
         if any(isinstance(v, str) for v in values):
-            column: object = pd.Categorical.from_codes(codes[:, i].astype(np.int16), list(values))
+            column: object = pd.Categorical.from_codes(codes[:, i].astype(np.int32), list(values))
         else:
             column = np.array(values)[codes[:, i]]
         columns[f"config.{name}"] = column

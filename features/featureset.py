@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
-from foretune.features.arrays import as_array, group_arrays
+from foretune.features.arrays import as_array, as_text, group_arrays
 from foretune.features.roofline import row_cost, row_roofline_ms
 from foretune.kernel import Kernel
 
@@ -61,6 +61,12 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "columns_")
         table = self._table(runs)
+        if missing := [c for c in self.columns_ or () if c not in table]:
+            name = self.kernel.name if self.kernel else "none"
+            raise PredictorError(
+                f"feature {missing[0]!r} cannot be computed: the predictor was trained with "
+                f"another version of its kernel (here: {name}); train it again"
+            )
         matrix = np.empty((len(runs), len(self.columns_ or ())), dtype=np.float32, order="F")
         for i, name in enumerate(self.columns_ or ()):
             matrix[:, i] = table[name]
@@ -76,6 +82,8 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if missing := [c for c in needed if c not in runs]:
             raise PredictorError(f"the runs lack column {missing[0]!r}, which the predictor uses")
         table = {c: as_array(runs[c]) for c in self.numbers_}
+        if texts := [c for c, values in table.items() if values.dtype.kind == "U"]:
+            raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
         for column, values in self.categories_.items():
             table.update(_indicators(column, runs[column], values))
         if self.kernel is not None:
@@ -83,8 +91,8 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return table
 
     def _physics(self, kernel: Kernel, runs: pd.DataFrame) -> dict[str, np.ndarray]:
-        derived = kernel.derived(group_arrays(runs, "problem"), group_arrays(runs, "config"))
         cost = row_cost(kernel, runs)
+        derived = kernel.derived(group_arrays(runs, "problem"), group_arrays(runs, "config"))
         flops, moved = np.asarray(cost.flops), np.asarray(cost.bytes_moved)
         physics = {
             "log2_flops": np.log2(np.maximum(flops, 1.0)),
@@ -106,7 +114,7 @@ def _varies(values: np.ndarray) -> bool:
 def _indicators(column: str, values: "pd.Series[Any]", known: list[str]) -> dict[str, np.ndarray]:
     if isinstance(values.dtype, pd.CategoricalDtype):  # no million strings to compare
         codes = values.cat.codes.to_numpy()
-        position = {str(v): i for i, v in enumerate(values.cat.categories)}
+        position = {v: i for i, v in enumerate(as_text(values.cat.categories))}
         return {f"{column}={v}": codes == position.get(v, -2) for v in known}
-    text = as_array(values)
+    text = as_text(values)
     return {f"{column}={v}": text == v for v in known}

@@ -4,13 +4,21 @@ import numpy as np
 import pandas as pd
 
 from foretune.device import roofline_ms
+from foretune.errors import PredictorError
 from foretune.features.arrays import group_arrays
 from foretune.kernel import Cost, Kernel
 
 
 def row_cost(kernel: Kernel, rows: pd.DataFrame) -> Cost:
-    """Return the work of every row, as arrays of ``len(rows)``."""
-    cost = kernel.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
+    """Return the work of every row, as arrays of ``len(rows)``.
+
+    Raises:
+        PredictorError: a column that the kernel's cost depends on is missing.
+    """
+    try:
+        cost = kernel.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
+    except KeyError as e:
+        raise PredictorError(f"the runs lack {e}, which kernel {kernel.name!r} has") from e
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),

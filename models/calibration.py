@@ -16,8 +16,8 @@ def half_width(residuals: np.ndarray, confidence: float = CONFIDENCE) -> float:
     With too few residuals for the level, the largest one.
     """
     n = len(residuals)
-    level = min(1.0, np.ceil((n + 1) * confidence) / n)
-    return float(np.quantile(np.abs(residuals), level, method="higher"))
+    rank = min(n, int(np.ceil((n + 1) * confidence)))
+    return float(np.sort(np.abs(residuals))[rank - 1])
 
 
 def cross_half_widths(residuals: np.ndarray, folds: np.ndarray) -> np.ndarray:

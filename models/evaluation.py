@@ -68,6 +68,8 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
         scores[str(target)] = score(
             rows[target].to_numpy(float), prediction, groups_of(rows), widths
         )
+    if not scores:
+        raise PredictorError(f"none of the runs succeeded with {', '.join(predictor.targets_)}")
     return scores
 
 

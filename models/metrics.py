@@ -41,8 +41,10 @@ def score(
 
 
 def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
+    if truth.min() == truth.max():
+        return np.nan
     total = float(((truth - truth.mean()) ** 2).sum())
-    return 1.0 - float(((truth - prediction) ** 2).sum()) / total if total > 0 else np.nan
+    return 1.0 - float(((truth - prediction) ** 2).sum()) / total
 
 
 def _by_group(truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray, measure) -> float:  # type: ignore[no-untyped-def]

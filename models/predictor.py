@@ -168,7 +168,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         problems = rows[columns_of(rows, "problem")].rename(columns=lambda c: c.split(".", 1)[1])
         return pd.DataFrame(
             {
-                "problem": [str(Problem(p)) for p in problems.to_dict("records")],
+                "problem": [
+                    str(Problem({k: v for k, v in p.items() if not pd.isna(v)}))
+                    for p in problems.to_dict("records")
+                ],
                 "truth": rows[target].to_numpy(dtype=float),
                 "prediction": prediction,
                 "low": prediction / np.exp(width),
@@ -231,6 +234,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         folder = Path(folder)
         try:
             card = json.loads((folder / "predictor.json").read_text(encoding="utf-8"))
+            if not isinstance(card, dict):
+                raise ValueError("predictor.json is no object")
         except (OSError, ValueError) as e:
             raise PredictorError(
                 f"{folder} holds no predictor ({e}): train one with 'foretune train'"
@@ -239,10 +244,18 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             raise PredictorError(
                 f"{folder} was made by another version of Foretune: train it again from its runs"
             )
-        if card["model"] not in registered("models"):
-            raise PredictorError(f"{folder} uses model {card['model']!r}, which is not installed")
-        predictor = cls(card["model"], tuple(card["targets"]), card["seed"])
-        predictor._restore(folder, card)
+        try:
+            if card["model"] not in registered("models"):
+                raise PredictorError(
+                    f"{folder} uses model {card['model']!r}, which is not installed"
+                )
+            predictor = cls(card["model"], tuple(card["targets"]), card["seed"])
+            predictor._restore(folder, card)
+        except ForetuneError:
+            raise
+        except Exception as e:  # whatever the files' own readers raise
+            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+            raise PredictorError(f"{folder} is damaged ({reason}): train it again") from e
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:
@@ -253,17 +266,11 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.features_.columns_ = card["columns"]
         self.features_.numbers_ = card["numbers"]
         self.features_.categories_ = card["categories"]
-        try:
-            self.targets_ = {
-                target: _Fitted(kind.load(folder / f"{target}{kind.suffix}"), entry["half_width"])
-                for target, entry in card["targets"].items()
-            }
-            self.validity_ = ValidityModel.load(folder)
-        except ForetuneError:
-            raise
-        except Exception as e:
-            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-            raise PredictorError(f"{folder} is damaged ({reason}): train it again") from e
+        self.targets_ = {
+            target: _Fitted(kind.load(folder / f"{target}{kind.suffix}"), entry["half_width"])
+            for target, entry in card["targets"].items()
+        }
+        self.validity_ = ValidityModel.load(folder)
 
 
 def only_kernel(runs: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ Everything is on disk the moment it is known; a campaign that was killed goes on
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pandas as pd
 
 from foretune.collect import Runner, Timing, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
-from foretune.datasets import RunLog, read_runs
+from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.device import Device
 from foretune.errors import OutputError, ProblemError, UnknownName, UsageError
 from foretune.kernel import Kernel
@@ -220,14 +220,19 @@ def run_campaign(
         folder.state.get("mlflow_run_id"),
         {"foretune.kernel": kernel.name, "foretune.device": runner.device.name},
     )
-    folder.save(mlflow_run_id=run_id, mlflow_uri=tracker.uri, device=asdict(runner.device))
+    folder.save(
+        mlflow_run_id=run_id,
+        mlflow_uri=tracker.uri,
+        device=asdict(runner.device),
+        profiled=[dict(p) for p in known],
+    )
     with RunLog(folder.runs, runner.device) as log:
         training = _learn(kernel, known, preset, log, runner, folder, model, seed, progress)
-        runs = log.runs()
         results = _tune(
             kernel, unseen, preset, log, runner, training.predictor,
             objective, searcher, seed, folder, tracker, progress,
         )  # fmt: skip
+        runs = log.runs()
     campaign = Campaign(
         results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
     )
@@ -256,7 +261,9 @@ def rebuild_report(path: Path) -> Path:
     runs = read_runs(folder.runs)
     campaign = Campaign(
         results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
-        training=train_predictor(runs, request["model"], seed=request["seed"]),
+        training=train_predictor(
+            _rows_of(map(Problem, state["profiled"]), runs), request["model"], seed=request["seed"]
+        ),
         folder=path,
         mlflow_run_id=state["mlflow_run_id"],
         mlflow_uri=state["mlflow_uri"],
@@ -294,17 +301,23 @@ def _learn(
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
     collect_runs(kernel, plan, log, runner, progress)
     if "guided" not in folder.state:
-        first = Predictor(model, ("time_ms",), seed).fit(log.runs())
+        first = Predictor(model, ("time_ms",), seed).fit(_rows_of(problems, log.runs()))
         guided = _promising(kernel, problems, preset.guided_configs, first, log, runner, seed)
         folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
     chosen = folder.state["guided"]
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
-    collect_runs(kernel, guided, log, runner, progress)
+    collect_runs(kernel, guided, log, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
-    training = train_predictor(log.runs(), model, seed=seed)
+    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed)
     training.predictor.save(folder.predictor)
     progress.advance()
     return training
+
+
+def _rows_of(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``problems``: those of a problem to tune must not reach the predictor."""
+    wanted = set(problems)
+    return runs[[m.problem in wanted for m in to_measurements(runs)]].reset_index(drop=True)
 
 
 def _promising(
@@ -398,8 +411,9 @@ def _track(
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
     tracker.log(run_id, {**flat, **preset, "environment": environment()}, metrics)
-    tracker.log_dataset(run_id, runs, f"{request['kernel']} runs", folder.runs)
-    tracker.log_predictor(run_id, campaign.training.predictor, runs, folder.predictor)
+    training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
+    tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
+    tracker.log_predictor(run_id, campaign.training.predictor, training_rows, folder.predictor)
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)

@@ -100,8 +100,8 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
     low, high = min(both), max(both)
     x_axis = value_axis(both, f"measured {quantity}", force_log=True)
     y_axis = value_axis(both, f"predicted {quantity}", force_log=True)
-    y_axis |= {"scaleanchor": "x", "constrain": "domain"}
-    x_axis |= {"constrain": "domain"}
+    y_axis |= {"scaleanchor": "x", "constrain": "domain", "constraintoward": "top"}
+    x_axis |= {"constrain": "domain", "constraintoward": "left"}
     diagonal = {
         "x": [low, high], "y": [low, high], "mode": "lines", "hoverinfo": "skip",
         "line": {"color": "@text", "width": 1},
@@ -126,22 +126,18 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
 def worth_figure(importance: pd.DataFrame) -> Figure:
     """Return one bar per tunable parameter: its worst over its best effect, from 1 on."""
     rows = importance.sort_values("factor")
-    best = rows["best"] if "best" in rows else [None] * len(rows)
-    labels = [
-        f"{factor:.2f}×" + ("" if value is None else f"   best: {_text(value)}")
-        for factor, value in zip(rows["factor"], best, strict=True)
-    ]
     highest = max([1.1, *rows["factor"]])
     bars = {
         "type": "bar", "orientation": "h", "base": 1,
         "x": [factor - 1 for factor in rows["factor"]],
         "y": [_text(name) for name in rows["parameter"]],
-        "text": labels, "textposition": "outside", "cliponaxis": False, "hoverinfo": "skip",
-        "marker": {"color": "@measured"}, "textfont": {"color": "@text"},
+        "text": [f"{factor:.2f}×" for factor in rows["factor"]], "textposition": "outside",
+        "textfont": {"color": "@text"}, "cliponaxis": False, "hoverinfo": "skip",
+        "marker": {"color": "@measured"},
     }  # fmt: skip
     x_axis = {
         "title": {"text": "slowest over fastest value, predicted time"},
-        "range": [1, 1 + (highest - 1) * 1.35], "ticksuffix": "×", "nticks": 6,
+        "range": [1, 1 + (highest - 1) * 1.15], "ticksuffix": "×", "nticks": 6,
     }  # fmt: skip
     y_axis = {"type": "category", "showgrid": False, "ticksuffix": "  "}
     return _figure([bars], x_axis, y_axis, 28 * len(rows) + 80)
@@ -179,7 +175,7 @@ def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
 
 
 def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> Figure:
-    """Return an axis for positive ``values``: logarithmic, with 1-2-5 ticks, where they span much."""
+    """Return an axis for positive ``values``: logarithmic, ticks at 1, 2, 5, if they span much."""
     finite = [v for v in values if math.isfinite(v) and v > 0]
     axis: Figure = {"title": {"text": title}}
     if not finite:

@@ -49,18 +49,23 @@ def table(
 
     Args:
         caption: what it shows, for those who cannot see it.
-        headings: of the columns.
+        headings: of the columns; none where every row explains itself.
         groups: rows that belong together, see `row`.
         class_: for the style.
     """
-    head = element("thead", row(headings, heading="col"))
+    head = element("thead", row(headings, heading="col")) if headings else ""
     bodies = (element("tbody", *rows) for rows in groups)
     name = element("caption", caption, class_="unseen")
     inner = element("table", name, head, *bodies, class_=class_ or None)
     return element("div", inner, class_="scroll", role="region", tabindex=0, aria_label=caption)
 
 
-def row(cells: Sequence[object], heading: str = "row", labels: Sequence[str] = ()) -> Html:
+def row(
+    cells: Sequence[object],
+    heading: str = "row",
+    labels: Sequence[str] = (),
+    class_: str | None = None,
+) -> Html:
     """Return a table row: the first cell, or with ``heading="col"`` every cell, is a heading.
 
     ``labels`` name the cells where a narrow screen shows them one below the other.
@@ -71,10 +76,12 @@ def row(cells: Sequence[object], heading: str = "row", labels: Sequence[str] = (
             parts.append(element("th", cell, scope=heading))
         else:
             parts.append(element("td", cell, data_label=labels[i] if labels else None))
-    return element("tr", *parts)
+    return element("tr", *parts, class_=class_)
 
 
-def chart(title: object, figure: dict[str, Any], summary: str, *below: object) -> Html:
+def chart(
+    title: object, figure: dict[str, Any], summary: str, *below: object, class_: str | None = None
+) -> Html:
     """Return a Plotly figure with its title and, for those who cannot see it, its summary."""
     plain = json.dumps(_finite(figure), ensure_ascii=False, separators=(",", ":"))
     plain = plain.replace("<", "\\u003c")  # so that no text in it can end the script
@@ -85,6 +92,7 @@ def chart(title: object, figure: dict[str, Any], summary: str, *below: object) -
                 style=f"height:{figure['layout']['height']}px"),
         Html(f'<script type="application/json">{plain}</script>'),
         *below,
+        class_=class_,
     )  # fmt: skip
 
 
@@ -128,7 +136,9 @@ def number(value: float, unit: str = "") -> str:
 
 def ratio(value: float) -> str:
     """Return ``value`` as a factor: ``1.58×``."""
-    return f"{value:,.2f}×" if math.isfinite(value) and value < 100 else f"{number(value)}×"
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.2f}×" if value < 100 else f"{number(value)}×"
 
 
 def percent(fraction: float) -> str:
@@ -217,10 +227,10 @@ td small { display: block; color: var(--quiet); font-size: .84rem; }
 .plain { width: auto; min-width: min(100%, 34rem); }
 .wins .won { color: var(--library); font-weight: 600; }
 .wins .config td { padding: 0 0 1rem; }
-.strip { display: block; width: 9.5rem; max-width: 100%; height: 1rem; margin-top: .15rem; }
-code { font: .86em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+.strip { display: block; width: 11rem; max-width: 100%; height: 1rem; margin-top: .15rem; }
+code { font: .82em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .chips { display: flex; flex-wrap: wrap; gap: .3rem; margin: 0; padding: 0; list-style: none; }
-.chips li { padding: .05rem .5rem; border: 1px solid var(--grid); border-radius: 1rem;
+.chips li { padding: 0 .45rem; border: 1px solid var(--grid); border-radius: 1rem;
   color: var(--quiet); }
 .chips .changed { background: var(--card); color: var(--text); border-color: var(--quiet);
   font-weight: 600; }
@@ -229,6 +239,7 @@ code { font: .86em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 figure { margin: 0; min-width: 0; }
 figcaption { font-weight: 600; font-size: .95rem; margin-bottom: .3rem; overflow-wrap: anywhere; }
 .plot { width: 100%; }
+.square { max-width: 32rem; }
 .legend { display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; margin: 1rem 0 1.2rem; padding: 0;
   list-style: none; font-size: .9rem; }
 .legend svg { width: 1.7rem; height: .9rem; margin-right: .4rem; vertical-align: -.08rem; }
@@ -246,13 +257,16 @@ summary { cursor: pointer; color: var(--quiet); }
   .wins .config td { padding: .5rem 0 0; }
   .wins tbody th { padding-bottom: .4rem; }
 }
+:root[data-print] .charts { --least: 17rem !important; }
 :root[data-print] main, :root[data-print] header { max-width: 18cm; padding: 0; }
 @media print {
   nav, details { display: none; }
   body { font-size: 10pt; }
-  figure, tbody, .tiles, h2, h3 { break-inside: avoid; }
-  h2, h3, figcaption, .legend { break-after: avoid; }
+  figure, tr, .wins tbody, .tiles, .legend, p { break-inside: avoid; }
+  h2, h3, section > p, figcaption, .legend { break-after: avoid; }
   section { margin: 1.6rem 0; }
+  table { font-size: .82rem; }
+  th, td { padding: .3rem .7rem .3rem 0; }
   .scroll { overflow: visible; }
 }
 """

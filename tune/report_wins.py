@@ -73,8 +73,8 @@ def _against_library(result: TuneResult) -> Html:
         return Html("–")
     value = library_ratio(result)
     better, worse = ("faster", "slower") if result.objective == "time" else ("better", "worse")
-    word = better if value > 1.005 else worse if value < 0.995 else "the same"
-    return element("div", f"{ratio(value)} ", element("small", f"{word}: {result.library.name}"))
+    word = f"{better} than" if value > 1.005 else f"{worse} than" if value < 0.995 else "level with"
+    return element("div", f"{ratio(value)} ", element("small", f"{word} {result.library.name}"))
 
 
 def _strip(shown: Contender, result: TuneResult, bounds: tuple[float, float]) -> Html:
@@ -82,7 +82,7 @@ def _strip(shown: Contender, result: TuneResult, bounds: tuple[float, float]) ->
 
     def x(value: float) -> float:
         low, high = math.log(bounds[0]), math.log(bounds[1])
-        place = (math.log(value) - low) / (high - low)
+        place = (math.log(value) - low) / (high - low) if value > 0 else 0.0
         return round(5 + min(max(place, 0), 1) * (_WIDTH - 10), 1)
 
     colour = "var(--measured)" if result.verified else "var(--quiet)"
@@ -90,8 +90,7 @@ def _strip(shown: Contender, result: TuneResult, bounds: tuple[float, float]) ->
     middle = _HEIGHT / 2
     marks = [
         f'<line x1="{x(1)}" x2="{x(1)}" y1="0" y2="{_HEIGHT}" stroke="var(--quiet)"/>',
-        f'<line x1="{left}" x2="{max(right, left + 1)}" y1="{middle}" y2="{middle}" '
-        f'stroke="{colour}" stroke-width="3"/>',
+        f'<path d="M{left} {middle}H{max(right, left + 1)}" stroke="{colour}" stroke-width="3"/>',
         f'<circle cx="{x(shown.ratio)}" cy="{middle}" r="4" fill="{colour}"/>',
     ]
     if result.library is not None:

@@ -6,8 +6,10 @@ fraction of one.
 """
 
 import json
+import logging
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,8 @@ class Tracker:
             os.environ.setdefault(name, value)
         import mlflow
 
+        for name in ("mlflow", "alembic"):  # their start-up and hints say nothing a user can act on
+            logging.getLogger(name).setLevel(logging.ERROR)
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
         with _tracking(self.uri):
             mlflow.set_tracking_uri(self.uri)
@@ -150,12 +154,10 @@ class Tracker:
         example = predictor.features_.transform(rows)
         regressor = predictor.targets_["time_ms"].regressor
         signature = infer_signature(example, regressor.predict(example.to_numpy()))
-        name = f"foretune-{predictor.kernel_name_}"
         common = {
             "name": "runtime",
             "signature": signature,
             "input_example": example,
-            "registered_model_name": name,
             "metadata": {"target": "log(time / roofline time)", "predictor": "artifact predictor/"},
         }
         with _tracking(self.uri), self._active(run_id):
@@ -174,8 +176,15 @@ class Tracker:
                 )
             else:
                 return  # another package's model; the artifact folder has it
-            version = str(info.registered_model_version)
-            self._client.set_registered_model_alias(name, ALIAS, version)
+            self._register(f"foretune-{predictor.kernel_name_}", run_id, info)
+
+    def _register(self, name: str, run_id: str, info: Any) -> None:
+        if not self._client.search_registered_models(f"name = '{name}'"):
+            self._client.create_registered_model(name)
+        version = self._client.create_model_version(
+            name, info.model_uri, run_id, model_id=info.model_id
+        )
+        self._client.set_registered_model_alias(name, ALIAS, str(version.version))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Attach a file."""
@@ -207,10 +216,18 @@ def _tracking(uri: str) -> Iterator[None]:
     from mlflow.exceptions import MlflowException
 
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of MLflow's own making
+            yield
     except (MlflowException, OSError, ImportError) as e:
-        reason = str(e).splitlines()[0][:200]
+        reason = str(_innermost(e)).partition("\n")[0][:200]
         raise TrackingError(
             f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
             "what was measured is kept"
         ) from e
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what started it: MLflow wraps a refused connection four times over."""
+    inner = error.__cause__ or error.__context__
+    return _innermost(inner) if inner is not None else error

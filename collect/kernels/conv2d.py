@@ -167,8 +167,8 @@ class Conv2d(Kernel):
 
     def memory_bytes(self, problem: Problem) -> float:
         """Return the size of the arrays and of the library call's patches."""
-        patches = _outputs(problem) / problem["F"] * problem["C"] * problem["R"] ** 2
-        return super().memory_bytes(problem) + 4.0 * float(patches)
+        h, w, c, r = (float(problem[p]) for p in "HWCR")
+        return super().memory_bytes(problem) + 4.0 * h * w * c * r * r
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return images of 14 to 80 pixels with up to 96 channels, odd numbers included."""
@@ -196,7 +196,7 @@ def _space(threads: tuple[int, ...]) -> SearchSpace:
         },
         [
             "tile_w * tile_f <= 32",  # as many as the largest register file has
-            "tile_w * tile_f * unroll_c <= 64",  # a large tile needs no unrolling, only long compiles
+            "tile_w * tile_f * unroll_c <= 48",  # large tiles gain nothing but compile time
             "threads > 1 or split == 'rows'",  # the same program otherwise
         ],
     )
@@ -229,7 +229,10 @@ def _micro(pixels: int, vectors: int, lanes: int, unroll: int) -> Any:
     if unroll > 1:
         body += [f"    for k in range(depth // {unroll} * {unroll}, depth):"]
         body += [f"        {line}" for line in step]
-    body += [f"store_first({at(i, v * lanes)}, s{i}_{v}, count - {v * lanes})" for i, v in tile]
+    body += [f"if count >= {panel}:"]
+    body += [f"    store({at(i, v * lanes)}, s{i}_{v})" for i, v in tile]
+    body += ["else:"]
+    body += [f"    store_first({at(i, v * lanes)}, s{i}_{v}, count - {v * lanes})" for i, v in tile]
     arguments = "x, x0, x_row, c, weights, w0, run, r, depth, out, o0, f, had, count"
     return compiled(define("micro", arguments, body), "micro")
 

@@ -13,14 +13,16 @@ import numpy as np
 
 from foretune.collect.numba_source import compiled, define
 from foretune.collect.threads import in_parallel, split, thread_counts
-from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity, spread_problems
+from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.0, "int4": 0.5}
 PACKED = {"fp32": np.float32, "int8": np.int8, "int4": np.uint8}
-SIZES_N = (256, 500, 1024, 2048, 3072, 4096)
-SIZES_K = (512, 1000, 2048, 4096, 5504, 11008)
+ROWS = (128, 256, 384, 500, 768, 1000, 1024, 1536, 2048, 3000, 3072, 4096, 8192)
+COLUMNS = (512, 768, 1000, 1024, 1536, 2048, 3000, 4096, 5504, 8192, 11008)
+WEIGHTS = (500_000, 24_000_000)
+"""Fewest and most weights of a training problem: 2 to 96 MB unquantized."""
 
 
 class QuantizedMatvec(Kernel):
@@ -153,8 +155,15 @@ class QuantizedMatvec(Kernel):
         return float(problem["max_error"])
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return matrices from half a megabyte to 90 MB, beyond most last-level caches."""
-        return spread_problems(self, {"N": SIZES_N, "K": SIZES_K}, n, seed)
+        """Return matrices of 2 to 96 MB unquantized, within and beyond most last-level caches.
+
+        Every fourth has an error limit that int4 misses, so that its failures are seen.
+        """
+        least, most = WEIGHTS
+        shapes = [(r, c) for r in ROWS for c in COLUMNS if least <= r * c <= most]
+        chosen = [shapes[i] for i in np.random.default_rng(seed).permutation(len(shapes))[:n]]
+        limits = (0.1, 0.1, 0.1, 0.02)
+        return [self.problem(N=r, K=c, max_error=limits[i % 4]) for i, (r, c) in enumerate(chosen)]
 
 
 def _bytes_per_weight(config: Mapping[str, Any]) -> Quantity:

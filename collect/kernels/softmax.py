@@ -8,7 +8,7 @@ are then brought to one maximum (Milakov and Gimelshein, arXiv:1805.02867).
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -78,26 +78,25 @@ class Softmax(Kernel):
         sums, tops = np.empty((2, r * blocks), dtype=np.float32)
         fx = x.ravel()
 
-        def rows(first: int, last: int) -> None:
-            sweep(fx, y, sums, tops, c, block, blocks, first, last, step, 0, blocks, True, True)
-
-        def reduce_columns(first: int, last: int) -> None:
-            sweep(fx, y, sums, tops, c, block, blocks, 0, r, 1, first, last, True, False)
-
-        def scale_columns(first: int, last: int) -> None:
-            sweep(fx, y, sums, tops, c, block, blocks, 0, r, 1, first, last, False, True)
-
-        interleaved = config["split"] == "interleaved"
-        step = threads if interleaved else 1
         if by_columns:
-            ranges, phases = split(blocks, threads), [reduce_columns, scale_columns]
+            ranges = split(blocks, threads)
+        elif config["split"] == "interleaved":
+            ranges = [(t, r) for t in range(threads)]
         else:
-            ranges = [(t, r) for t in range(threads)] if interleaved else split(r, threads)
-            phases = [rows]
+            ranges = split(r, threads)
+        step = threads if config["split"] == "interleaved" else 1
+
+        def work(reducing: bool, scaling: bool, first: int, last: int) -> None:
+            bounds = (0, r, 1, first, last) if by_columns else (first, last, step, 0, blocks)
+            sweep(fx, y, sums, tops, c, block, blocks, *bounds, reducing, scaling)
+
+        # a row's columns can only be scaled once all threads know its sum
+        phases = [(True, False), (False, True)] if by_columns else [(True, True)]
+        calls = [partial(work, *phase) for phase in phases]
 
         def launch() -> Any:
-            for phase in phases:
-                in_parallel(phase, ranges)
+            for call in calls:
+                in_parallel(call, ranges)
             return y.reshape(r, c)
 
         launch()  # compiles for these types
@@ -186,10 +185,10 @@ def _space(threads: tuple[int, ...], aligned: bool) -> SearchSpace:
 def _aligned(length: int) -> Any:
     """Return ``length`` floats that start at a cache line."""
     buffer = np.empty(length + LINE, dtype=np.float32)
-    skip = -buffer.ctypes.data // 4 % LINE
-    return buffer[skip : skip + length]
+    return buffer[-buffer.ctypes.data // 4 % LINE :][:length]
 
 
+Lines = tuple[list[str], str, list[str]]
 CONSTANTS = {
     "ZERO": np.float32(0),
     "LOWEST": np.float32(-1e30),
@@ -200,15 +199,15 @@ CONSTANTS = {
 # Of a last, partial vector the lanes beyond the end are masked in the variable named in between.
 _EXP = ["k = exp_exponent(v)", "p = exp_mantissa(v, k)"]
 _BELOW_TOP = ["v = maximum(subtract(v, tops), splat(FLOOR, LANES))", *_EXP]
-_MAXIMUM = ([], "v", ["m_U = maximum(m_U, v)"])
-_SUM = ([], "v", [*_BELOW_TOP, "v = multiply(p, power_of_two(k))", "s_U = add(s_U, v)"])
+_MAXIMUM: Lines = ([], "v", ["m_U = maximum(m_U, v)"])
+_SUM: Lines = ([], "v", [*_BELOW_TOP, "v = multiply(p, power_of_two(k))", "s_U = add(s_U, v)"])
 _ADD_PAIR = [
     "h = maximum(k, m_U)",
     "p = multiply(p, power_of_two(subtract(k, h)))",
     "s_U = fma(s_U, power_of_two(subtract(m_U, h)), p)",
     "m_U = h",
 ]
-_SUM_PAIRS = (_EXP, "k", _ADD_PAIR)
+_SUM_PAIRS: Lines = (_EXP, "k", _ADD_PAIR)
 _SCALE = {
     "three_pass_recompute": [*_BELOW_TOP, "v = multiply(multiply(p, factors), power_of_two(k))"],
     "three_pass_reload": ["v = multiply(v, factors)"],
@@ -216,9 +215,7 @@ _SCALE = {
 }
 
 
-def _pass(
-    lines: tuple[list[str], str, list[str]], lanes: int, unroll: int, load: str, store: str = ""
-) -> list[str]:
+def _pass(lines: Lines, lanes: int, unroll: int, load: str, store: str = "") -> list[str]:
     """Return the loops of one pass over elements ``i0`` to ``i1``."""
     before, masked, after = lines
     width = lanes * unroll

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -14,17 +15,18 @@ Value = int | float | bool | str
 class NamedValues(Mapping[str, Value]):
     """A hashable mapping from names to numbers, booleans or strings.
 
-    Two are equal when they hold the same names and values in any order; ``id`` is the same on
+    Two are equal when they hold the same names and values in any order, where ``1``, ``1.0`` and
+    ``True`` are the same value, as everywhere in Python; ``id`` is the same for equal ones, on
     every machine and in every process.
 
     Raises:
-        UsageError: a value is neither number, boolean nor string.
+        UsageError: a value is neither number, boolean nor string, or not a number (NaN).
     """
 
     __slots__ = ("_hash", "_items")
 
     def __init__(self, values: Mapping[str, Any] = {}, /, **named: Any) -> None:
-        self._items = {name: _plain(name, v) for name, v in {**values, **named}.items()}
+        self._items = {name: plain_value(name, v) for name, v in {**values, **named}.items()}
         self._hash = hash(frozenset(self._items.items()))
 
     def __getitem__(self, name: str) -> Value:
@@ -56,7 +58,8 @@ class NamedValues(Mapping[str, Value]):
     @property
     def id(self) -> str:
         """Sixteen hexadecimal digits that identify these names and values."""
-        text = json.dumps(self._items, sort_keys=True)
+        canonical = {name: _canonical(value) for name, value in self._items.items()}
+        text = json.dumps(canonical, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
@@ -77,14 +80,27 @@ class NamedValues(Mapping[str, Value]):
         return cls(values)
 
 
-def _plain(name: str, value: Any) -> Value:
-    if hasattr(value, "item"):  # NumPy scalars, as they come out of arrays and data frames
+def plain_value(name: str, value: Any) -> Value:
+    """Return ``value`` as a plain Python number, boolean or string.
+
+    Raises:
+        UsageError: it is something else, or NaN, which would not even equal itself.
+    """
+    if getattr(value, "ndim", None) == 0:  # NumPy scalars, as they come out of arrays and tables
         value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        raise UsageError(f"{name} is NaN: leave out what has no value")
     if isinstance(value, (bool, int, float, str)):
         return value
     raise UsageError(
         f"{name}={value!r} is a {type(value).__name__}: use a number, a boolean or a string"
     )
+
+
+def _canonical(value: Value) -> Value:
+    """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole else value
 
 
 def _parse_value(text: str) -> Value:

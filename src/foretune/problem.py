@@ -49,16 +49,16 @@ class ProblemParameter:
             if value not in self.choices:
                 listed = ", ".join(map(str, self.choices))
                 raise ProblemError(f"{self.name}={value} is not possible: choose one of {listed}")
-            return value
+            return self.choices[self.choices.index(value)]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ProblemError(f"{self.name}={value!r} is not a number")
-        if self.is_size and value != int(value):
-            raise ProblemError(f"{self.name}={value} must be a whole number")
         if not self.minimum <= value <= self.maximum:
             raise ProblemError(
                 f"{self.name}={value} is out of range: "
                 f"it must lie between {self.minimum} and {self.maximum}"
             )
+        if self.is_size and value != int(value):
+            raise ProblemError(f"{self.name}={value} must be a whole number")
         return int(value) if self.is_size else float(value)
 
 
@@ -72,6 +72,7 @@ def make_problem(
         ProblemError: a required one is missing, or a value is illegal.
     """
     declared = {p.name: p for p in parameters}
+    values = NamedValues(values)
     for name in values:
         if name not in declared:
             raise UnknownName(f"problem parameter of {owner}", name, declared)

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.errors import SpaceError
-from foretune.mapping import NamedValues, Value
+from foretune.mapping import NamedValues, Value, plain_value
 from foretune.restriction import Restriction
 
+MAX_VALUES = 2**16
+"""Most values of one parameter: codes are 16 bits wide."""
 MAX_CONFIGURATIONS = 30_000_000
 """Largest table of partial or complete configurations that is built; at 20 parameters, 600 MB."""
 
@@ -44,12 +46,7 @@ class SearchSpace:
         parameters: Mapping[str, Sequence[Value]],
         restrictions: Sequence[str | Callable[..., bool]] = (),
     ) -> None:
-        self.parameters = {name: tuple(values) for name, values in parameters.items()}
-        for name, values in self.parameters.items():
-            if not values:
-                raise SpaceError(f"parameter {name!r} has no values")
-            if len(set(values)) < len(values):
-                raise SpaceError(f"parameter {name!r} lists a value twice: {values}")
+        self.parameters = {name: _values(name, values) for name, values in parameters.items()}
         self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
         if np.prod([float(len(v)) for v in self.parameters.values()]) > 2**62:
             raise SpaceError("the space has more than 2^62 combinations: drop some parameters")
@@ -67,7 +64,7 @@ class SearchSpace:
         names = list(distinct[0])
         if any(c.keys() != distinct[0].keys() for c in distinct):
             raise SpaceError("the configurations do not have the same parameters")
-        space = cls({n: sorted({c[n] for c in distinct}) for n in names})
+        space = cls({n: sorted({c[n] for c in distinct}, key=_texts_last) for n in names})
         position = {n: {v: i for i, v in enumerate(vs)} for n, vs in space.parameters.items()}
         table = np.array([[position[n][c[n]] for n in names] for c in distinct], dtype=np.uint16)
         space.codes = table[np.argsort(space._keys(table))]  # not their whole product
@@ -111,7 +108,7 @@ class SearchSpace:
 
     def columns(self, indices: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the values of all (or the given) configurations as one array per parameter."""
-        codes = self.codes if indices is None else self.codes[np.asarray(indices)]
+        codes = self.codes if indices is None else self.codes[np.asarray(indices, dtype=np.intp)]
         return {
             name: _array(values)[codes[:, i]]
             for i, (name, values) in enumerate(self.parameters.items())
@@ -184,8 +181,9 @@ class SearchSpace:
         wider = {n: np.repeat(column, choices) for n, column in columns.items()}
         wider[name] = np.tile(np.arange(choices, dtype=np.uint16), rows)
         for rule in self.restrictions:
-            if name in rule.names and rule.names <= wider.keys():
-                values = {n: _array(self.parameters[n])[wider[n]] for n in rule.names}
+            names = rule.names or {name}  # a constant rule has rows, too
+            if name in names and names <= wider.keys():
+                values = {n: _array(self.parameters[n])[wider[n]] for n in names}
                 keep = rule.holds(values)
                 wider = {n: column[keep] for n, column in wider.items()}
         return wider
@@ -208,7 +206,24 @@ class SearchSpace:
                 return f"{name}={config[name]} is not one of {values}"
         row = {name: _array([value]) for name, value in config.items()}
         broken = [str(r) for r in self.restrictions if not r.holds(row)[0]]
-        return f"it breaks {'; '.join(broken)}"
+        return f"it breaks {'; '.join(broken)}" if broken else "it is not one of those listed"
+
+
+def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
+    if isinstance(values, (str, bool, int, float)):
+        raise SpaceError(f"parameter {name!r} is {values!r}: give a list of its values")
+    plain = tuple(plain_value(name, v) for v in values)
+    if not plain:
+        raise SpaceError(f"parameter {name!r} has no values")
+    if len(set(plain)) < len(plain):
+        raise SpaceError(f"parameter {name!r} lists a value twice: {plain}")
+    if len(plain) > MAX_VALUES:
+        raise SpaceError(f"parameter {name!r} has {len(plain):,} values, more than {MAX_VALUES:,}")
+    return plain
+
+
+def _texts_last(value: Value) -> tuple[bool, Value]:
+    return isinstance(value, str), value
 
 
 def _array(values: Sequence[Value]) -> npt.NDArray[Any]:

@@ -9,6 +9,8 @@ from foretune import __version__
 from foretune.cli import campaign, machine, predictors, runs, tuning
 from foretune.errors import ForetuneError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="foretune",
     help="Predict before you measure, verify before you trust.",
@@ -41,11 +43,13 @@ def run(arguments: list[str]) -> int:
     arguments = [a for a in arguments if a != "--debug"] or ["--help"]
     try:
         result = app(arguments, prog_name="foretune", standalone_mode=False)
+        if result == INTERRUPTED:  # what newer releases of Typer make of Ctrl-C
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted: what was measured is kept; the same command goes on", 130, False)
+        return _fail("interrupted: what was measured is kept; the same command goes on", INTERRUPTED, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

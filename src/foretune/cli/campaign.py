@@ -7,6 +7,8 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import SCORE_COLUMNS, Output, progress_bar, score_rows
+from foretune.mapping import Value
+from foretune.problem import Problem
 
 if TYPE_CHECKING:
     from foretune.tune import Campaign
@@ -73,17 +75,30 @@ def report(
 def show_results(output: Output, results: "list[TuneResult]") -> None:
     """Print the table of winners."""
     unit = results[0].objective.unit
+    same = _common(results)
     rows = []
     for r in results:
         library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
         interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
         gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else "no measurable win"
-        rows.append(
-            [str(r.problem), f"{r.baseline.value:.3g}", f"{r.winner.value:.3g}", gain, library]
-        )
+        times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
+        rows.append([_without(r.problem, same), *times, gain, library])
     name = next((r.library.name for r in results if r.library), "library")
     columns = ("problem", f"default {unit}", f"best {unit}", "speedup (95 %)", f"vs {name}")
-    output.table(f"{results[0].kernel} on {results[0].device}", columns, rows)
+    title = " ".join([results[0].kernel, str(Problem(same)), "on", results[0].device])
+    output.table(title.replace("  ", " "), columns, rows)
+
+
+def _common(results: "list[TuneResult]") -> dict[str, Value]:
+    """Return what all problems share: it goes to the title, the rows are narrow."""
+    first = results[0].problem
+    if len(results) == 1:
+        return {}
+    return {k: v for k, v in first.items() if all(r.problem[k] == v for r in results)}
+
+
+def _without(problem: Problem, same: dict[str, Value]) -> str:
+    return str(Problem({k: v for k, v in problem.items() if k not in same}))
 
 
 def _show(output: Output, done: "Campaign") -> None:

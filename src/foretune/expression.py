@@ -1,0 +1,201 @@
+"""Expressions over columns: the part of Python that a rule between parameters needs, and no more.
+
+An expression is evaluated on whole columns at once. It means what Python would make of it row by
+row, with two differences: powers are computed in floating point, and where a parameter mixes text
+and numbers, comparing a text's size or calculating with it is never true instead of an error.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foretune.errors import SpaceError
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: np.float_power,  # integers would overflow, or take forever as Python's
+}
+_ORDER: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_EQUALITY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_UNARY = (ast.USub, ast.UAdd, ast.Not)
+_CALLS: dict[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "abs": np.abs}
+_PARTS = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
+_LISTS = (ast.Tuple, ast.List, ast.Set)
+
+
+class Expression:
+    """A boolean expression over named columns.
+
+    Attributes:
+        names: the columns it uses.
+
+    Args:
+        text: Python, but only arithmetic, comparisons (chained too), ``and``/``or``/``not``,
+            ``in (…)``, ``… if … else …``, ``min``, ``max`` and ``abs``.
+
+    Raises:
+        SpaceError: it is no expression, or uses anything else.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            self._tree = ast.parse(text.strip(), mode="eval").body
+        except SyntaxError as e:
+            raise SpaceError(f"restriction {text!r} is not an expression: {e.msg}") from None
+        except (ValueError, RecursionError, MemoryError):
+            raise SpaceError(f"restriction {text[:60]!r} is not an expression") from None
+        nodes = list(ast.walk(self._tree))
+        functions = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+        lists = {id(child) for n in nodes for child in _lists_of(n)}
+        for node in nodes:
+            if id(node) not in functions | lists and not _understood(node):
+                raise SpaceError(
+                    f"restriction {text!r} uses {ast.unparse(node)!r}: only arithmetic, "
+                    "comparisons, and/or/not, in (…), if/else, min, max and abs are understood; "
+                    "pass a Python function for anything else"
+                )
+        self.names = frozenset(
+            n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in functions
+        )
+
+    def holds(self, columns: Columns) -> npt.NDArray[np.bool_]:
+        """Return its truth per row of ``columns`` (equally long arrays by name, at least one).
+
+        Raises:
+            SpaceError: it calculates with text.
+        """
+        rows = len(next(iter(columns.values())))
+        try:
+            with np.errstate(all="ignore"):
+                return np.broadcast_to(_truth(_evaluate(self._tree, columns)), rows)
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as e:
+            raise SpaceError(f"restriction {self.text!r} cannot be evaluated: {e}") from e
+
+
+def _lists_of(node: ast.AST) -> list[ast.expr]:
+    """Return the children of ``node`` that may be a list."""
+    match node:
+        case ast.Compare(ops=ops, comparators=right):
+            inside = [r for op, r in zip(ops, right, strict=True) if isinstance(op, _MEMBERSHIP)]
+            return [r for r in inside if isinstance(r, _LISTS)]
+        case ast.Call(args=[ast.Tuple() | ast.List() as only]) if only.elts:
+            return [only]
+    return []
+
+
+_MEMBERSHIP = (ast.In, ast.NotIn)
+
+
+def _understood(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, (bool, int, float, str))
+        case ast.BinOp(op=op):
+            return type(op) in _BINARY
+        case ast.UnaryOp(op=op):
+            return isinstance(op, _UNARY)
+        case ast.Compare(ops=ops, comparators=right):
+            return all(
+                isinstance(r, _LISTS)
+                if isinstance(op, _MEMBERSHIP)
+                else type(op) in {**_ORDER, **_EQUALITY}
+                for op, r in zip(ops, right, strict=True)
+            )
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return name in _CALLS and (len(args) == 1 if name == "abs" else len(args) >= 1)
+    return isinstance(node, (ast.Name, ast.BoolOp, ast.IfExp, *_PARTS))
+
+
+def _evaluate(node: ast.expr, columns: Columns) -> Any:
+    def value(n: ast.expr) -> Any:
+        return _evaluate(n, columns)
+
+    match node:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name):
+            return columns[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _BINARY[type(op)](_number(value(left)), _number(value(right)))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return ~_truth(value(operand))
+        case ast.UnaryOp(op=op, operand=operand):
+            return -_number(value(operand)) if isinstance(op, ast.USub) else _number(value(operand))
+        case ast.BoolOp(op=ast.And(), values=values):
+            return reduce(lambda a, b: _select(_truth(a), b, a), map(value, values))
+        case ast.BoolOp(values=values):
+            return reduce(lambda a, b: _select(_truth(a), a, b), map(value, values))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _select(_truth(value(test)), value(body), value(orelse))
+        case ast.Compare():
+            return _compare(node, value)
+        case ast.Call(func=ast.Name(id="abs"), args=[argument]):
+            return np.abs(_number(value(argument)))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            first = args[0]
+            arguments = first.elts if isinstance(first, (ast.Tuple, ast.List)) else args
+            return reduce(_CALLS[name], [_number(value(a)) for a in arguments])
+    raise TypeError(ast.unparse(node))  # a list where a value is wanted
+
+
+def _compare(node: ast.Compare, value: Callable[[ast.expr], Any]) -> Any:
+    result: Any = True
+    left = value(node.left)
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        if isinstance(op, _MEMBERSHIP):
+            assert isinstance(comparator, _LISTS)
+            equal = [np.asarray(left == value(e)) for e in comparator.elts]
+            found: Any = reduce(np.logical_or, equal, np.False_)
+            holds = ~found if isinstance(op, ast.NotIn) else found
+        else:
+            right = value(comparator)
+            holds = _EQUALITY[type(op)](left, right) if type(op) in _EQUALITY else None
+            if holds is None:
+                text = all(np.asarray(v).dtype.kind == "U" for v in (left, right))
+                sides = (left, right) if text else (_number(left), _number(right))
+                holds = _ORDER[type(op)](*map(np.asarray, sides))
+            left = right
+        result = np.logical_and(result, holds)
+    return result
+
+
+def _number(value: Any) -> npt.NDArray[Any]:
+    """Return ``value`` for arithmetic: booleans count 0 and 1, as they do in Python."""
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        return np.array([np.nan if isinstance(v, str) else float(v) for v in array.ravel()])
+    if array.dtype.kind == "U":
+        raise TypeError("it calculates with text")
+    return array.astype(np.int64) if array.dtype.kind == "b" else array
+
+
+def _truth(value: Any) -> npt.NDArray[np.bool_]:
+    return np.asarray(value).astype(bool)
+
+
+def _select(test: npt.NDArray[np.bool_], yes: Any, no: Any) -> npt.NDArray[Any]:
+    yes, no = np.asarray(yes), np.asarray(no)
+    if (yes.dtype.kind == "U") != (no.dtype.kind == "U"):
+        yes, no = yes.astype(object), no.astype(object)
+    return np.where(test, yes, no)

@@ -1,0 +1,246 @@
+"""Every built-in CPU kernel: right answers at odd sizes, and costs that work on columns."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from foretune.collect.kernels.conv2d import Conv2d
+from foretune.collect.kernels.matmul import Matmul
+from foretune.collect.kernels.quantized_matvec import QuantizedMatvec
+from foretune.collect.kernels.softmax import Softmax
+from foretune.collect.threads import thread_counts
+from foretune.errors import ProblemError
+
+# odd sizes first: none is a multiple of a vector, a tile or a group
+CASES = {
+    "matmul": (Matmul(), [{"M": 37, "N": 83, "K": 41}, {"M": 5, "N": 3, "K": 1}]),
+    "quantized_matvec": (
+        QuantizedMatvec(),
+        [{"N": 33, "K": 203, "max_error": 0.15}, {"N": 1, "K": 1}, {"N": 64, "K": 512}],
+    ),
+    "softmax": (Softmax(), [{"R": 5, "C": 1037}, {"R": 1, "C": 1}, {"R": 3, "C": 1600}]),
+    "conv2d": (
+        Conv2d(),
+        [
+            {"H": 9, "W": 14, "C": 5, "F": 21, "R": 3},
+            {"H": 5, "W": 5, "C": 70, "F": 1, "R": 5},
+            {"H": 3, "W": 7, "C": 1, "F": 130, "R": 1},
+        ],
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture
+def kernel(case):
+    return case[0]
+
+
+@pytest.fixture
+def problems(case):
+    return [case[0].problem(values) for values in case[1]]
+
+
+def error(kernel, problem, config, inputs):
+    launch = kernel.build(problem, config, inputs)
+    launch()  # a second launch must not depend on what the first left behind
+    return kernel.relative_error(launch(), kernel.reference(inputs))
+
+
+def test_name_and_error_limit(kernel, problems):
+    assert kernel.name in CASES
+    assert all(0 < kernel.error_limit(p) <= 0.15 for p in problems)
+
+
+def test_default_is_in_a_large_space(kernel, problems):
+    for problem in problems:
+        space = kernel.space(problem)
+        assert len(space) > 3000
+        assert kernel.default(problem) in space
+
+
+@pytest.mark.parametrize("threads", [(1,), (1, 2, 3), (1, 2, 4, 6)])
+def test_default_is_in_the_space_of_any_machine(kernel, problems, threads, monkeypatch):
+    module = type(kernel).__module__
+    monkeypatch.setattr(f"{module}.thread_counts", lambda: threads)
+    for problem in problems:
+        assert kernel.default(problem) in kernel.space(problem)
+
+
+def test_default_and_random_configurations_are_right(kernel, problems):
+    rng = np.random.default_rng(7)
+    problem = problems[0]
+    inputs = kernel.make_inputs(problem)
+    for config in [kernel.default(problem), *kernel.space(problem).sample(5, rng)]:
+        assert error(kernel, problem, config, inputs) <= kernel.error_limit(problem), config
+        for other in problems[1:]:  # the same compiled code
+            space = kernel.space(other)
+            config_ = config if config in space else kernel.default(other)
+            assert error(kernel, other, config_, kernel.make_inputs(other)) < 0.2, config_
+
+
+def test_library_agrees_with_the_reference(kernel, problems):
+    for problem in problems:
+        inputs = kernel.make_inputs(problem)
+        name, launch = kernel.library(problem, inputs)
+        assert "NumPy" in name
+        assert kernel.relative_error(launch(), kernel.reference(inputs)) < 1e-5
+
+
+def test_inputs_follow_the_seed(kernel, problems):
+    for problem in problems:
+        first, again, other = (kernel.make_inputs(problem, seed) for seed in (3, 3, 4))
+        assert all(np.array_equal(first[k], again[k]) for k in first)
+        assert not all(np.array_equal(first[k], other[k]) for k in first)
+
+
+def test_cost_and_derived_are_the_same_for_one_and_for_columns(kernel, problems):
+    rng = np.random.default_rng(1)
+    rows = [(p, c) for p in problems for c in kernel.space(p).sample(50, rng)]
+    columns = [
+        {name: np.array([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
+    ]
+    many = kernel.cost(*columns)
+    many_derived = kernel.derived(*columns)
+    for i, row in enumerate(rows):
+        one = kernel.cost(*row)
+        assert one.flops == pytest.approx(many.flops[i])
+        assert one.bytes_moved == pytest.approx(many.bytes_moved[i])
+        derived = kernel.derived(*row)
+        assert derived.keys() == many_derived.keys()
+        for name, value in derived.items():
+            assert float(value) == pytest.approx(float(many_derived[name][i])), name
+    for quantity in (many.flops, many.bytes_moved):
+        assert np.all(np.isfinite(quantity) & (quantity > 0))
+    for name, values in many_derived.items():
+        assert values.shape == (len(rows),), name
+        assert np.all(np.isfinite(values) & (values >= 0)), name
+
+
+def test_training_problems_are_distinct_legal_and_moderate(kernel):
+    problems = kernel.training_problems(24, seed=5)
+    assert len(set(problems)) == 24
+    assert problems == kernel.training_problems(24, seed=5)
+    assert problems != kernel.training_problems(24, seed=6)
+    for problem in problems:
+        assert kernel.problem(problem) == problem
+        assert kernel.memory_bytes(problem) < 250e6
+
+
+def test_single_thread_and_all_threads_agree(kernel, problems):
+    problem = problems[0]
+    inputs = kernel.make_inputs(problem)
+    config = kernel.default(problem)
+    outputs = [
+        np.array(kernel.build(problem, {**config, "threads": threads}, inputs)())
+        for threads in {thread_counts()[0], thread_counts()[-1], 3}
+    ]
+    assert all(np.array_equal(outputs[0], other) for other in outputs)
+
+
+@pytest.mark.parametrize(("micro_n", "dtype"), [(3, "fp32"), (1, "fp64")])
+def test_matmul_columns_that_fill_no_panel(micro_n, dtype):
+    kernel = Matmul()
+    for n in (1, 7, 61, 100):
+        problem = kernel.problem(M=13, N=n, K=19, dtype=dtype)
+        config = {
+            **kernel.default(problem), "micro_n": micro_n, "vector_bits": 512, "split": "n",
+            "block_m": 16, "block_n": 64,
+        }  # fmt: skip
+        for packed in (False, True):
+            inputs = kernel.make_inputs(problem)
+            assert error(kernel, problem, {**config, "pack_b": packed}, inputs) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("format_", "group", "least", "most"),
+    [("fp32", 32, 0, 1e-6), ("int8", 32, 1e-3, 0.01), ("int8", 256, 1e-3, 0.01),
+     ("int4", 32, 0.06, 0.1), ("int4", 256, 0.08, 0.14)],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["rows", "panels"])
+def test_accuracy_of_formats(format_, group, least, most, layout):
+    kernel = QuantizedMatvec()
+    problem = kernel.problem(N=203, K=1100)
+    config = {
+        **kernel.default(problem), "format": format_, "group": group, "layout": layout,
+        "unroll": 1, "rows": 3,
+    }  # fmt: skip
+    assert least <= error(kernel, problem, config, kernel.make_inputs(problem)) <= most
+
+
+def test_a_strict_limit_rejects_int4_and_accepts_int8():
+    kernel = QuantizedMatvec()
+    problem = kernel.problem(N=100, K=500, max_error=0.02)
+    inputs = kernel.make_inputs(problem)
+    config = {**kernel.default(problem), "unroll": 1}
+    assert kernel.error_limit(problem) == 0.02
+    assert error(kernel, problem, {**config, "format": "int4"}, inputs) > 0.02
+    assert error(kernel, problem, {**config, "format": "int8"}, inputs) <= 0.02
+
+
+def test_fewer_bits_move_fewer_bytes():
+    kernel = QuantizedMatvec()
+    problem = kernel.problem(N=4096, K=11008)
+    config = kernel.default(problem)
+    moved = [
+        float(kernel.cost(problem, {**config, "format": f, "group": 64}).bytes_moved)
+        for f in ("fp32", "int8", "int4")
+    ]
+    assert moved[0] > 3.7 * moved[1] > 3.7 * 1.8 * moved[2]
+
+
+@pytest.mark.parametrize("vector_bits", [128, 512])
+@pytest.mark.parametrize("algorithm", ["three_pass_recompute", "three_pass_reload", "two_pass"])
+def test_softmax_of_large_numbers(algorithm, vector_bits):
+    kernel = Softmax()
+    problem = kernel.problem(R=6, C=1100)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1000, 1000, (6, 1100)).astype(np.float32)
+    x[1] = 1000
+    x[2] = -1000
+    x[3, 1:] = -1000
+    x[4] = rng.standard_normal(1100) - 900
+    x[5, -1] = 1000
+    for block, split in ((0, "rows"), (512, "rows"), (512, "columns"), (0, "columns")):
+        config = {
+            **kernel.default(problem), "algorithm": algorithm, "vector_bits": vector_bits,
+            "unroll": 3, "unroll_scale": 2, "block": block, "split": split, "threads": 2,
+        }  # fmt: skip
+        y = np.array(kernel.build(problem, config, {"x": x})())
+        expected = kernel.reference({"x": x})
+        assert np.allclose(y, expected, rtol=2e-6, atol=1e-12), config
+        assert np.allclose(y.sum(axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("split", ["rows", "columns"])
+def test_softmax_that_streams_its_stores(split):
+    kernel = Softmax()
+    problem = kernel.problem(R=7, C=1040)
+    inputs = kernel.make_inputs(problem)
+    config = {**kernel.default(problem), "stream": True, "vector_bits": 512, "split": split}
+    assert error(kernel, problem, config, inputs) < 1e-6
+
+
+def test_softmax_streams_only_to_aligned_rows():
+    kernel = Softmax()
+    assert kernel.space(kernel.problem(R=2, C=96)).parameters["stream"] == (False, True)
+    assert kernel.space(kernel.problem(R=2, C=97)).parameters["stream"] == (False,)
+
+
+def test_conv2d_filter_larger_than_the_image():
+    with pytest.raises(ProblemError, match="does not fit"):
+        Conv2d().problem(H=4, W=9, C=1, F=1, R=5)
+
+
+@pytest.mark.parametrize("order", ["hfc", "cfh", "fch"])
+def test_conv2d_visits_a_tile_once_per_block_of_channels(order):
+    kernel = Conv2d()
+    problem = kernel.problem(H=7, W=9, C=50, F=37, R=3)
+    for split in ("rows", "filters"):
+        config = {**kernel.default(problem), "order": order, "block_c": 32, "split": split}
+        assert error(kernel, problem, config, kernel.make_inputs(problem)) < 1e-6
