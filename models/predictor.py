@@ -17,7 +17,7 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, OutputError, PredictorError
 from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows
 from foretune.kernel import Kernel
-from foretune.models.calibration import half_width
+from foretune.models.calibration import cross_half_widths, half_width
 from foretune.models.regressor import Regressor
 from foretune.models.splits import fold_of_rows, out_of_fold
 from foretune.models.targets import Target, log_unit, present_targets, usable_rows
@@ -81,10 +81,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         for target in self.targets or present_targets(runs) or ("time_ms",):
             rows = usable_rows(target, runs)
             X, y_log = self.learning_rows(target, rows)
-            held_out, calibration = self._held_out(X, y_log, rows)
+            folds, calibration = self._calibration_folds(rows)
+            held_out = out_of_fold(self.learn, X, y_log, folds)
             width = half_width(y_log - held_out)
             self.targets_[target] = _Fitted(self.make_regressor().fit(X, y_log), width)
-            self.held_out_[target] = self._held_out_table(target, rows, held_out, width)
+            widths = cross_half_widths(y_log - held_out, folds)
+            self.held_out_[target] = self._held_out_table(target, rows, held_out, widths)
         self.training_ = {
             "rows": len(runs),
             "problems": len(runs[columns_of(runs, "problem")].drop_duplicates()),
@@ -150,19 +152,17 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Fit a new regressor on ``X, y`` and return its prediction of ``X_new``."""
         return self.make_regressor().fit(X, y).predict(X_new)
 
-    def _held_out(self, X: np.ndarray, y: np.ndarray, rows: pd.DataFrame) -> tuple[np.ndarray, str]:
-        """Return every row's value as predicted without its problem, and how it was held out."""
-        folds, split = fold_of_rows(rows, "grouped", self.seed), "problems held out"
-        if folds is None:
-            folds, split = (
-                fold_of_rows(rows, "random", self.seed),
-                "rows held out: one problem only",
-            )
-        assert folds is not None
-        return out_of_fold(self.learn, X, y, folds), split
+    def _calibration_folds(self, rows: pd.DataFrame) -> tuple[np.ndarray, str]:
+        """Return which rows are predicted together without having been seen, and in words."""
+        folds = fold_of_rows(rows, "grouped", self.seed)
+        if folds is not None:
+            return folds, "problems held out"
+        folds = fold_of_rows(rows, "random", self.seed)
+        assert folds is not None  # five rows at least
+        return folds, "rows held out: one problem only"
 
     def _held_out_table(
-        self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, width: float
+        self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, widths: np.ndarray
     ) -> pd.DataFrame:
         prediction = np.exp(log_value + log_unit(target, self.features_.kernel, rows))
         problems = rows[columns_of(rows, "problem")].rename(columns=lambda c: c.split(".", 1)[1])
@@ -174,8 +174,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 ],
                 "truth": rows[target].to_numpy(dtype=float),
                 "prediction": prediction,
-                "low": prediction / np.exp(width),
-                "high": prediction * np.exp(width),
+                "low": prediction / np.exp(widths),
+                "high": prediction * np.exp(widths),
             }
         )
 

@@ -23,14 +23,12 @@ class TPESearcher(Searcher):
         super().__init__(space, objective, seed, prior)
         import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._distributions = {
             name: optuna.distributions.CategoricalDistribution(values)
             for name, values in space.parameters.items()
         }
-        sampler = optuna.samplers.TPESampler(
-            seed=seed, multivariate=True, warn_independent_sampling=False
-        )
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
         self._study = optuna.create_study(sampler=sampler)
 
     def _propose(self, n: int) -> list[int]:

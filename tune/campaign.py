@@ -440,4 +440,5 @@ def _report_data(device: Device, campaign: Campaign, runs: pd.DataFrame) -> Repo
         started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds,
         mlflow_uri=campaign.mlflow_uri,
+        space_size=max(len(space_of(r.problem)) for r in results),
     )

@@ -37,6 +37,7 @@ _EQUALITY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_MEMBERSHIP = (ast.In, ast.NotIn)
 _UNARY = (ast.USub, ast.UAdd, ast.Not)
 _CALLS: dict[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "abs": np.abs}
 _PARTS = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
@@ -104,9 +105,6 @@ def _lists_of(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-_MEMBERSHIP = (ast.In, ast.NotIn)
-
-
 def _understood(node: ast.AST) -> bool:
     match node:
         case ast.Constant(value=value):
@@ -127,7 +125,7 @@ def _understood(node: ast.AST) -> bool:
     return isinstance(node, (ast.Name, ast.BoolOp, ast.IfExp, *_PARTS))
 
 
-def _evaluate(node: ast.expr, columns: Columns) -> Any:
+def _evaluate(node: ast.expr, columns: Columns) -> Any:  # noqa: C901 - one case a node
     def value(n: ast.expr) -> Any:
         return _evaluate(n, columns)
 
@@ -165,8 +163,9 @@ def _compare(node: ast.Compare, value: Callable[[ast.expr], Any]) -> Any:
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if isinstance(op, _MEMBERSHIP):
             assert isinstance(comparator, _LISTS)
-            equal = [np.asarray(left == value(e)) for e in comparator.elts]
-            found: Any = reduce(np.logical_or, equal, np.False_)
+            found: Any = np.False_
+            for element in comparator.elts:
+                found = np.logical_or(found, left == value(element))
             holds = ~found if isinstance(op, ast.NotIn) else found
         else:
             right = value(comparator)

@@ -18,7 +18,9 @@ class Html(str):
 
 def escape(text: object) -> Html:
     """Return ``text`` as markup that shows it."""
-    return text if isinstance(text, Html) else Html(html.escape(str(text)))
+    if isinstance(text, Html):
+        return text
+    return Html(html.escape(str(text)).replace(" %", "&nbsp;%"))  # no line starts with a %
 
 
 def element(tag: str, *parts: object, **attributes: object) -> Html:
@@ -190,6 +192,7 @@ _STYLE = (
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--page); color: var(--text);
+  overflow-wrap: break-word;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 header, main { max-width: 72rem; margin: 0 auto; padding: 0 clamp(1rem, 4vw, 2.5rem); }
 header { padding-top: clamp(1.5rem, 5vw, 3.5rem); }

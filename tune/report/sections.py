@@ -8,14 +8,14 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.models.evaluation import Scores
 from foretune.objective import Objective
-from foretune.tune.report_figures import (
+from foretune.tune.report.figures import (
     MOST_POINTS,
     pareto_figure,
     prediction_figure,
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report_page import (
+from foretune.tune.report.page import (
     Html,
     chart,
     count,
@@ -28,7 +28,7 @@ from foretune.tune.report_page import (
     section,
     table,
 )
-from foretune.tune.report_wins import wins_table
+from foretune.tune.report.wins import wins_table
 from foretune.tune.results import TuneResult
 
 MOST_PARETO_CHARTS = 6
@@ -51,7 +51,7 @@ def winners_section(results: Sequence[TuneResult]) -> Html:
     strip += " and the diamond the library." if any(r.library for r in results) else "."
     note = (
         "A winner counts only if the interval of its ratio to the default, measured interleaved "
-        f"with it, excludes 1. {strip} Dark parameters differ from the default."
+        f"with it, excludes 1. {strip} Parameters in bold differ from the default."
     )
     parts = wins_table(results), element("p", note, class_="note")
     return section("winners", "What tuning brought", *parts)

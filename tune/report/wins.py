@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from foretune.objective import Objective
 from foretune.space import Configuration
-from foretune.tune.report_page import Html, element, join, number, ratio, row, table
+from foretune.tune.report.page import Html, element, join, number, ratio, row, table
 from foretune.tune.results import Contender, TuneResult
 
 _WIDTH, _HEIGHT = 160.0, 16.0
@@ -13,8 +14,9 @@ _WIDTH, _HEIGHT = 160.0, 16.0
 def wins_table(results: Sequence[TuneResult]) -> Html:
     """Return one group of rows per problem: the numbers, then the configuration that was kept."""
     unit = results[0].objective.unit
+    gain = "Speedup" if results[0].objective is Objective.TIME else "Gain"
     labels = [
-        "Problem", f"Default, {unit}", f"Tuned, {unit}", "Speedup, 95 % interval",
+        "Problem", f"Default, {unit}", f"Tuned, {unit}", f"{gain}, 95 % interval",
         "Against the library", "Verdict", "Measurements",
     ]  # fmt: skip
     bounds = _bounds(results)
@@ -37,7 +39,7 @@ def _group(
     result: TuneResult, labels: Sequence[str], bounds: tuple[float, float]
 ) -> tuple[Html, Html]:
     verdict = (
-        element("span", "faster" if result.objective == "time" else "better", class_="won")
+        element("span", "faster" if result.objective is Objective.TIME else "better", class_="won")
         if result.verified
         else element("span", "no measurable win", element("small", "default kept"))
     )
@@ -72,7 +74,9 @@ def _against_library(result: TuneResult) -> Html:
     if result.library is None:
         return Html("–")
     value = library_ratio(result)
-    better, worse = ("faster", "slower") if result.objective == "time" else ("better", "worse")
+    better, worse = (
+        ("faster", "slower") if result.objective is Objective.TIME else ("better", "worse")
+    )
     word = f"{better} than" if value > 1.005 else f"{worse} than" if value < 0.995 else "level with"
     return element("div", f"{ratio(value)} ", element("small", f"{word} {result.library.name}"))
 

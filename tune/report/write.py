@@ -18,7 +18,7 @@ from foretune.device import SPECS, Device
 from foretune.errors import OutputError
 from foretune.models.evaluation import Scores
 from foretune.objective import Objective
-from foretune.tune.report_page import (
+from foretune.tune.report.page import (
     Html,
     count,
     duration,
@@ -31,7 +31,7 @@ from foretune.tune.report_page import (
     section,
     table,
 )
-from foretune.tune.report_sections import (
+from foretune.tune.report.sections import (
     energy_section,
     failures_section,
     parameters_section,
@@ -39,7 +39,7 @@ from foretune.tune.report_sections import (
     search_section,
     winners_section,
 )
-from foretune.tune.report_wins import library_ratio
+from foretune.tune.report.wins import library_ratio
 from foretune.tune.results import TuneResult
 
 _BETTER = {
@@ -193,8 +193,8 @@ def _method(data: ReportData) -> Html:
     )
     if span:
         protocol += (
-            f" Finalists, default and library then ran in turn for {span} rounds; the speedup is "
-            "the median ratio within a round, with its distribution-free 95 % interval."
+            f" Finalists, default and library then ran in turn for {span} rounds; the ratio to the "
+            "default is the median over rounds, with its distribution-free 95 % interval."
         )
     searchers = ", ".join(sorted({r.searcher for r in data.results})) or "none"
     facts: dict[str, object] = {

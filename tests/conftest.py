@@ -1,0 +1,159 @@
+"""What all tests share: hypothesis' profile, markers that skip with a reason, a toy run table."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, settings
+
+from foretune.datasets import from_measurements
+from foretune.device import Device
+from foretune.kernel import Kernel
+from foretune.measurement import Measurement, Status
+from foretune.registry import get_kernel
+
+settings.register_profile(
+    "foretune",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("foretune")
+
+TOY_SIZES = [(64, 64, 64), (256, 64, 128), (96, 512, 32), (512, 512, 128), (128, 1024, 512),
+             (1024, 768, 1024)]  # fmt: skip
+TOY_CONFIGS = 25
+
+
+def shared_folder() -> Path:
+    default = Path(__file__).parents[1].parent / "shared" / "data"
+    return Path(os.environ.get("FORETUNE_SHARED_DATA", default))
+
+
+def _cuda_missing() -> str | None:
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def _chromium_missing() -> str | None:
+    try:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as p:
+            found = Path(p.chromium.executable_path).exists()
+    except ImportError:
+        return "playwright is not installed"
+    return None if found else "no Chromium: playwright install chromium"
+
+
+def _shared_data_missing() -> str | None:
+    folder = shared_folder()
+    return None if folder.is_dir() else f"{folder} is not there: set FORETUNE_SHARED_DATA"
+
+
+NEEDS = {
+    "gpu": _cuda_missing,
+    "browser": _chromium_missing,
+    "shared_data": _shared_data_missing,
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _reasons():
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _skip_what_cannot_run_here(request, _reasons):
+    for marker, missing in NEEDS.items():
+        if request.node.get_closest_marker(marker):
+            if marker not in _reasons:
+                _reasons[marker] = missing()
+            if _reasons[marker]:
+                pytest.skip(_reasons[marker])
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of measured data; for tests marked ``shared_data``."""
+    return shared_folder()
+
+
+@pytest.fixture(scope="session")
+def toy_device() -> Device:
+    return Device(
+        "Toy CPU",
+        "cpu",
+        "toy",
+        {"cores": 4.0, "fp32_gflops": 200.0, "memory_gbps": 20.0, "power_limit_w": 90.0},
+        "made up",
+    )
+
+
+def toy_time_ms(kernel: Kernel, problem, config, device: Device) -> float:
+    """A smooth law: the roofline times what a bad tile, no packing and few threads cost."""
+    roofline = float(device.roofline_ms(kernel.cost(problem, config)))
+    tile = abs(np.log2(config["micro_m"] * config["micro_n"] / 12.0))
+    slowdown = 1.3 * 1.25**tile * (1.0 if config["pack_b"] else 1.4)
+    slowdown *= {128: 1.8, 256: 1.2, 512: 1.0}[config["vector_bits"]]
+    slowdown *= 1.1 if config["order"].startswith("k") else 1.0
+    return roofline * slowdown * (2.0 / config["threads"]) ** 0.5
+
+
+def toy_power_w(config) -> float:
+    return 30.0 + 10.0 * config["threads"] + 10.0 * config["vector_bits"] / 512
+
+
+def fails(config) -> bool:
+    """The toy device has too few registers for the widest tiles."""
+    return config["micro_m"] * config["micro_n"] > 16
+
+
+@pytest.fixture(scope="session")
+def matmul() -> Kernel:
+    return get_kernel("matmul")
+
+
+@pytest.fixture(scope="session")
+def toy_measurements(matmul, toy_device) -> list[Measurement]:
+    """Six problems × 25 configurations; the law above with 0.5 % noise, failures by `fails`."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for m, n, k in TOY_SIZES:
+        problem = matmul.problem(M=m, N=n, K=k)
+        for config in matmul.space(problem).sample(TOY_CONFIGS, rng):
+            common = (matmul.name, problem, config, toy_device.name)
+            if fails(config):
+                rows.append(Measurement(*common, Status.RUNTIME_ERROR, error="out of registers"))
+                continue
+            time_ms = toy_time_ms(matmul, problem, config, toy_device) * rng.normal(1, 0.005)
+            power_w = toy_power_w(config) * rng.normal(1, 0.005)
+            rows.append(
+                Measurement(
+                    *common,
+                    Status.OK,
+                    time_ms=time_ms,
+                    time_ms_samples=(time_ms, time_ms * 1.01),
+                    power_w=power_w,
+                    energy_mj=power_w * time_ms,
+                    compile_s=0.5,
+                )
+            )
+    return rows
+
+
+@pytest.fixture(scope="session")
+def _toy_table(toy_measurements, toy_device) -> pd.DataFrame:
+    return from_measurements(toy_measurements, toy_device)
+
+
+@pytest.fixture
+def toy_runs(_toy_table) -> pd.DataFrame:
+    """The toy measurements as a run table; a test may change its copy."""
+    return _toy_table.copy()

@@ -1,0 +1,66 @@
+"""Errors cross processes whole, say what to type, and know their exit code."""
+
+import pickle
+
+import pytest
+
+from foretune import errors
+from foretune.errors import ForetuneError, MissingExtra, UnknownName
+from foretune.extras import require
+
+
+def subclasses(kind):
+    return [kind, *(s for child in kind.__subclasses__() for s in subclasses(child))]
+
+
+def example(kind):
+    if kind is UnknownName:
+        return kind("kernel", "matmull", ["matmul", "softmax"])
+    if kind is MissingExtra:
+        return kind("torch", "gpu", "a GPU kernel")
+    return kind("it went wrong: do that")
+
+
+@pytest.mark.parametrize("kind", subclasses(ForetuneError))
+def test_every_error_survives_pickling(kind):
+    error = example(kind)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error) != ""
+    assert copy.exit_code == error.exit_code
+
+
+def test_the_list_of_errors_is_complete():
+    defined = {
+        v
+        for v in vars(errors).values()
+        if isinstance(v, type) and v.__module__ == "foretune.errors"
+    }  # noqa: E501
+    assert defined == {k for k in subclasses(ForetuneError) if k.__module__ == "foretune.errors"}
+
+
+@pytest.mark.parametrize("kind", subclasses(ForetuneError))
+def test_exit_codes(kind):
+    assert kind.exit_code == (2 if issubclass(kind, errors.UsageError) else 1)
+
+
+def test_errors_are_what_the_standard_library_expects():
+    assert issubclass(errors.UsageError, ValueError)
+    assert issubclass(errors.OutputError, OSError)
+    assert issubclass(errors.MissingExtra, ImportError)
+
+
+def test_an_unknown_name_is_met_with_a_suggestion():
+    message = str(UnknownName("kernel", "matmull", ["softmax", "matmul"]))
+    assert message == "unknown kernel 'matmull': did you mean 'matmul'? known: matmul, softmax"
+
+
+def test_nothing_is_suggested_where_nothing_is_close():
+    assert "did you mean" not in str(UnknownName("kernel", "zzz", ["matmul"]))
+    assert str(UnknownName("meter", "x", [])).endswith("known: none are registered")
+
+
+def test_require_names_the_extra():
+    with pytest.raises(MissingExtra, match=r"drawing needs no_such_module.*foretune\[gpu\]"):
+        require("no_such_module.part", "gpu", "drawing")
+    assert require("json", "gpu", "reading").loads("1") == 1

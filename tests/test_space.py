@@ -1,0 +1,309 @@
+"""Search spaces: exactly the legal combinations, numbered in order."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.errors import SpaceError, UsageError
+from foretune.space import MAX_VALUES, Configuration, SearchSpace
+
+RULES = (
+    "x * y <= 8",
+    "x % 2 == 0 or y > 1",
+    "1 < x + z < 9",
+    "mode == 'a' or x in (1, 2, 4)",
+    "x if flag else y",
+    "min(x, y) <= max(z, 2)",
+    "not (flag and mode == 'b')",
+    "flag + (x > 2) <= 1",
+)
+PARAMETERS = {
+    "x": st.lists(st.integers(0, 8), min_size=1, max_size=4, unique=True),
+    "y": st.lists(st.sampled_from([0.5, 1.0, 2.0, 3]), min_size=1, max_size=3, unique=True),
+    "z": st.lists(st.integers(-3, 6), min_size=1, max_size=4, unique=True),
+    "mode": st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True),
+    "flag": st.lists(st.booleans(), min_size=1, max_size=2, unique=True),
+}
+SPACES = st.tuples(
+    st.permutations(list(PARAMETERS)).flatmap(
+        lambda names: st.tuples(*(st.tuples(st.just(n), PARAMETERS[n]) for n in names)).map(dict)
+    ),
+    st.lists(st.sampled_from(RULES), max_size=4, unique=True),
+)
+
+
+def brute_force(parameters, rules):
+    everything = (
+        dict(zip(parameters, values, strict=True))
+        for values in itertools.product(*parameters.values())
+    )
+    return [c for c in everything if all(eval(rule, {}, dict(c)) for rule in rules)]
+
+
+def enumerated(parameters, rules):
+    try:
+        return list(SearchSpace(parameters, rules))
+    except SpaceError as e:
+        assert "no configuration satisfies" in str(e)
+        return []
+
+
+@given(SPACES)
+def test_enumeration_is_brute_force_in_order(space):
+    assert enumerated(*space) == brute_force(*space)
+
+
+@given(SPACES)
+def test_enumeration_agrees_with_python_constraint(space):
+    constraint = pytest.importorskip("constraint")
+    parameters, rules = space
+    problem = constraint.Problem()
+    for name, values in parameters.items():
+        problem.addVariable(name, values)
+    for rule in rules:
+        problem.addConstraint(rule)
+    theirs = {Configuration(c) for c in problem.getSolutions()}
+    assert set(enumerated(parameters, rules)) == theirs
+
+
+@given(SPACES)
+def test_functions_and_expressions_give_the_same_space(space):
+    parameters, _ = space
+    by_text = enumerated(parameters, ["x * y <= 8", "not (flag and mode == 'b')"])
+    by_function = enumerated(
+        parameters, [lambda x, y: x * y <= 8, lambda mode, flag: not (flag and mode == "b")]
+    )
+    assert by_text == by_function
+
+
+@given(SPACES)
+def test_numbers_and_configurations_are_inverse(space):
+    parameters, rules = space
+    if not brute_force(parameters, rules):
+        return
+    space = SearchSpace(parameters, rules)
+    for number, config in enumerate(space):
+        assert space.index(config) == space.number(dict(config)) == number
+        assert config in space
+        assert space[number] == config
+        assert list(config) == list(parameters)
+    illegal = set(map(Configuration, brute_force(parameters, []))) - set(space)
+    for config in illegal:
+        assert space.number(config) is None
+        assert config not in space
+
+
+@given(SPACES, st.integers(0, 40), st.integers(0, 3))
+def test_samples_are_different_and_legal(space, n, seed):
+    parameters, rules = space
+    legal = brute_force(parameters, rules)
+    if not legal:
+        return
+    space = SearchSpace(parameters, rules)
+    drawn = space.sample(n, np.random.default_rng(seed))
+    assert len(drawn) == len(set(drawn)) == min(n, len(legal))
+    assert all(c in legal for c in drawn)
+    assert drawn == space.sample(n, np.random.default_rng(seed))
+
+
+@given(SPACES)
+def test_neighbours_differ_in_one_parameter(space):
+    parameters, rules = space
+    legal = brute_force(parameters, rules)
+    for config in enumerated(parameters, rules)[:5]:
+        expected = [c for c in legal if sum(c[n] != config[n] for n in c) == 1]
+        near = SearchSpace(parameters, rules).neighbours(config)
+        assert set(near) == set(map(Configuration, expected))
+        assert len(near) == len(expected)
+
+
+@given(SPACES)
+def test_columns_hold_the_configurations(space):
+    parameters, rules = space
+    legal = enumerated(parameters, rules)
+    if not legal:
+        return
+    space = SearchSpace(parameters, rules)
+    columns = space.columns()
+    assert {n: c.tolist() for n, c in columns.items()} == {
+        n: [c[n] for c in legal] for n in columns
+    }
+    last = space.columns([len(legal) - 1])
+    assert {n: c.tolist() for n, c in last.items()} == {n: [legal[-1][n]] for n in columns}
+
+
+def test_sampling_reaches_every_configuration():
+    space = SearchSpace({"x": (1, 2, 3), "y": (1, 2)})
+    rng = np.random.default_rng(0)
+    counts = np.bincount([space.index(space.sample(1, rng)[0]) for _ in range(1200)])
+    assert counts.min() > 140  # 200 expected; 4.6 standard deviations
+    assert len(counts) == len(space)
+
+
+def test_a_million_configurations():
+    parameters = {f"p{i}": tuple(range(10)) for i in range(6)}
+    space = SearchSpace(parameters)
+    assert len(space) == 10**6
+    assert space[123_456] == {f"p{i}": i + 1 for i in range(6)}
+    assert space.index(space[999_999]) == 999_999
+    ordered = SearchSpace(parameters, ["p0 < p5", "p1 == p2"])
+    assert len(ordered) == 45 * 10 * 100  # pairs in order × pairs alike × the other two
+
+
+def test_restrictions_cut_a_space_far_too_large_to_enumerate():
+    parameters = {f"p{i}": tuple(range(1, 33)) for i in range(12)}  # 2**60 combinations
+    rules = [f"p{i} == p{i + 1}" for i in range(11)]
+    assert len(SearchSpace(parameters, rules)) == 32
+
+
+def test_values_may_mix_text_numbers_and_booleans():
+    space = SearchSpace({"s": ("auto", 1, 2.5, False), "n": (1, 2)}, ["s == 'auto' or n == 1"])
+    assert len(space) == 5
+    assert [c["s"] for c in space] == ["auto", "auto", 1, 2.5, False]
+    assert [type(c["s"]) for c in space] == [str, str, int, float, bool]
+    assert {"s": "1", "n": 1} not in space
+    by_function = SearchSpace(space.parameters, [lambda s, n: s == "auto" or n == 1])
+    assert list(by_function) == list(space)
+
+
+def test_values_keep_their_type():
+    space = SearchSpace({"i": (1, 2), "f": (0.5, 1.0), "b": (False, True), "mixed": (1, 0.5)})
+    assert [type(v) for v in space[0].values()] == [int, float, bool, int]
+
+
+def test_equal_values_are_found_whatever_their_type():
+    space = SearchSpace({"flag": (False, True), "n": (1, 2)})
+    assert space.index({"n": np.int64(2), "flag": 1}) == space.index({"flag": True, "n": 2.0}) == 3
+
+
+def test_numpy_values_become_plain():
+    space = SearchSpace({"n": np.arange(3), "x": [np.float32(0.5)]})
+    assert space.parameters == {"n": (0, 1, 2), "x": (0.5,)}
+    assert {type(v) for values in space.parameters.values() for v in values} == {int, float}
+
+
+def test_a_space_without_parameters_has_one_configuration():
+    space = SearchSpace({})
+    assert list(space) == [Configuration()]
+    assert space.index({}) == 0
+    assert space.neighbours({}) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"x": ()}, "parameter 'x' has no values"),
+        ({"x": (1, 2, 1)}, "parameter 'x' lists a value twice"),
+        ({"x": (1, True)}, "lists a value twice"),
+        ({"x": (0, 0.0)}, "lists a value twice"),
+        ({"mode": "row"}, r"parameter 'mode' is 'row': give a list"),
+        ({"x": 4}, "give a list"),
+        ({"x": range(MAX_VALUES + 1)}, "65,537 values"),
+        ({f"p{i}": range(1000) for i in range(7)}, r"more than 2\^62 combinations"),
+    ],
+)
+def test_malformed_parameters(parameters, message):
+    with pytest.raises(SpaceError, match=message):
+        SearchSpace(parameters)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), [1], (1, 2)])
+def test_malformed_values(value):
+    with pytest.raises(UsageError, match="x"):
+        SearchSpace({"x": (1, value)})
+
+
+def test_as_many_values_as_codes_can_tell_apart():
+    space = SearchSpace({"x": range(MAX_VALUES)})
+    assert len(space) == MAX_VALUES
+    assert space[MAX_VALUES - 1]["x"] == MAX_VALUES - 1
+
+
+def test_malicious_restrictions_are_refused_when_the_space_is_made():
+    with pytest.raises(SpaceError, match="restriction"):
+        SearchSpace({"x": (1,)}, ["__import__('os')"])
+    with pytest.raises(SpaceError, match="restriction"):
+        SearchSpace({"x": (1,)}, ["x == 1", "().__class__.__mro__[1].__subclasses__()"])
+
+
+@pytest.mark.parametrize("rule", ["x > 5", "x < y and y < x", "1 > 2", lambda x: False, lambda: 0])
+def test_no_legal_configuration(rule):
+    space = SearchSpace({"x": (1, 2), "y": (1, 2)}, [rule])
+    with pytest.raises(SpaceError, match="no configuration satisfies the restrictions"):
+        len(space)
+
+
+def test_too_many_configurations():
+    space = SearchSpace({f"p{i}": range(100) for i in range(5)})
+    with pytest.raises(SpaceError, match="more than 30,000,000 configurations"):
+        len(space)
+
+
+SMALL = SearchSpace({"x": (1, 2, 4), "mode": ("a", "b")}, ["x < 4 or mode == 'a'"])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"x": 3, "mode": "a"}, r"x=3,mode=a is not in the space: x=3 is not one of \(1, 2, 4\)"),
+        ({"x": 4, "mode": "b"}, "it breaks x < 4 or mode == 'a'"),
+        ({"x": 4}, "its parameters are x, mode"),
+        ({"x": 4, "mode": "a", "z": 1}, "its parameters are x, mode"),
+    ],
+)
+def test_index_says_why_not(config, message):
+    with pytest.raises(SpaceError, match=message):
+        SMALL.index(config)
+    assert config not in SMALL
+
+
+def test_what_is_no_configuration_is_not_in_the_space():
+    for thing in (None, 3, "x=1", [("x", 1)], {"x": [1], "mode": "a"}):
+        assert thing not in SMALL
+
+
+def test_a_space_of_recorded_configurations():
+    recorded = [
+        {"x": 4, "mode": "b", "flag": True},
+        {"x": 1, "mode": "a", "flag": False},
+        {"x": 4, "mode": "a", "flag": True},
+        {"flag": True, "mode": "b", "x": 4},
+    ]
+    space = SearchSpace.of(recorded)
+    assert len(space) == 3
+    assert set(space) == set(map(Configuration, recorded))
+    assert [space.index(c) for c in space] == [0, 1, 2]
+    assert space.columns()["x"].tolist() == [1, 4, 4]
+    with pytest.raises(SpaceError, match="not one of those listed"):
+        space.index({"x": 1, "mode": "b", "flag": True})
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, "auto", "no", 0.5]), st.booleans()), min_size=1))
+def test_a_space_of_any_recorded_configurations(pairs):
+    configs = [Configuration(split=s, flag=f) for s, f in pairs]
+    space = SearchSpace.of(configs)
+    assert set(space) == set(configs)
+    assert len(space) == len(set(configs))
+    assert all(space[space.index(c)] == c for c in configs)
+
+
+def test_a_space_of_what_does_not_fit_together():
+    with pytest.raises(SpaceError, match="no configuration to make a space of"):
+        SearchSpace.of([])
+    with pytest.raises(SpaceError, match="do not have the same parameters"):
+        SearchSpace.of([{"x": 1}, {"y": 1}])
+
+
+def test_spaces_can_be_pickled():
+    copy = pickle.loads(pickle.dumps(SMALL))
+    assert list(copy) == list(SMALL)
+
+
+def test_it_prints_as_it_is_written():
+    assert repr(SMALL) == (
+        "SearchSpace({'x': (1, 2, 4), 'mode': ('a', 'b')}, [\"x < 4 or mode == 'a'\"])"
+    )

@@ -1,0 +1,127 @@
+import math
+
+import numpy as np
+import pytest
+from toy_kernel import DEVICE, FakeRunner, Toy, config, time_ms
+
+from foretune.collect import plan_configurations
+from foretune.datasets import RunLog, from_measurements
+from foretune.device import Device
+from foretune.errors import MeterUnavailable, PredictorError
+from foretune.models import Predictor
+from foretune.objective import Objective
+from foretune.tune import tune_problem
+from foretune.tune.results import TuneResult
+from foretune.tune.verify import verify
+
+KERNEL = Toy()
+PROBLEM = KERNEL.problem(n=100)
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    runner, problems = FakeRunner(), KERNEL.training_problems(5)
+    plan = plan_configurations(KERNEL, problems, 25)
+    rows = [m for p, configs in plan.items() for m in runner.run(KERNEL, p, configs)]
+    return Predictor().fit(from_measurements(rows, DEVICE))
+
+
+def test_a_predictor_finds_the_optimum_in_few_measurements(predictor):
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), predictor, budget=5)
+    assert len(result.trace) == 5
+    assert result.verified
+    assert result.winner.config == config()
+    assert result.winner.ratio == pytest.approx(8.0)
+    assert result.baseline.config == KERNEL.default(PROBLEM)
+    assert result.trace[0].low_ms < result.trace[0].predicted_ms < result.trace[0].high_ms
+
+
+def test_without_a_predictor_it_searches_too():
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
+    assert result.verified
+    assert result.winner.ratio >= 4
+    assert math.isnan(result.trace[0].predicted_ms)
+
+
+@pytest.mark.parametrize("searcher", ["random", "exhaustive", "tpe"])
+def test_any_searcher_does(searcher):
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=8, searcher=searcher)
+    assert len({s.config for s in result.trace}) == 8
+
+
+def test_a_budget_above_the_space_ends_with_the_space():
+    size = len(KERNEL.space(PROBLEM))
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=size + 9, searcher="exhaustive")
+    assert len(result.trace) == size
+
+
+class FlatRunner(FakeRunner):
+    """Every configuration takes as long, give or take noise."""
+
+    def race(self, kernel, problem, configs, box_s=2.0):
+        return {c.id: self._noisy(np.ones(30)) for c in configs}
+
+
+def test_no_measurable_win_keeps_the_default():
+    result = tune_problem(KERNEL, PROBLEM, FlatRunner(noise=0.05), budget=5)
+    assert not result.verified
+    assert result.winner is result.baseline
+    assert result.summary()["verdict"] == "no measurable win"
+    assert result.summary()["config"] == dict(KERNEL.default(PROBLEM))
+    assert result.library is None
+
+
+class OnlyDefaultRunner(FakeRunner):
+    """Nothing the search tries works."""
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        return super().run(kernel, problem, [config("no run") for _ in configs], incumbent_ms)
+
+
+def test_when_everything_fails_the_default_stays():
+    result = tune_problem(KERNEL, PROBLEM, OnlyDefaultRunner(), budget=3, searcher="random")
+    assert result.winner is result.baseline
+    assert all(s.objective == math.inf for s in result.trace)
+
+
+def test_ratios_cancel_drift():
+    contenders, rounds = verify(KERNEL, PROBLEM, [config(work=2)], FakeRunner())
+    default, candidate, library = contenders
+    assert rounds == 20
+    assert (default.name, library.name) == ("default", "NumPy")
+    assert candidate.ratio_low == pytest.approx(candidate.ratio_high)
+    assert candidate.ratio == pytest.approx(
+        time_ms(PROBLEM, KERNEL.default(PROBLEM)) / time_ms(PROBLEM, config(work=2))
+    )
+
+
+def test_the_default_is_not_its_own_rival():
+    contenders, _ = verify(KERNEL, PROBLEM, [KERNEL.default(PROBLEM)], FakeRunner())
+    assert [c.name for c in contenders] == ["default", "NumPy"]
+
+
+def test_a_log_spares_measurements(tmp_path):
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        first = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=6, log=log)
+        again = FakeRunner()
+        second = tune_problem(KERNEL, PROBLEM, again, budget=6, log=log)
+    assert again.measured == []
+    assert [s.config for s in first.trace] == [s.config for s in second.trace]
+
+
+def test_results_survive_json(predictor):
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), predictor, budget=3)
+    assert TuneResult.from_json(result.to_json()) == result
+
+
+def test_energy_without_a_meter_says_why():
+    with pytest.raises(MeterUnavailable, match="no meter is registered for a abacus"):
+        tune_problem(KERNEL, PROBLEM, FakeRunner(Device("x", "abacus")), objective=Objective.ENERGY)
+
+
+def test_a_predictor_of_another_kernel_is_refused(predictor):
+    class Other(Toy):
+        name = "other"
+
+    with pytest.raises(PredictorError, match="knows 'toy', not 'other'"):
+        tune_problem(Other(), PROBLEM, FakeRunner(), predictor)
