@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, Listener
@@ -206,15 +207,20 @@ class IsolatedRunner(Runner):
         return self._connection
 
     def _accept(self, listener: Listener) -> "Connection[Any, Any]":
-        # Listener.accept has no time limit of its own; its socket has.
-        sock = getattr(getattr(listener, "_listener", None), "_socket", None)
-        if sock is not None:
-            sock.settimeout(_START_S)
-        try:
-            return listener.accept()
-        except OSError as e:
-            self.close()
-            raise MeasurementError(f"the measuring process did not start: {e}") from e
+        assert self._process is not None
+        # Listener.accept waits for ever, also for a process that died; its socket need not.
+        sock = listener._listener._socket  # type: ignore[attr-defined]
+        sock.settimeout(0.5)
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                return listener.accept()
+            except TimeoutError:
+                continue
+        code = self._process.poll()
+        self.close()
+        what = f"ended with exit code {code}" if code is not None else "does not answer"
+        raise MeasurementError(f"the measuring process {what}: see its message above")
 
     def _lost(
         self,

@@ -1,9 +1,14 @@
-"""Splitting a kernel's work over threads: static ranges on a persistent pool.
+"""Splitting a kernel's work over threads: static ranges on persistent, pinned threads.
 
-Numba functions compiled with ``nogil=True`` run side by side; a Python pool costs some 20 µs a
-launch, and unlike ``numba.prange`` it needs no second compilation per configuration.
+Numba functions compiled with ``nogil=True`` run side by side; handing work to a Python thread costs
+some 20 µs a launch, and unlike ``numba.prange`` it needs no second compilation per configuration.
+
+Every thread has a core of its own. Left to the scheduler, two threads that wake each other may end
+up on one core and stay there for hundreds of launches: on a virtual machine the same configuration
+then takes either of two times, one twice the other.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -28,12 +33,20 @@ def split(length: int, parts: int, multiple: int = 1) -> list[tuple[int, int]]:
 
 def in_parallel(work: Callable[[int, int], object], ranges: list[tuple[int, int]]) -> None:
     """Call ``work(start, stop)`` for every range, each on a thread of its own; wait for all."""
-    others = [_pool(len(ranges) - 1).submit(work, *r) for r in ranges[1:]]
-    work(*ranges[0])
-    for future in others:
+    if len(ranges) == 1:
+        work(*ranges[0])
+        return
+    for future in [_thread(i).submit(work, *r) for i, r in enumerate(ranges)]:
         future.result()
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="foretune-kernel")
+def _thread(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, f"foretune-kernel-{number}", initializer=_pin, initargs=(number,))
+
+
+def _pin(number: int) -> None:
+    """Keep the calling thread on one core (Linux; elsewhere the scheduler decides)."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[number % len(cores)]})

@@ -45,7 +45,7 @@ class RunLog:
         self.path = Path(path)
         self._device = device
         self._known: dict[tuple[str, str, Problem, Configuration], Measurement] = {}
-        if self.path.exists() or journal_of(self.path).exists():
+        if self.path.exists() or _has_rows(journal_of(self.path)):
             for m in to_measurements(latest(read_runs(self.path))):
                 self._known[self._key(m)] = m
         try:
@@ -113,6 +113,10 @@ class RunLog:
     @staticmethod
     def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:
         return m.kernel, m.device, m.problem, m.config
+
+
+def _has_rows(journal: Path) -> bool:
+    return journal.exists() and b"\n" in journal.read_bytes()
 
 
 def _drop_half_line(journal: Path) -> None:

@@ -101,6 +101,16 @@ def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
     return [_measurement(record, groups) for record in records]
 
 
+def problems_of(runs: pd.DataFrame) -> list[Problem]:
+    """Return the problem of every row; empty cells are left out."""
+    columns = columns_of(runs, "problem")
+    cells = [runs[c].tolist() for c in columns]
+    return [
+        Problem(_values(dict(zip(columns, row, strict=True)), columns))
+        for row in (zip(*cells, strict=True) if columns else [()] * len(runs))
+    ]
+
+
 def to_row(m: Measurement, device: Device | None = None) -> dict[str, Any]:
     """Return ``m`` as a flat dictionary of run-table columns."""
     row: dict[str, Any] = {"kernel": m.kernel, "device": m.device, "status": m.status.value}
@@ -115,22 +125,26 @@ def to_row(m: Measurement, device: Device | None = None) -> dict[str, Any]:
 
 
 def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Measurement:
-    def group(name: str) -> dict[str, Any]:
-        cells = {c.removeprefix(f"{name}."): record[c] for c in groups[name]}
-        return {k: _whole(v) for k, v in cells.items() if not _missing(v)}
-
     scalars = {n: record[n] for n in _SCALARS if n in record and not _missing(record[n])}
     samples = record.get("time_ms_samples")
     return Measurement(
         kernel=record["kernel"],
-        problem=Problem(group("problem")),
-        config=Configuration(group("config")),
+        problem=Problem(_values(record, groups["problem"])),
+        config=Configuration(_values(record, groups["config"])),
         device=record["device"],
         status=Status(record["status"]),
-        static=group("static"),
+        static=_cells(record, groups["static"]),
         time_ms_samples=() if samples is None or _missing(samples) else tuple(map(float, samples)),
         **scalars,
     )
+
+
+def _cells(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
+    return {c.partition(".")[2]: record[c] for c in columns if not _missing(record[c])}
+
+
+def _values(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
+    return {name: _whole(value) for name, value in _cells(record, columns).items()}
 
 
 def _missing(value: Any) -> bool:

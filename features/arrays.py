@@ -19,7 +19,8 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     values = column.to_numpy(dtype=object, na_value=None)
-    if all(v is None or isinstance(v, (bool, int, float)) for v in values):
+    text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
+    if not text and all(v is None or isinstance(v, (bool, int, float)) for v in values):
         return np.array([np.nan if v is None else float(v) for v in values])
     return as_text(values)
 

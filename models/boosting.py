@@ -1,12 +1,12 @@
 """Gradient-boosted trees (XGBoost; Chen and Guestrin, KDD 2016)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from foretune.device import available_cores
-from foretune.models.regressor import Regressor
+from foretune.models.regressor import Regressor, threads_for
 
 PARAMETERS = {
     "max_depth": 6,
@@ -17,30 +17,42 @@ PARAMETERS = {
     "tree_method": "hist",
 }
 ROUNDS = 300
-SMALL_BATCH = 4096
-"""Below this many rows one thread is faster: starting threads takes milliseconds."""
 
 
 class BoostingModel(Regressor):
-    """300 trees of depth 6, squared error."""
+    """300 trees of depth 6, squared error, unless told otherwise.
+
+    Args:
+        seed: of the sampling of rows and columns.
+        parameters: XGBoost's, in place of or beside `PARAMETERS`.
+        rounds: trees.
+    """
 
     suffix = ".ubj"
     booster: Any
     """XGBoost's, once fitted."""
 
+    def __init__(
+        self, seed: int = 0, parameters: Mapping[str, Any] | None = None, rounds: int = ROUNDS
+    ) -> None:
+        super().__init__(seed)
+        self._parameters = {**PARAMETERS, **(parameters or {}), "seed": seed}
+        self._rounds = rounds
+
     def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
         """Learn from ``X`` and ``y``."""
         import xgboost
 
-        parameters = {**PARAMETERS, "seed": self.seed, "nthread": available_cores()}
-        data = xgboost.QuantileDMatrix(X, y)
-        self.booster = xgboost.train(parameters, data, num_boost_round=ROUNDS)
+        threads = threads_for(len(X))
+        data = xgboost.QuantileDMatrix(X, y, nthread=threads)
+        self.booster = xgboost.train(
+            {**self._parameters, "nthread": threads}, data, num_boost_round=self._rounds
+        )
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return one float64 per row."""
-        threads = 1 if len(X) < SMALL_BATCH else available_cores()
-        self.booster.set_param({"nthread": threads})
+        self.booster.set_param({"nthread": threads_for(len(X))})
         prediction: np.ndarray = self.booster.inplace_predict(X)
         return prediction.astype(np.float64)
 

@@ -5,8 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.device import available_cores
-from foretune.models.regressor import Regressor
+from foretune.models.regressor import Regressor, threads_for
 
 TRUSTED = ["sklearn.tree._tree.Tree"]
 """What skops must be told to restore: arrays of tree nodes, no code."""
@@ -27,13 +26,15 @@ class ForestModel(Regressor):
             n_estimators=200,
             max_features=0.5,
             min_samples_leaf=1,
-            n_jobs=available_cores(),
+            n_jobs=threads_for(len(X)),
             random_state=self.seed,
         ).fit(X, y)
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return one float64 per row."""
+        if len(X) == 0:  # scikit-learn refuses to predict nothing
+            return np.empty(0)
         prediction: np.ndarray = self.forest.predict(X)
         return prediction
 

@@ -12,7 +12,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets import latest
-from foretune.datasets.schema import columns_of, validate
+from foretune.datasets.runs import problems_of
+from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import ForetuneError, OutputError, PredictorError
 from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows
@@ -89,7 +90,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             self.held_out_[target] = self._held_out_table(target, rows, held_out, widths)
         self.training_ = {
             "rows": len(runs),
-            "problems": len(runs[columns_of(runs, "problem")].drop_duplicates()),
+            "problems": len(set(problems_of(runs))),
             "devices": sorted(map(str, runs["device"].unique())),
             "calibration": calibration,
         }
@@ -165,13 +166,9 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, widths: np.ndarray
     ) -> pd.DataFrame:
         prediction = np.exp(log_value + log_unit(target, self.features_.kernel, rows))
-        problems = rows[columns_of(rows, "problem")].rename(columns=lambda c: c.split(".", 1)[1])
         return pd.DataFrame(
             {
-                "problem": [
-                    str(Problem({k: v for k, v in p.items() if not pd.isna(v)}))
-                    for p in problems.to_dict("records")
-                ],
+                "problem": list(map(str, problems_of(rows))),
                 "truth": rows[target].to_numpy(dtype=float),
                 "prediction": prediction,
                 "low": prediction / np.exp(widths),
@@ -263,9 +260,9 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.kernel_name_ = card["kernel"]
         self.training_ = card["training"]
         self.features_ = FeatureSet(kernel_of(self.kernel_name_))
-        self.features_.columns_ = card["columns"]
-        self.features_.numbers_ = card["numbers"]
-        self.features_.categories_ = card["categories"]
+        self.features_.columns_ = list(card["columns"])
+        self.features_.numbers_ = list(card["numbers"])
+        self.features_.categories_ = dict(card["categories"])
         self.targets_ = {
             target: _Fitted(kind.load(folder / f"{target}{kind.suffix}"), entry["half_width"])
             for target, entry in card["targets"].items()

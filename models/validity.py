@@ -3,14 +3,16 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from foretune.features import FeatureSet
+from foretune.models.boosting import BoostingModel
 
 LEAST_FAILURES = 5
+_LOGISTIC = {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1}
 _FILE, _RATE_FILE = "valid.ubj", "valid.json"
 
 
@@ -20,11 +22,11 @@ class ValidityModel:
 
     Attributes:
         rate: share of successes in training, smoothed by one of each.
-        booster: XGBoost's, or None.
+        classifier: predicts the probability of success, or None.
     """
 
     rate: float
-    booster: Any = None
+    classifier: BoostingModel | None = None
 
     @classmethod
     def fit(cls, features: FeatureSet, runs: pd.DataFrame, seed: int = 0) -> Self:
@@ -33,26 +35,21 @@ class ValidityModel:
         failures = int((~ok).sum())
         model = cls(rate=1.0 if failures == 0 else float((ok.sum() + 1) / (len(ok) + 2)))
         if min(failures, int(ok.sum())) >= LEAST_FAILURES:
-            import xgboost
-
             X = features.transform(runs).to_numpy()
-            parameters = {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1, "seed": seed}
-            data = xgboost.QuantileDMatrix(X, ok.astype(float))
-            model.booster = xgboost.train(parameters, data, num_boost_round=100)
+            model.classifier = BoostingModel(seed, _LOGISTIC, rounds=100).fit(X, ok.astype(float))
         return model
 
     def probability(self, X: np.ndarray) -> np.ndarray:
         """Return the probability of success of every row."""
-        if self.booster is None:
+        if self.classifier is None:
             return np.full(len(X), self.rate)
-        probability: np.ndarray = self.booster.inplace_predict(X)
-        return probability.astype(np.float64)
+        return self.classifier.predict(X)
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
         (folder / _RATE_FILE).write_text(json.dumps({"rate": self.rate}), encoding="utf-8")
-        if self.booster is not None:
-            self.booster.save_model(folder / _FILE)
+        if self.classifier is not None:
+            self.classifier.save(folder / _FILE)
         else:
             (folder / _FILE).unlink(missing_ok=True)
 
@@ -62,6 +59,4 @@ class ValidityModel:
         rate = json.loads((folder / _RATE_FILE).read_text(encoding="utf-8"))["rate"]
         if not (folder / _FILE).exists():
             return cls(rate)
-        import xgboost
-
-        return cls(rate, xgboost.Booster(model_file=folder / _FILE))
+        return cls(rate, BoostingModel.load(folder / _FILE))

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -118,6 +119,12 @@ def fails(config) -> bool:
 @pytest.fixture(scope="session")
 def matmul() -> Kernel:
     return get_kernel("matmul")
+
+
+@pytest.fixture(scope="session")
+def toy_law() -> SimpleNamespace:
+    """The truth behind the toy runs: ``time_ms``, ``power_w`` and ``fails``, without noise."""
+    return SimpleNamespace(time_ms=toy_time_ms, power_w=toy_power_w, fails=fails)
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def test_the_list_of_errors_is_complete():
         v
         for v in vars(errors).values()
         if isinstance(v, type) and v.__module__ == "foretune.errors"
-    }  # noqa: E501
+    }
     assert defined == {k for k in subclasses(ForetuneError) if k.__module__ == "foretune.errors"}
 
 

@@ -57,7 +57,6 @@ def by_python(rule):
         "min(a, b) == 2",
         "max(a, b, 3) > 3",
         "min((a, b)) == 2",
-        "max(a) == 3 if 0 else a == 3",
         "abs(a - 3) <= 1",
         "a if flag else b > 2",
         "(8 if flag else 2) == a",
@@ -85,11 +84,7 @@ def by_python(rule):
     ],
 )
 def test_expressions_mean_what_they_mean_in_python(rule):
-    if rule.startswith("max(a) =="):  # one number: Python refuses what we take as itself
-        expected = by_python("a == 3")
-    else:
-        expected = by_python(rule)
-    assert Restriction(rule, NAMES).holds(SPACE.columns()).tolist() == expected
+    assert Restriction(rule, NAMES).holds(SPACE.columns()).tolist() == by_python(rule)
 
 
 def expressions(depth):
@@ -166,14 +161,16 @@ def test_what_is_no_expression_is_refused(rule):
         Restriction(rule, NAMES)
 
 
-@pytest.mark.parametrize("rule", ["9 ** 9 ** 9 ** 9 > a", "'x' * 9999999999 == mode"])
-def test_a_rule_cannot_eat_the_machine(rule):
-    try:
-        holds = Restriction(rule, NAMES).holds(SPACE.columns())
-    except SpaceError as e:
-        assert "calculates with text" in str(e)
-    else:
-        assert holds.all()
+def test_a_rule_cannot_eat_the_machine():
+    assert Restriction("9 ** 9 ** 9 ** 9 > a", NAMES).holds(SPACE.columns()).all()
+    with pytest.raises(SpaceError, match="calculates with text"):
+        Restriction("'x' * 9999999999 == mode", NAMES).holds(SPACE.columns())
+
+
+def test_the_smallest_of_one_is_itself():
+    assert (
+        Restriction("max(a) == 3", NAMES).holds(SPACE.columns()) == (SPACE.columns()["a"] == 3)
+    ).all()
 
 
 @pytest.mark.parametrize("rule", ["mode * 2 == 1", "mode > 1", "min(mode, 1) == 1", "-mode == 1"])
@@ -184,10 +181,10 @@ def test_calculating_with_text_is_refused(rule):
 
 def test_unknown_names_are_listed():
     with pytest.raises(
-        SpaceError, match=r"restriction a < d uses d, which is no parameter; .*a, b"
+        SpaceError, match="restriction a < d uses d, which is no parameter; parameters: a, b"
     ):
         Restriction("a < d", NAMES)
-    with pytest.raises(SpaceError, match=r"restriction tall uses height"):
+    with pytest.raises(SpaceError, match=r"restriction _tall uses height"):
         Restriction(_tall, NAMES)
 
 

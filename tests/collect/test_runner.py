@@ -91,3 +91,12 @@ def test_closing_ends_the_process(isolated):
     isolated.close()
     assert process.poll() is not None
     isolated.close()  # twice is fine
+
+
+def test_a_process_that_cannot_start_is_noticed_at_once(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with (
+        IsolatedRunner(DEVICE, TIMING) as runner,
+        pytest.raises(MeasurementError, match="ended with exit code"),
+    ):
+        next(runner.run(Toy(), PROBLEM, [config()]))

@@ -49,7 +49,8 @@ def run(arguments: list[str]) -> int:
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted: what was measured is kept; the same command goes on", INTERRUPTED, False)
+        kept = "interrupted: what was measured is kept; the same command goes on"
+        return _fail(kept, INTERRUPTED, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
 
-KERNEL = typer.Argument(
-    help="Name of a kernel; 'foretune doctor' lists them."
-)
+KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
 OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")

@@ -1,0 +1,254 @@
+"""Run tables on disk: what is written is what is read, or a reason why not."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.datasets import from_measurements, latest, read_runs, to_measurements, write_runs
+from foretune.errors import OutputError, RunTableError
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+NAMES = st.text("abcXYZ_09", min_size=1, max_size=4)
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False),
+    TEXT,
+)
+POSITIVE = st.floats(1e-9, 1e9)
+MAYBE = st.one_of(st.just(math.nan), POSITIVE)
+
+
+@st.composite
+def measurements(draw):
+    status = draw(st.sampled_from(Status))
+    ok = status is Status.OK
+    return Measurement(
+        kernel=draw(TEXT.filter(bool)),
+        problem=Problem(draw(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))),
+        config=Configuration(draw(st.dictionaries(NAMES, VALUES, max_size=3))),
+        device=draw(TEXT.filter(bool)),
+        status=status,
+        time_ms=draw(POSITIVE) if ok else math.nan,
+        time_ms_samples=tuple(draw(st.lists(POSITIVE, max_size=3))) if ok else (),
+        power_w=draw(MAYBE) if ok else math.nan,
+        energy_mj=draw(MAYBE) if ok else math.nan,
+        compile_s=draw(MAYBE),
+        static=draw(st.dictionaries(NAMES, POSITIVE, max_size=2)),
+        error="" if ok else draw(TEXT),
+        source=draw(TEXT),
+        recorded_at=draw(st.datetimes()).isoformat(),
+        environment=draw(TEXT),
+    )
+
+
+def same(a, b):
+    """Compare measurements, NaN being equal to NaN."""
+    return repr(_sortable(a)) == repr(_sortable(b))
+
+
+def _sortable(m):
+    values = {**vars(m), "static": sorted(m.static.items())}
+    return {**values, "problem": m.problem.id, "config": m.config.id}
+
+
+@given(st.lists(measurements(), min_size=1, max_size=5))
+def test_measurements_survive_parquet(tmp_path, written):
+    path = tmp_path / "runs.parquet"
+    write_runs(path, from_measurements(written))
+    read = to_measurements(read_runs(path))
+    assert len(read) == len(written)
+    assert all(same(a, b) for a, b in zip(read, written, strict=True))
+
+
+def test_values_keep_their_type_beside_rows_that_lack_them(tmp_path):
+    rows = [
+        run(x=64, flag=True, mode="a", split="auto"),
+        run(x=32, flag=False, split=4),
+        run(y=0.5, split=True),
+    ]
+    write_runs(tmp_path / "runs.parquet", from_measurements(rows))
+    configs = [m.config for m in to_measurements(read_runs(tmp_path / "runs.parquet"))]
+    assert configs == [m.config for m in rows]
+    assert [[type(v) for v in c.values()] for c in configs] == [
+        [type(m.config[name]) for name in c] for m, c in zip(rows, configs, strict=True)
+    ]
+
+
+def test_the_device_is_stored_with_every_row(toy_measurements, toy_device):
+    runs = from_measurements(toy_measurements, toy_device)
+    for name, value in toy_device.specs.items():
+        assert (runs[f"device.{name}"] == value).all()
+
+
+def test_columns_are_in_reading_order():
+    columns = list(from_measurements([run(x=1)]).columns)
+    assert columns[:6] == ["kernel", "device", "status", "problem.M", "config.x", "time_ms"]
+
+
+def run(M=64, status=Status.OK, time_ms=1.0, recorded_at="2026-01-01T00:00:00", **config):
+    time_ms = time_ms if status is Status.OK else math.nan
+    return Measurement(
+        "toy", Problem(M=M), Configuration(config), "Toy CPU", status, time_ms,
+        recorded_at=recorded_at,
+    )  # fmt: skip
+
+
+def test_tables_of_others_need_only_what_is_required(tmp_path):
+    runs = pd.DataFrame(
+        {"kernel": ["k"], "device": ["d"], "status": ["ok"], "config.x": [1], "time_ms": [2.0]}
+    )
+    write_runs(tmp_path / "a.parquet", runs)
+    (m,) = to_measurements(read_runs(tmp_path / "a.parquet"))
+    assert (m.config, m.problem, m.time_ms, m.time_ms_samples) == ({"x": 1}, {}, 2.0, ())
+    assert math.isnan(m.power_w)
+
+
+def test_a_missing_file_says_how_to_get_one(tmp_path):
+    with pytest.raises(RunTableError, match="does not exist: collect one with 'foretune collect'"):
+        read_runs(tmp_path / "none.parquet")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunTableError, match="does not exist"):
+        read_runs(tmp_path / "file" / "none.parquet")
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -20])
+def test_a_truncated_file(tmp_path, keep):
+    path = tmp_path / "runs.parquet"
+    write_runs(path, from_measurements([run(x=1)]))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(RunTableError, match=r"runs\.parquet is not a readable Parquet file"):
+        read_runs(path)
+
+
+def test_a_file_of_the_future(tmp_path):
+    path = tmp_path / "runs.parquet"
+    write_runs(path, from_measurements([run(x=1)]))
+    table = pq.read_table(path)
+    note = {**table.schema.metadata, b"foretune.schema_version": b"2"}
+    pq.write_table(table.replace_schema_metadata(note), path)
+    with pytest.raises(RunTableError, match="schema version 2, this Foretune reads up to 1: upgr"):
+        read_runs(path)
+
+
+def test_reading_validates(tmp_path):
+    path = tmp_path / "runs.parquet"
+    runs = from_measurements([run(x=1), run(x=2)])
+    runs.loc[1, "time_ms"] = 0.0
+    pq.write_table(pa.Table.from_pandas(runs), path)
+    with pytest.raises(RunTableError, match=r"runs\.parquet, row 1: status is ok but time_ms is 0"):
+        read_runs(path)
+
+
+def test_writing_validates_and_leaves_the_old_file(tmp_path):
+    path = tmp_path / "runs.parquet"
+    write_runs(path, from_measurements([run(x=1)]))
+    before = path.read_bytes()
+    with pytest.raises(RunTableError, match="row 0"):
+        write_runs(path, from_measurements([run(x=1)]).assign(time_ms=-1.0))
+    with pytest.raises(RunTableError, match="Parquet cannot hold"):
+        write_runs(path, from_measurements([run(x=2**80)]))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["runs.parquet"]
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        write_runs(tmp_path / "file" / "runs.parquet", from_measurements([run(x=1)]))
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(OutputError, match="cannot write"):
+        write_runs(tmp_path / "folder.parquet", from_measurements([run(x=1)]))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.parquet"]
+
+
+def times(runs):
+    return latest(runs)["time_ms"].tolist()
+
+
+def test_the_newest_of_the_same_wins():
+    runs = from_measurements(
+        [
+            run(x=1, time_ms=1.0, recorded_at="2026-01-02T00:00:00"),
+            run(x=2, time_ms=2.0),
+            run(x=1, time_ms=3.0, recorded_at="2026-01-01T00:00:00"),
+            run(M=32, x=1, time_ms=4.0),
+        ]
+    )
+    assert times(runs) == [1.0, 2.0, 4.0]
+
+
+def test_the_last_of_those_recorded_at_once_wins():
+    runs = from_measurements([run(x=1, time_ms=1.0), run(x=1, time_ms=2.0)])
+    assert times(runs) == [2.0]
+    assert times(runs.drop(columns="recorded_at")) == [2.0]
+
+
+def test_a_newer_failure_wins_too():
+    older, newer = run(x=1), run(x=1, status=Status.TIMEOUT, recorded_at="2027-01-01T00:00:00")
+    assert latest(from_measurements([newer, older]))["status"].tolist() == ["timeout"]
+
+
+def test_rows_of_unknown_time_count_as_the_oldest():
+    runs = from_measurements([run(x=1, time_ms=1.0), run(x=1, time_ms=2.0), run(x=1, time_ms=3.0)])
+    runs["recorded_at"] = ["2026-01-01T00:00:00", None, None]
+    assert times(runs) == [1.0]
+
+
+def test_time_is_compared_as_time_in_categorical_columns():
+    runs = from_measurements(
+        [
+            run(x=1, time_ms=1.0, recorded_at="2026-02-01T00:00:00"),
+            run(x=1, time_ms=2.0, recorded_at="2026-01-01T00:00:00"),
+        ]
+    )
+    order = ["2026-02-01T00:00:00", "2026-01-01T00:00:00"]
+    runs["recorded_at"] = pd.Categorical(runs["recorded_at"], categories=order)
+    assert times(runs) == [1.0]
+
+
+def test_gaps_are_values_of_their_own():
+    runs = from_measurements([run(x=1), run(x=1, y=2), run(y=2), run(x=1, y=2)])
+    assert len(latest(runs)) == 3
+
+
+def test_latest_keeps_order_and_index():
+    runs = from_measurements([run(x=3), run(x=1), run(x=2), run(x=1)])
+    runs.index = pd.Index([10, 11, 12, 13])
+    kept = latest(runs)
+    assert kept.index.tolist() == [10, 12, 13]
+    assert kept["config.x"].tolist() == [3, 2, 1]
+
+
+@pytest.mark.shared_data
+def test_the_measured_spaces_can_be_read(shared_data):
+    manifest = json.loads((shared_data / "spaces" / "manifest.json").read_text())
+    assert manifest["spaces"]
+    for space in manifest["spaces"]:
+        runs = read_runs(shared_data / "spaces" / space["file"])
+        assert len(runs) == space["rows"], space["file"]
+        assert (runs["status"] == "ok").sum() == space["ok"], space["file"]
+        assert runs["time_ms"].min() == pytest.approx(space["best_ms"]), space["file"]
+
+
+@pytest.mark.shared_data
+def test_a_measured_space_survives_measurements(shared_data, tmp_path):
+    runs = read_runs(next(iter(sorted((shared_data / "spaces").glob("pnpoly__*.parquet"))))).head(
+        500
+    )
+    measured = to_measurements(runs)
+    write_runs(tmp_path / "again.parquet", from_measurements(measured))
+    again = to_measurements(read_runs(Path(tmp_path / "again.parquet")))
+    assert all(same(a, b) for a, b in zip(measured, again, strict=True))
+    np.testing.assert_array_equal([m.time_ms for m in again], runs["time_ms"])

@@ -1,0 +1,256 @@
+"""Features: named columns of a run, the same however the run comes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from foretune.device import Device
+from foretune.errors import PredictorError
+from foretune.features import FeatureSet, candidate_rows, row_cost, row_roofline_ms, rows_of
+from foretune.features.arrays import as_array
+from foretune.problem import Problem
+from foretune.space import Configuration, SearchSpace
+
+
+@pytest.fixture
+def fitted(matmul, toy_runs):
+    return FeatureSet(matmul).fit(toy_runs)
+
+
+def raw(**columns):
+    """A run table of a kernel nobody has registered."""
+    n = len(next(iter(columns.values())))
+    fixed = {"kernel": ["theirs"] * n, "device": ["d"] * n, "status": ["ok"] * n}
+    return pd.DataFrame({**fixed, **columns})
+
+
+def test_columns_are_named_float32_numbers(fitted, toy_runs):
+    X = fitted.transform(toy_runs)
+    assert X.shape == (len(toy_runs), len(fitted.columns_))
+    assert (X.dtypes == np.float32).all()
+    assert list(X.columns) == fitted.columns_ == list(fitted.get_feature_names_out())
+    np.testing.assert_array_equal(X["problem.M"], toy_runs["problem.M"])
+    np.testing.assert_array_equal(X["config.pack_b"], toy_runs["config.pack_b"].astype(float))
+    np.testing.assert_array_equal(X["config.split=n"], toy_runs["config.split"] == "n")
+
+
+def test_cost_and_derived_quantities_are_features(fitted, matmul, toy_runs, toy_device):
+    X = fitted.transform(toy_runs)
+    row = toy_runs.iloc[17]
+    problem = {"M": row["problem.M"], "N": row["problem.N"], "K": row["problem.K"], "dtype": "fp32"}
+    config = {c[7:]: row[c] for c in toy_runs if c.startswith("config.")}
+    cost = matmul.cost(problem, config)
+    assert X["log2_flops"][17] == pytest.approx(np.log2(cost.flops))
+    assert X["log2_bytes"][17] == pytest.approx(np.log2(cost.bytes_moved))
+    expected_ms = float(toy_device.roofline_ms(cost))
+    assert X["log2_roofline_ms"][17] == pytest.approx(np.log2(expected_ms), rel=1e-5)
+    for name, value in matmul.derived(problem, config).items():
+        if name in X:
+            assert X[name][17] == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_columns_that_never_vary_are_left_out(fitted, toy_runs):
+    constant = {c for c in toy_runs if toy_runs[c].astype(str).nunique() == 1}
+    assert {"device.cores", "problem.dtype"} <= constant
+    assert not constant & set(fitted.columns_)
+    assert not [c for c in fitted.columns_ if c.startswith(("problem.dtype=", "device."))]
+    assert (fitted.transform(toy_runs).nunique() > 1).all()
+
+
+def test_measured_columns_are_never_features(fitted):
+    assert not [c for c in fitted.columns_ if c.startswith(("time", "power", "energy", "static"))]
+
+
+def test_one_row_has_the_same_features_as_in_company(fitted, toy_runs):
+    everything = fitted.transform(toy_runs)
+    for i in (0, 60, len(toy_runs) - 1):
+        alone = fitted.transform(toy_runs.iloc[[i]])
+        np.testing.assert_array_equal(alone.to_numpy()[0], everything.to_numpy()[i])
+
+
+def test_no_rows(fitted, toy_runs):
+    assert fitted.transform(toy_runs.iloc[:0]).shape == (0, len(fitted.columns_))
+
+
+def test_categorical_and_text_columns_are_the_same(fitted, matmul, toy_runs):
+    text = [c for c in toy_runs if pd.api.types.is_string_dtype(toy_runs[c])]
+    assert {"config.order", "config.split", "problem.dtype", "device"} <= set(text)
+    categorical = toy_runs.astype(dict.fromkeys(text, "category"))
+    pd.testing.assert_frame_equal(fitted.transform(categorical), fitted.transform(toy_runs))
+    other = FeatureSet(matmul).fit(categorical)
+    assert other.columns_ == fitted.columns_
+    pd.testing.assert_frame_equal(other.transform(toy_runs), fitted.transform(toy_runs))
+
+
+def test_an_unseen_category_sets_no_indicator(fitted, toy_runs):
+    strange = toy_runs.head(3).assign(**{"config.order": ["zzz", "mnk", "mnk"]})
+    indicators = fitted.transform(strange).filter(like="config.order=")
+    assert indicators.shape[1] > 1
+    assert indicators.sum(axis=1).tolist() == [0.0, 1.0, 1.0]
+
+
+def test_text_where_training_had_numbers(fitted, toy_runs):
+    with pytest.raises(PredictorError, match=r"'config.micro_m' holds text, in training"):
+        fitted.transform(toy_runs.assign(**{"config.micro_m": "four"}))
+
+
+@pytest.mark.parametrize("column", ["config.micro_m", "config.order"])
+def test_a_missing_column_is_named(fitted, toy_runs, column):
+    with pytest.raises(PredictorError, match=f"the runs lack column '{column}'"):
+        fitted.transform(toy_runs.drop(columns=column))
+
+
+def test_runs_that_lack_what_the_kernel_needs(matmul, toy_runs):
+    with pytest.raises(PredictorError, match="the runs lack 'K', which kernel 'matmul' has"):
+        FeatureSet(matmul).fit(toy_runs.drop(columns="problem.K"))
+
+
+def test_a_kernel_that_has_changed_since(fitted, toy_runs):
+    fitted.columns_ = [*fitted.columns_, "gone"]
+    with pytest.raises(PredictorError, match=r"feature 'gone' cannot be computed.*train it again"):
+        fitted.transform(toy_runs)
+
+
+def test_unfitted(matmul, toy_runs):
+    with pytest.raises(Exception, match="not fitted"):
+        FeatureSet(matmul).transform(toy_runs)
+
+
+def test_it_is_an_estimator(fitted, matmul, toy_runs):
+    copy = clone(fitted)
+    assert copy.get_params()["kernel"].name == matmul.name
+    assert not hasattr(copy, "columns_")
+    assert copy.fit(toy_runs).columns_ == fitted.columns_
+    pd.testing.assert_frame_equal(copy.fit_transform(toy_runs), fitted.transform(toy_runs))
+
+
+def test_an_unknown_kernel_has_its_raw_columns():
+    runs = raw(
+        **{
+            "problem.n": [8, 8, 16],
+            "config.x": [1, 2, 4],
+            "config.mode": ["a", "b", None],
+            "config.flag": [True, None, False],
+            "config.same": [3, 3, 3],
+        }
+    )
+    features = FeatureSet().fit(runs)
+    X = features.transform(runs)
+    assert list(X) == ["problem.n", "config.x", "config.flag", "config.mode=a", "config.mode=b"]
+    np.testing.assert_array_equal(
+        X.to_numpy(), [[8, 1, 1, 1, 0], [8, 2, np.nan, 0, 1], [16, 4, 0, 0, 0]]
+    )
+    np.testing.assert_array_equal(row_roofline_ms(None, runs), [1, 1, 1])
+
+
+def test_nothing_varies():
+    runs = raw(**{"config.x": [3, 3], "time_ms": [1.0, 2.0]})
+    assert FeatureSet().fit(runs).transform(runs).to_numpy().tolist() == [[3.0], [3.0]]
+
+
+def test_a_column_that_is_sometimes_missing_is_information():
+    runs = raw(**{"config.x": [3, None, 3], "config.y": [1, 2, 3]})
+    assert FeatureSet().fit(runs).columns_ == ["config.x", "config.y"]
+
+
+MIXED = {"split": ("auto", 1, 4, 0.5), "x": (1, 2)}
+
+
+def test_a_column_that_mixes_text_and_numbers():
+    space = SearchSpace(MIXED)
+    device = Device("d", "cpu")
+    rows = candidate_rows("theirs", Problem(n=1), space, device)
+    features = FeatureSet().fit(rows)
+    X = features.transform(rows)
+    indicators = [c for c in X if c.startswith("config.split=")]
+    assert sorted(indicators) == [f"config.split={v}" for v in ("0.5", "1", "4", "auto")]
+    np.testing.assert_array_equal(X[indicators].sum(axis=1), 1)
+    for configs in ([space[7]], [space[2], space[4]], list(space)):  # numbers alone, or both
+        by_row = rows_of("theirs", Problem(n=1), configs, device)
+        expected = X.iloc[[space.index(c) for c in configs]]
+        np.testing.assert_array_equal(features.transform(by_row), expected)
+
+
+def test_candidate_rows_equal_rows_of(matmul, toy_runs, toy_device, fitted):
+    problem = matmul.problem(M=100, N=200, K=300)
+    space = matmul.space(problem)
+    numbers = np.array([0, 5, 77, len(space) - 1])
+    fast = candidate_rows(matmul.name, problem, space, toy_device, numbers)
+    slow = rows_of(matmul.name, problem, [space[int(i)] for i in numbers], toy_device)
+    assert set(fast.columns) == set(slow.columns)
+    for column in slow:
+        assert fast[column].tolist() == slow[column].tolist(), column
+    pd.testing.assert_frame_equal(fitted.transform(fast), fitted.transform(slow))
+
+
+def test_candidate_rows_are_the_whole_space_unless_told():
+    space = SearchSpace({"x": (1, 2, 3), "flag": (False, True)}, ["x < 3 or flag"])
+    rows = candidate_rows(
+        "k", Problem(n=4, mode="a"), space, Device("d", "cpu", specs={"cores": 2})
+    )
+    assert [
+        Configuration(x=x, flag=f)
+        for x, f in zip(rows["config.x"], rows["config.flag"], strict=True)
+    ] == (list(space))
+    assert rows["problem.n"].tolist() == [4] * 5
+    assert rows["problem.mode"].tolist() == ["a"] * 5
+    assert rows["device.cores"].tolist() == [2] * 5
+    none = candidate_rows("k", Problem(n=4), space, Device("d", "cpu"), np.array([], dtype=int))
+    assert len(none) == 0
+
+
+def test_a_parameter_of_many_texts():
+    values = tuple(f"v{i:05}" for i in range(40_000))
+    rows = candidate_rows("k", Problem(n=1), SearchSpace({"x": values}), Device("d", "cpu"))
+    assert rows["config.x"].tolist() == list(values)
+
+
+def test_costs_and_rooflines_are_per_row(matmul, toy_runs, toy_device):
+    cost, roofline = row_cost(matmul, toy_runs), row_roofline_ms(matmul, toy_runs)
+    assert cost.flops.shape == cost.bytes_moved.shape == roofline.shape == (len(toy_runs),)
+    i = 40
+    problem = Problem({c[8:]: toy_runs[c][i] for c in toy_runs if c.startswith("problem.")})
+    expected = matmul.cost(problem, matmul.default(problem))
+    assert cost.flops[i] == expected.flops
+    assert roofline[i] == pytest.approx(float(toy_device.roofline_ms(expected)))
+
+
+def test_the_roofline_of_an_unknown_device_is_one(matmul, toy_runs):
+    bare = toy_runs.drop(columns=[c for c in toy_runs if c.startswith("device.")])
+    np.testing.assert_array_equal(row_roofline_ms(matmul, bare), np.ones(len(bare)))
+    half = toy_runs.assign(**{"device.fp32_gflops": np.nan})
+    expected = row_cost(matmul, toy_runs).bytes_moved / (toy_runs["device.memory_gbps"] * 1e6)
+    np.testing.assert_allclose(row_roofline_ms(matmul, half), expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pd.Series([1, 2]), [1.0, 2.0]),
+        (pd.Series([True, None], dtype=object), [1.0, np.nan]),
+        (pd.Series([True, False]), [1.0, 0.0]),
+        (pd.Series([1, None], dtype="Int64"), [1.0, np.nan]),
+        (pd.Series([1, 2.5, None], dtype=object), [1.0, 2.5, np.nan]),
+        (pd.Categorical([4, None, 8]), [4.0, np.nan, 8.0]),
+    ],
+)
+def test_numbers_become_floats(column, expected):
+    values = as_array(pd.Series(column))
+    assert values.dtype == np.float64
+    np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pd.Series(["a", None, "bc"]), ["a", "", "bc"]),
+        (pd.Series(["a", None, "bc"], dtype=object), ["a", "", "bc"]),
+        (pd.Categorical(["b", None, "a"]), ["b", "", "a"]),
+        (pd.Series(["a", 1, 2.0, True, None], dtype=object), ["a", "1", "2", "True", ""]),
+    ],
+)
+def test_text_has_empty_strings_in_gaps(column, expected):
+    values = as_array(pd.Series(column))
+    assert values.dtype.kind == "U"
+    assert values.tolist() == expected

@@ -1,0 +1,379 @@
+"""The predictor: learns the toy law, says how sure it is, and comes back from disk the same."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from foretune.datasets import from_measurements
+from foretune.device import Device
+from foretune.errors import OutputError, PredictorError, RunTableError
+from foretune.features import candidate_rows, rows_of
+from foretune.models import Predictor, train_predictor
+from foretune.models.targets import present_targets
+from foretune.problem import Problem
+from foretune.space import Configuration, SearchSpace
+
+MODELS = ["xgboost", "random_forest"]
+
+
+@pytest.fixture(scope="module")
+def runs(toy_measurements, toy_device):
+    return from_measurements(toy_measurements, toy_device)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def predictor(request, runs):
+    return Predictor(request.param).fit(runs)
+
+
+@pytest.fixture(scope="module")
+def boosted(runs):
+    return Predictor().fit(runs)
+
+
+@pytest.fixture(scope="module")
+def unseen(matmul, toy_device):
+    """A problem training has not seen, and configurations it has not seen either."""
+    problem = matmul.problem(M=384, N=384, K=256)
+    return problem, matmul.space(problem).sample(200, np.random.default_rng(99))
+
+
+def test_what_it_says_about_a_row(predictor, runs):
+    predicted = predictor.predict(runs)
+    assert list(predicted) == [
+        "time_ms", "time_ms_low", "time_ms_high", "power_w", "power_w_low", "power_w_high",
+        "energy_mj", "p_valid",
+    ]  # fmt: skip
+    assert len(predicted) == len(runs)
+    assert (predicted.dtypes == np.float64).all()
+    assert np.isfinite(predicted).all(axis=None)
+    for target in ("time_ms", "power_w"):
+        assert (predicted[f"{target}_low"] < predicted[target]).all()
+        assert (predicted[target] < predicted[f"{target}_high"]).all()
+    np.testing.assert_allclose(predicted["energy_mj"], predicted["power_w"] * predicted["time_ms"])
+    assert predicted["p_valid"].between(0, 1).all()
+
+
+def test_what_it_remembers_of_its_training(predictor, runs):
+    assert predictor.kernel_name_ == "matmul"
+    assert predictor.training_ == {
+        "rows": len(runs), "problems": 6, "devices": ["Toy CPU"],
+        "calibration": "problems held out",
+    }  # fmt: skip
+    held_out = predictor.held_out_["time_ms"]
+    assert list(held_out) == ["problem", "truth", "prediction", "low", "high"]
+    assert len(held_out) == (runs["status"] == "ok").sum()
+    assert set(held_out["problem"]) == {
+        str(Problem(p))
+        for p in runs.filter(like="problem.").rename(columns=lambda c: c[8:]).to_dict("records")
+    }
+
+
+def test_it_has_learned_the_toy_law(predictor, unseen, matmul, toy_device, toy_law):
+    problem, configs = unseen
+    predicted = predictor.predict(rows_of("matmul", problem, configs, toy_device))
+    ok = np.array([not toy_law.fails(c) for c in configs])
+    truth = np.array([toy_law.time_ms(matmul, problem, c, toy_device) for c in configs])
+    error = np.abs(predicted["time_ms"] / truth - 1)[ok]
+    assert error.median() < 0.15
+    power = np.array([toy_law.power_w(c) for c in configs])
+    assert np.abs(predicted["power_w"] / power - 1)[ok].median() < 0.05
+    chosen = truth[ok][predicted["time_ms"][ok].to_numpy().argmin()]
+    assert chosen < 1.25 * truth[ok].min()
+
+
+def test_most_unseen_truths_lie_in_the_interval(predictor, unseen, matmul, toy_device, toy_law):
+    problem, configs = unseen
+    configs = [c for c in configs if not toy_law.fails(c)]
+    predicted = predictor.predict(rows_of("matmul", problem, configs, toy_device))
+    truth = np.array([toy_law.time_ms(matmul, problem, c, toy_device) for c in configs])
+    inside = (predicted["time_ms_low"] <= truth) & (truth <= predicted["time_ms_high"])
+    assert inside.mean() > 0.8
+    width = (predicted["time_ms_high"] / predicted["time_ms_low"]).median()
+    assert width < 4.0  # and yet the interval says something
+
+
+def test_it_learns_which_configurations_fail(predictor, unseen, toy_device, toy_law):
+    problem, configs = unseen
+    rows = rows_of("matmul", problem, configs, toy_device)
+    p_valid = predictor.predict_valid(rows)
+    bad = np.array([toy_law.fails(c) for c in configs])
+    assert 10 < bad.sum() < 190
+    assert p_valid[~bad].mean() > 0.85
+    assert p_valid[bad].mean() < 0.15
+    np.testing.assert_array_equal(p_valid, predictor.predict(rows)["p_valid"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_beats_the_calibrated_roofline_on_problems_held_out(runs, model):
+    training = train_predictor(runs, model)
+    for target, splits in training.scores.items():
+        grouped = splits["grouped"]
+        ours, roofline = grouped[model], grouped["calibrated roofline"]
+        assert ours["median_ape"] < 0.5 * roofline["median_ape"], target
+        assert ours["r2_log"] > roofline["r2_log"], target
+    metrics = training.metrics()["time_ms"]["grouped"]
+    assert metrics == training.scores["time_ms"]["grouped"][model]
+    assert metrics["top1_regret"] < 0.2
+    assert 0.8 <= metrics["coverage90"] <= 1.0
+
+
+def test_the_same_seed_gives_the_same_predictor(predictor, runs):
+    again = Predictor(predictor.model).fit(runs)
+    pd.testing.assert_frame_equal(again.predict(runs), predictor.predict(runs))
+    other = Predictor(predictor.model, seed=1).fit(runs)
+    assert (other.predict(runs)["time_ms"] != predictor.predict(runs)["time_ms"]).any()
+
+
+def test_it_is_an_estimator(predictor, runs):
+    copy = clone(predictor)
+    assert copy.get_params() == predictor.get_params()
+    assert not hasattr(copy, "targets_")
+    with pytest.raises(Exception, match="not fitted"):
+        copy.predict(runs)
+
+
+def test_it_comes_back_from_disk_the_same(predictor, runs, tmp_path, matmul, toy_device):
+    predictor.save(tmp_path / "deep" / "model")
+    loaded = Predictor.load(tmp_path / "deep" / "model")
+    pd.testing.assert_frame_equal(loaded.predict(runs), predictor.predict(runs))
+    assert loaded.get_params()["model"] == predictor.model
+    assert loaded.training_ == predictor.training_
+    assert loaded.kernel_name_ == predictor.kernel_name_
+    assert loaded.log_spread() == predictor.log_spread()
+    loaded.save(tmp_path / "again")
+    pd.testing.assert_frame_equal(
+        Predictor.load(tmp_path / "again").predict(runs), predictor.predict(runs)
+    )
+
+
+def test_what_is_saved_runs_no_code(predictor, tmp_path):
+    predictor.save(tmp_path)
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert {p.suffix for p in files} <= {".json", ".ubj", ".skops"}
+    assert len(files) == 5  # the card, two targets, and validity's two
+    assert not any(p.read_bytes().startswith(b"\x80") for p in files)  # what pickles start with
+
+
+def test_predicting_a_space_is_predicting_its_rows(predictor, matmul, toy_device):
+    problem = matmul.problem(M=96, N=96, K=96)
+    space = SearchSpace.of(matmul.space(problem).sample(300, np.random.default_rng(0)))
+    rows = candidate_rows("matmul", problem, space, toy_device)
+    every = predictor.predict_space(problem, space, toy_device)
+    pd.testing.assert_frame_equal(every, predictor.predict(rows))
+    some = predictor.predict_space(problem, space, toy_device, np.array([7, 3]))
+    pd.testing.assert_frame_equal(some, every.iloc[[7, 3]].reset_index(drop=True))
+    by_row = rows_of("matmul", problem, list(space), toy_device)
+    pd.testing.assert_frame_equal(predictor.predict(by_row), every)
+
+
+def test_large_spaces_are_predicted_in_parts(boosted, matmul, toy_device, monkeypatch):
+    problem = matmul.problem(M=96, N=96, K=96)
+    space = SearchSpace.of(matmul.space(problem).sample(50, np.random.default_rng(0)))
+    whole = boosted.predict_space(problem, space, toy_device)
+    monkeypatch.setattr("foretune.models.predictor.CHUNK_ROWS", 7)
+    pd.testing.assert_frame_equal(boosted.predict_space(problem, space, toy_device), whole)
+    rows = candidate_rows("matmul", problem, space, toy_device)
+    pd.testing.assert_frame_equal(boosted.predict(rows), whole)
+
+
+def test_one_row_and_none(predictor, runs):
+    everything = predictor.predict(runs)
+    one = predictor.predict(runs.iloc[[5]])
+    pd.testing.assert_frame_equal(one, everything.iloc[[5]].reset_index(drop=True))
+    none = predictor.predict(runs.iloc[:0])
+    assert none.shape == (0, everything.shape[1])
+
+
+def test_the_newest_row_of_a_configuration_is_learned(runs):
+    stale = runs[runs["status"] == "ok"].head(40)
+    stale = stale.assign(time_ms=stale["time_ms"] * 50, recorded_at="2000-01-01T00:00:00+00:00")
+    doubled = pd.concat([runs, stale], ignore_index=True)
+    one, other = Predictor(targets=("time_ms",)).fit(runs), Predictor(targets=("time_ms",))
+    pd.testing.assert_frame_equal(other.fit(doubled).predict(runs), one.predict(runs))
+
+
+def test_without_power_there_is_no_energy(runs):
+    bare = runs.drop(columns=["power_w", "energy_mj"])
+    predicted = Predictor().fit(bare).predict(bare)
+    assert list(predicted) == ["time_ms", "time_ms_low", "time_ms_high", "p_valid"]
+    with pytest.raises(PredictorError, match="no column 'power_w'"):
+        Predictor(targets=("power_w",)).fit(bare)
+
+
+def test_targets_with_too_few_rows_are_not_present(runs):
+    few = runs.assign(power_w=runs["power_w"].where(runs.index < 4))
+    assert present_targets(few) == ["time_ms"]
+
+
+def test_several_kernels(runs):
+    both = pd.concat([runs, runs.assign(kernel="softmax")])
+    with pytest.raises(PredictorError, match=r"2 kernels \(matmul, softmax\)"):
+        Predictor().fit(both)
+
+
+def test_too_few_rows(runs):
+    good = runs[runs["status"] == "ok"]
+    with pytest.raises(PredictorError, match="only 4 successful runs with time_ms: at least 5"):
+        Predictor().fit(good.head(4))
+    assert len(Predictor().fit(good.head(5)).predict(good)) == len(good)
+    with pytest.raises(PredictorError, match="0 kernels"):
+        Predictor().fit(runs.head(0))
+
+
+def test_nothing_succeeded(runs):
+    failed = runs.assign(status="timeout", time_ms=math.nan, power_w=math.nan, energy_mj=math.nan)
+    with pytest.raises(PredictorError, match="only 0 successful runs"):
+        Predictor().fit(failed)
+
+
+def test_impossible_rows(runs):
+    with pytest.raises(RunTableError, match="time_ms is -1"):
+        Predictor().fit(runs.assign(time_ms=-1.0))
+
+
+def theirs(n=40, **columns):
+    """Runs of a kernel that is not registered, on a device without specs."""
+    rng = np.random.default_rng(0)
+    fixed = {
+        "kernel": "theirs", "device": "d", "status": "ok",
+        "config.x": rng.permutation(n) % 8 + 1, "config.y": range(n),
+        "config.mode": rng.choice(["a", "b"], n),
+    }  # fmt: skip
+    runs = pd.DataFrame({**fixed, **columns}, index=range(n))
+    return runs if "time_ms" in runs else runs.assign(time_ms=0.1 * runs["config.x"] ** 2)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_kernel_nobody_has_registered(model, tmp_path):
+    runs = theirs()
+    predictor = Predictor(model).fit(runs)
+    assert predictor.training_["calibration"] == "rows held out: one problem only"
+    assert predictor.training_["problems"] == 1
+    predictor.save(tmp_path)
+    predicted = Predictor.load(tmp_path).predict(runs)
+    assert np.median(np.abs(predicted["time_ms"] / runs["time_ms"] - 1)) < 0.15
+    assert (predicted["p_valid"] == 1.0).all()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_constant_target(model):
+    runs = theirs(time_ms=0.25)
+    predicted = Predictor(model).fit(runs).predict(runs)
+    np.testing.assert_allclose(predicted["time_ms"], 0.25, rtol=1e-5)
+    scores = train_predictor(runs, model).scores["time_ms"]["random"]
+    assert math.isnan(scores[model]["r2"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_gaps_that_training_had_not(model):
+    runs = theirs(**{"problem.N": np.resize([1, 2, 4, 8], 40)})
+    predictor = Predictor(model).fit(runs)
+    holes = runs.assign(**{"config.x": np.nan}).head(3)
+    assert np.isfinite(predictor.predict(holes)).all(axis=None)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_problems_that_lack_a_parameter(model):
+    runs = theirs(**{"problem.N": np.resize([1, np.nan, 4, 8], 40), "problem.kind": "x"})
+    predictor = Predictor(model).fit(runs)
+    assert set(predictor.held_out_["time_ms"]["problem"]) == {
+        "N=1,kind=x", "kind=x", "N=4,kind=x", "N=8,kind=x",
+    }  # fmt: skip
+    assert np.isfinite(predictor.predict(runs)).all(axis=None)
+
+
+def test_a_few_failures_give_their_rate():
+    runs = theirs()
+    runs.loc[:2, ["status", "time_ms"]] = ["timeout", math.nan]
+    p_valid = Predictor().fit(runs).predict_valid(runs)
+    np.testing.assert_allclose(p_valid, 38 / 42)
+
+
+def test_a_place_that_cannot_be_written(boosted, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write the predictor"):
+        boosted.save(tmp_path / "file")
+    with pytest.raises(OutputError, match="cannot write the predictor"):
+        boosted.save(tmp_path / "file" / "model")
+
+
+def test_saving_before_fitting(tmp_path):
+    with pytest.raises(Exception, match="not fitted"):
+        Predictor().save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def edited(folder, **values):
+    card = json.loads((folder / "predictor.json").read_text())
+    card.update(values)
+    (folder / "predictor.json").write_text(json.dumps(card))
+
+
+DAMAGE = {
+    "no card": (lambda f: (f / "predictor.json").unlink(), "holds no predictor .*foretune train"),
+    "half a card": (
+        lambda f: (f / "predictor.json").write_text('{"format": 1,'),
+        "holds no predictor",
+    ),
+    "another card": (lambda f: (f / "predictor.json").write_text("[]"), "holds no predictor"),
+    "an empty card": (lambda f: (f / "predictor.json").write_text("{}"), "another version"),
+    "other format": (lambda f: edited(f, format=2), "another version of Foretune: train it again"),
+    "other features": (lambda f: edited(f, features_version=99), "another version of Foretune"),
+    "unknown model": (lambda f: edited(f, model="crystal_ball"), "model 'crystal_ball', which is"),
+    "no targets": (lambda f: edited(f, targets=None), "is damaged"),
+    "no width": (lambda f: edited(f, targets={"time_ms": {}}), "is damaged"),
+    "no columns": (lambda f: edited(f, columns=None), "is damaged"),
+    "no model": (lambda f: (f / "time_ms.ubj").unlink(), "is damaged"),
+    "half a model": (
+        lambda f: (f / "time_ms.ubj").write_bytes((f / "time_ms.ubj").read_bytes()[:500]),
+        "is damaged",
+    ),
+    "no validity": (lambda f: (f / "valid.json").unlink(), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder(boosted, tmp_path, damage):
+    hurt, message = DAMAGE[damage]
+    boosted.save(tmp_path)
+    hurt(tmp_path)
+    with pytest.raises(PredictorError, match=message):
+        Predictor.load(tmp_path)
+
+
+def test_a_forest_that_is_no_forest(runs, tmp_path):
+    Predictor("random_forest", ("time_ms",)).fit(runs).save(tmp_path)
+    (tmp_path / "time_ms.skops").write_bytes(b"PK\x03\x04 nonsense")
+    with pytest.raises(PredictorError, match="is damaged"):
+        Predictor.load(tmp_path)
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(PredictorError, match="holds no predictor"):
+        Predictor.load(tmp_path / "none")
+
+
+def test_a_predictor_ranks_configurations_of_a_device_it_has_not_seen(boosted, matmul, unseen):
+    problem, configs = unseen
+    twice = Device("Twice", "cpu", "", {"cores": 4.0, "fp32_gflops": 400.0, "memory_gbps": 40.0,
+                                        "power_limit_w": 90.0})  # fmt: skip
+    once = Device("Once", "cpu", "", {**twice.specs, "fp32_gflops": 200.0, "memory_gbps": 20.0})
+    slow, fast = (
+        boosted.predict(rows_of("matmul", problem, configs, d))["time_ms"] for d in (once, twice)
+    )
+    assert (slow / fast).median() == pytest.approx(2.0, rel=0.3)
+
+
+def test_configurations_may_come_in_any_order_of_names(boosted, unseen, toy_device):
+    problem, configs = unseen
+    turned = [Configuration({name: c[name] for name in reversed(list(c))}) for c in configs[:5]]
+    one, other = (
+        boosted.predict(rows_of("matmul", problem, some, toy_device))
+        for some in (configs[:5], turned)
+    )
+    pd.testing.assert_frame_equal(one, other)

@@ -1,0 +1,242 @@
+"""The command line as its users meet it: JSON, tables, one line for everything that is wrong."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from toy_kernel import DEVICE, Toy
+
+import foretune.collect
+from foretune import registry
+from foretune.cli import main
+from foretune.collect import IsolatedRunner, Timing
+from foretune.datasets import read_runs, write_runs
+from foretune.tune.campaign import PRESETS, Preset
+
+PROBLEM = "n=30"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty directory, the toy kernel registered, a device that needs no probe."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    registry.registered.cache_clear()
+    toy = str(Path(__file__).parent / "toy")
+    path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
+    quick = Timing(box_s=0.01, warmup_s=0.001)
+
+    class Quick(IsolatedRunner):
+        def __init__(self, device, timing=None, limit_s=10.0, power=True):
+            super().__init__(device, quick, min(limit_s, 1.0), power)
+
+    monkeypatch.setattr(foretune.collect, "IsolatedRunner", Quick)
+    yield tmp_path
+    registry.registered.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory):
+    """Runs of the toy kernel, and a predictor trained on them."""
+    from toy_kernel import FakeRunner
+
+    from foretune.collect import plan_configurations
+    from foretune.datasets import from_measurements
+
+    folder, runner = tmp_path_factory.mktemp("collected"), FakeRunner()
+    plan = plan_configurations(Toy(), Toy().training_problems(4), 20)
+    rows = [m for p, configs in plan.items() for m in runner.run(Toy(), p, configs)]
+    write_runs(folder / "runs.parquet", from_measurements(rows, DEVICE))
+    return folder
+
+
+@pytest.fixture
+def runs(collected, place):
+    shutil.copy(collected / "runs.parquet", place / "runs.parquet")
+    return place / "runs.parquet"
+
+
+@pytest.fixture
+def predictor(runs, capsys):
+    assert main(["train", str(runs), "--out", "predictor"]) == 0
+    capsys.readouterr()
+    return "predictor"
+
+
+def run_json(capsys, *arguments):
+    """Run a command with --json; return the one object on stdout."""
+    assert main([*arguments, "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def fails(capsys, code, *arguments):
+    """Run a command that must fail; return its one line."""
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    (line,) = (s for s in captured.err.splitlines() if s.startswith("foretune: "))
+    assert captured.err.endswith(line + "\n")
+    return line.removeprefix("foretune: ")
+
+
+def test_collect_and_go_on(capsys):
+    arguments = [
+        "collect",
+        "toy",
+        "--problems",
+        "n=20;n=40",
+        "--configs",
+        "4",
+        "--out",
+        "r.parquet",
+    ]
+    first = run_json(capsys, *arguments)
+    assert (first["rows"], first["ok"] + first["failed"], first["reused"]) == (8, 8, 0)
+    again = run_json(capsys, *arguments)
+    assert (again["rows"], again["reused"]) == (0, 8)
+    assert set(read_runs("r.parquet")["problem.n"]) == {20, 40}
+
+
+def test_train_evaluate_predict(capsys, runs):
+    trained = run_json(capsys, "train", str(runs), "--out", "p", "--model", "random_forest")
+    assert {"random", "grouped"} <= trained["time_ms"].keys()
+    metrics = {"r2", "r2_log", "mape", "median_ape", "p95_ape", "spearman", "top1_regret"}
+    assert metrics | {"coverage90"} <= trained["time_ms"]["grouped"].keys()
+    scores = run_json(capsys, "evaluate", "p", str(runs))
+    assert 0 <= scores["time_ms"]["mape"] < 0.5
+    ranked = run_json(capsys, "predict", "p", "--kernel", "toy", "--problem", PROBLEM, "--top", "3")
+    assert len(ranked["configs"]) == 3
+    best = ranked["configs"][0]
+    assert best["low"] <= best["time_ms"] <= best["high"]
+    assert best["power_w"] is None
+    assert best["config"]["behaviour"] == "ok"
+
+
+def test_tune(capsys, predictor):
+    tuned = run_json(
+        capsys, "tune", "toy", "--problem", PROBLEM, "--budget", "3", "--predictor", predictor,
+        "--runs", "tuned.parquet",
+    )  # fmt: skip
+    assert tuned["best"]["measurements"] == 3
+    assert tuned["verified"] is True
+    assert tuned["best"]["config"]["work"] == 1
+    assert len(tuned["trace"]) == 3
+    assert len(read_runs("tuned.parquet")) == 3
+
+
+def test_tune_for_people(capsys, predictor):
+    assert main(["tune", "toy", "--problem", PROBLEM, "--predictor", predictor]) == 0
+    out = capsys.readouterr().out
+    assert "toy on Toy CPU" in out
+    assert "winner: work=1" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_campaign_and_report(capsys, monkeypatch):
+    monkeypatch.setitem(PRESETS, "quick", Preset(4, 6, 2, 1, 3, 0.01, 0.05))
+    done = run_json(capsys, "campaign", "toy", "--problem", PROBLEM, "--preset", "quick")
+    assert done["best"][0]["problem"]["n"] == 30
+    assert Path(done["report"]).exists()
+    assert "time_ms" in done["predictor"]
+    again = run_json(capsys, "report", done["folder"])
+    assert again["report"] == done["report"]
+
+
+def test_devices_and_doctor(capsys, monkeypatch):
+    known = run_json(capsys, "devices", "--known")
+    assert any(d["name"] == "NVIDIA H200" for d in known["devices"])
+    here = run_json(capsys, "devices")
+    assert here["devices"][0]["specs"]["cores"] >= 1
+    checks = run_json(capsys, "doctor")["checks"]
+    assert {"python", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
+
+
+def test_help_without_arguments(capsys):
+    assert main([]) == 0
+    assert "campaign" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["campain"], "Did you mean 'campaign'?"),
+        (["collect", "toy"], "Missing option '--out'"),
+        (["collect", "tpy", "--out", "x"], "did you mean 'toy'?"),
+        (["collect", "toy", "--out", "x", "--configs", "0"], "give at least 1"),
+        (["collect", "toy", "--out", "x", "--problems", "0"], "give at least 1"),
+        (["collect", "toy", "--out", "x", "--problems", "n"], "write NAME=VALUE"),
+        (["collect", "toy", "--out", "x", "--device", "cuda:9"], ""),
+        (["tune", "toy", "--problem", "m=3"], "known: dtype, n"),
+        (["tune", "toy", "--problem", "dtype=fp32"], "toy needs n"),
+        (["tune", "toy", "--problem", "n=0"], "between 1 and"),
+        (["tune", "toy", "--problem", "n=-4"], "between 1 and"),
+        (["tune", "toy", "--problem", "n=2.5"], "whole number"),
+        (["tune", "toy", "--problem", "n=many"], "not a number"),
+        (["tune", "toy", "--problem", "n=9,n=8"], "given twice"),
+        (["tune", "toy", "--problem", "n=9,dtype=fp4"], "choose one of fp32, fp64"),
+        (["tune", "toy", "--problem", f"n={2**40}"], "take a smaller problem"),
+        (["tune", "toy", "--problem", PROBLEM, "--budget", "-1"], "give at least 1"),
+        (["tune", "toy", "--problem", PROBLEM, "--searcher", "magic"], "unknown searcher"),
+        (["tune", "toy", "--problem", PROBLEM, "--objective", "joy"], "known: edp, energy, time"),
+        (["campaign", "toy", "--preset", "hughe"], "known: full, quick"),
+        (["campaign", "toy", "--model", "oracle"], "unknown model"),
+        (["train", "runs.parquet", "--out", "p", "--target", "beauty"], "unknown target"),
+        (["report", "nowhere"], "no campaign's folder"),
+    ],
+)
+def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, says):
+    if "cuda:9" in arguments:
+        monkeypatch.undo()
+        arguments, says = [a.replace("toy", "matmul") for a in arguments], "unknown device 'cuda:9'"
+    assert says in fails(capsys, 2, *arguments)
+
+
+def test_failures_are_one_line_and_exit_code_1(capsys, place, runs, predictor):
+    (place / "half.parquet").write_bytes(runs.read_bytes()[:500])
+    (place / "file").write_text("")
+    table = read_runs(runs)
+    write_runs("other.parquet", table.assign(kernel="other"))
+    table.drop(columns="time_ms").to_parquet("untimed.parquet")
+    table.assign(time_ms=-1.0).to_parquet("negative.parquet")
+    table.assign(time_ms="fast").to_parquet("text.parquet")
+    for arguments, says in [
+        (["train", "none.parquet", "--out", "p"], "does not exist"),
+        (["train", "half.parquet", "--out", "p"], "not a readable Parquet file"),
+        (["train", "untimed.parquet", "--out", "p"], "column 'time_ms' is missing"),
+        (["train", "negative.parquet", "--out", "p"], "row 0"),
+        (["train", "text.parquet", "--out", "p"], "must hold numbers"),
+        (["train", "runs.parquet", "other.parquet", "--out", "p"], "choose with --kernel"),
+        (["train", "runs.parquet", "--out", "p", "--target", "power_w"], "power_w"),
+        (["train", "runs.parquet", "--out", "file/p"], "cannot write"),
+        (["evaluate", predictor, "other.parquet"], "the runs are of 'other'"),
+        (["evaluate", "nowhere", "runs.parquet"], "holds no predictor"),
+        (["predict", predictor, "--kernel", "matmul", "--problem", "M=8,N=8,K=8"], "knows 'toy'"),
+        (["collect", "toy", "--out", "file/x.parquet"], "cannot write"),
+        (["tune", "toy", "--problem", PROBLEM, "--objective", "energy"], "power meter"),
+        (["campaign", "toy", "--out", "file"], "cannot write"),
+        (["campaign", "toy", "--tracking-uri", "http://127.0.0.1:9"], "start it, or set"),
+    ]:
+        assert says in fails(capsys, 1, *arguments)
+
+
+def test_debug_shows_where(capsys):
+    assert main(["--debug", "report", "nowhere"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["report", "nowhere", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interruption_is_one_line(capsys, monkeypatch):
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(foretune.collect, "collect_runs", interrupted)
+    assert main(["collect", "toy", "--out", "r.parquet"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
