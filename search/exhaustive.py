@@ -1,5 +1,7 @@
 """Exhaustive search: every configuration in order."""
 
+from collections.abc import Iterable
+
 from foretune.search.searcher import Searcher
 
 
@@ -7,7 +9,8 @@ class ExhaustiveSearcher(Searcher):
     """Proposes every configuration, best predicted first where there is a prior."""
 
     def _propose(self, n: int) -> list[int]:
-        guided = self.prior is not None
-        order = self.prior.log_mean.argsort(kind="stable") if guided else range(len(self.space))
+        order: Iterable[int] = range(len(self.space))
+        if self.prior is not None:
+            order = self.prior.log_mean.argsort(kind="stable")
         free = (int(i) for i in order if int(i) not in self.proposed)
         return [i for i, _ in zip(free, range(n), strict=False)]
