@@ -55,19 +55,23 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("tuning-runs"), help="folder of recordings"
     )
+    parser.add_argument("--plot", type=Path, help="write the curves to this SVG")
     options = parser.parse_args()
     device = local_device()
     print(heading("Tuning unseen problems", device))
-    worth, found = [], []
+    worth, found, shares = [], [], {}
     for name in options.kernels:
         kernel = get_kernel(name)
         recorded, predictor, space_size = record(kernel, device, options)
         worth.append([name, f"{space_size:,}", *worth_of(kernel, recorded)])
-        found += [[name, *row] for row in search_all(kernel, device, recorded, predictor)]
+        shares[name] = search_all(kernel, device, recorded, predictor)
+        found += [[name, searcher, *summary(table)] for searcher, table in shares[name].items()]
     columns = ["kernel", "space", "best vs median", "best vs default", "library / best"]
     print(markdown(columns, worth))
     columns = ["kernel", "searcher", "after 1", "after 5", "after 10", "to 95 %", "problems ≥ 95 %"]
     print(markdown(columns, found))
+    if options.plot:
+        plot(shares, options.plot)
 
 
 def record(
@@ -123,10 +127,11 @@ def search_all(
     device: Device,
     recorded: dict[Problem, list[Measurement]],
     predictor: Predictor,
-) -> list[list[str]]:
-    rows = []
+) -> dict[str, np.ndarray]:
+    """Return by contender the best share of the optimum so far: (problems, measurements)."""
+    tables = {}
     for name, (searcher, uses_prior, repeats) in CONTENDERS.items():
-        curves = []  # problem -> best share of the optimum after each measurement, mean of repeats
+        curves = []
         for problem, measurements in recorded.items():
             by_config = {m.config: m for m in measurements}
             space = SearchSpace.of(by_config)
@@ -135,18 +140,46 @@ def search_all(
                 prior = make_prior(predictor, kernel, problem, space, device, Objective.TIME)
             runs = [curve(searcher, space, by_config, prior, seed) for seed in range(repeats)]
             curves.append(np.mean(runs, axis=0))
-        table = np.array(curves)
-        reached = [np.argmax(c >= 0.95) + 1 if c[-1] >= 0.95 else np.inf for c in table]
-        to95 = np.median(reached)
-        rows.append(
-            [
-                name,
-                *(f"{np.median(table[:, n - 1]):.3f}" for n in (1, 5, 10)),
-                f"{to95:.0f}" if np.isfinite(to95) else f">{BUDGET}",
-                f"{int(np.isfinite(reached).sum())} of {len(table)}",
-            ]
-        )
-    return rows
+        tables[name] = np.array(curves)
+    return tables
+
+
+def summary(table: np.ndarray) -> list[str]:
+    reached = [np.argmax(c >= 0.95) + 1 if c[-1] >= 0.95 else np.inf for c in table]
+    to95 = np.median(reached)
+    return [
+        *(f"{np.median(table[:, n - 1]):.3f}" for n in (1, 5, 10)),
+        f"{to95:.0f}" if np.isfinite(to95) else f">{BUDGET}",
+        f"{int(np.isfinite(reached).sum())} of {len(table)}",
+    ]
+
+
+def plot(shares: dict[str, dict[str, np.ndarray]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    styles = {
+        "random": ("#8a8f98", ":", "random search"),
+        "Optuna TPE": ("#8a8f98", "-", "Optuna TPE"),
+        "surrogate + predictor (Foretune)": ("#0b6fb8", "-", "Foretune"),
+    }
+    figure, axes = pyplot.subplots(1, len(shares), figsize=(2.6 * len(shares), 2.8), sharey=True)
+    for axis, (kernel, tables) in zip(np.atleast_1d(axes), shares.items(), strict=True):
+        for name, (colour, line, label) in styles.items():
+            steps = np.arange(1, BUDGET + 1)
+            low, middle, high = np.quantile(tables[name], (0.25, 0.5, 0.75), axis=0)
+            axis.plot(steps, middle, line, color=colour, linewidth=2, label=label)
+            if label == "Foretune":
+                axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.axhline(0.95, color="#c0c4cc", linewidth=0.8, zorder=0)
+        axis.set(title=kernel, xlabel="measurements", ylim=(0, 1.03), xticks=(1, 5, 10))
+        axis.spines[["top", "right"]].set_visible(False)
+    np.atleast_1d(axes)[0].set_ylabel("share of the best performance")
+    np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
 
 
 def curve(
