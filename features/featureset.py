@@ -32,6 +32,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         columns_: names of the float columns, in order.
         numbers_: numeric run-table columns used.
         categories_: text columns used -> the values seen in training.
+        roofline_known_: whether every training row had a roofline time.
     """
 
     def __init__(self, kernel: Kernel | None = None) -> None:
@@ -48,10 +49,35 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             else:
                 self.numbers_.append(column)
         self.columns_: list[str] | None = None
+        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.kernel, runs)).all())
         table = self._table(runs)
         varies = [name for name, values in table.items() if _varies(values)]
         self.columns_ = varies or list(table)[:1]
+        # What never varied need not be there later.
+        self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
+        used = {name.partition("=")[0] for name in self.columns_}
+        self.categories_ = {c: known for c, known in self.categories_.items() if c in used}
         return self
+
+    def unit_ms(self, runs: pd.DataFrame) -> np.ndarray:
+        """Return what the time of every row is measured against: its roofline time.
+
+        1 ms for all rows if training had rows whose roofline is not known.
+
+        Raises:
+            PredictorError: training knew the rooflines of all its rows, and here one is missing.
+        """
+        check_is_fitted(self, "roofline_known_")
+        if not self.roofline_known_:
+            return np.ones(len(runs))
+        unit = row_roofline_ms(self.kernel, runs)
+        if not np.isfinite(unit).all():
+            row = int(np.flatnonzero(~np.isfinite(unit))[0])
+            raise PredictorError(
+                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps),"
+                " which the predictor was trained with"
+            )
+        return unit
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return one float32 row per run, columns `columns_`.
@@ -98,7 +124,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             "log2_flops": np.log2(np.maximum(flops, 1.0)),
             "log2_bytes": np.log2(np.maximum(moved, 1.0)),
             "log2_intensity": np.log2(np.maximum(flops, 1.0) / np.maximum(moved, 1.0)),
-            "log2_roofline_ms": np.log2(row_roofline_ms(kernel, runs)),
+            "log2_roofline_ms": np.log2(self.unit_ms(runs)),
         }
         wide = {
             k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in derived.items()

@@ -30,12 +30,11 @@ def row_cost(kernel: Kernel, rows: pd.DataFrame) -> Cost:
 def row_roofline_ms(kernel: Kernel | None, rows: pd.DataFrame) -> np.ndarray:
     """Return the roofline time of every row in milliseconds, at its ``device.*`` rates.
 
-    It is 1 for all rows whose kernel or device rates are not known: a model of
-    log(time / roofline) then is one of log time.
+    NaN where the kernel's cost or the device's rates are not known.
     """
     if kernel is None:
-        return np.ones(len(rows))
+        return np.full(len(rows), np.nan)
     cost, specs = row_cost(kernel, rows), group_arrays(rows, "device")
     gflops = specs.get(f"{cost.dtype}_gflops", specs.get("fp32_gflops", np.nan))
     time_ms = np.asarray(roofline_ms(cost, gflops, specs.get("memory_gbps", np.nan)))
-    return np.where(np.isfinite(time_ms) & (time_ms > 0), time_ms, 1.0)
+    return np.where(np.isfinite(time_ms) & (time_ms > 0), time_ms, np.nan)

@@ -33,7 +33,7 @@ def cross_validate(
     trial.features_ = FeatureSet(kernel_of(only_kernel(runs))).fit(runs)
     rows = usable_rows(target, runs)
     X, y = trial.learning_rows(target, rows)
-    unit = log_unit(target, trial.features_.kernel, rows)
+    unit = log_unit(target, trial.features_, rows)
     contenders: dict[str, Learn] = {predictor.model: trial.learn, **BASELINES}
     scores: Scores = {}
     for split in SPLITS:

@@ -141,7 +141,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return features and learned values of ``rows``."""
         X = self.features_.transform(rows).to_numpy()
         return X, np.log(rows[target].to_numpy(dtype=float)) - log_unit(
-            target, self.features_.kernel, rows
+            target, self.features_, rows
         )
 
     def make_regressor(self) -> Regressor:
@@ -165,7 +165,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def _held_out_table(
         self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, widths: np.ndarray
     ) -> pd.DataFrame:
-        prediction = np.exp(log_value + log_unit(target, self.features_.kernel, rows))
+        prediction = np.exp(log_value + log_unit(target, self.features_, rows))
         return pd.DataFrame(
             {
                 "problem": list(map(str, problems_of(rows))),
@@ -180,7 +180,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         X = self.features_.transform(rows).to_numpy()
         result: dict[str, np.ndarray] = {}
         for target, fitted in self.targets_.items():
-            log_value = fitted.regressor.predict(X) + log_unit(target, self.features_.kernel, rows)
+            log_value = fitted.regressor.predict(X) + log_unit(target, self.features_, rows)
             value, factor = np.exp(log_value), np.exp(fitted.half_width)
             result |= {
                 target: value,
@@ -209,6 +209,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "columns": self.features_.columns_,
             "numbers": self.features_.numbers_,
             "categories": self.features_.categories_,
+            "roofline_known": self.features_.roofline_known_,
             "targets": {t: {"half_width": f.half_width} for t, f in self.targets_.items()},
             "training": self.training_,
         }
@@ -263,6 +264,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.features_.columns_ = list(card["columns"])
         self.features_.numbers_ = list(card["numbers"])
         self.features_.categories_ = dict(card["categories"])
+        self.features_.roofline_known_ = bool(card["roofline_known"])
         self.targets_ = {
             target: _Fitted(kind.load(folder / f"{target}{kind.suffix}"), entry["half_width"])
             for target, entry in card["targets"].items()

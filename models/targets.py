@@ -11,17 +11,16 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.features import row_roofline_ms
-from foretune.kernel import Kernel
+from foretune.features import FeatureSet
 
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 
-def log_unit(target: Target, kernel: Kernel | None, runs: pd.DataFrame) -> np.ndarray:
+def log_unit(target: Target, features: FeatureSet, runs: pd.DataFrame) -> np.ndarray:
     """Return the logarithm of what each row's target is measured against."""
     if target == "time_ms":
-        return np.log(row_roofline_ms(kernel, runs))
+        return np.log(features.unit_ms(runs))
     return np.zeros(len(runs))
 
 

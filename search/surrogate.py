@@ -11,6 +11,7 @@ Schonlau and Welch, Journal of Global Optimization 13, 1998) times its probabili
 import warnings
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from foretune.objective import Objective
@@ -26,6 +27,8 @@ NOISE = 0.02
 """Standard deviation of the log of a measured time."""
 LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.4)
 """Length scales tried, in units of a parameter's range; the likeliest is taken."""
+NEARBY = 0.7
+"""Distance over which one success or failure says something about another configuration."""
 UNKNOWN_SPREAD = 0.7
 """Standard deviation of log objective over a space of which nothing is known: a factor of two."""
 
@@ -67,7 +70,7 @@ class SurrogateSearcher(Searcher):
         else:
             z = (min(finite.values()) - mean) / spread
             gain = spread * (z * norm.cdf(z) + norm.pdf(z))
-        return gain if self.prior is None else gain * self.prior.p_valid[numbers]
+        return gain * self._p_valid(numbers)
 
     def _posterior(
         self, numbers: np.ndarray, imagined: dict[int, float]
@@ -94,6 +97,17 @@ class SurrogateSearcher(Searcher):
 
     def _finite(self) -> dict[int, float]:
         return {i: float(np.log(v)) for i, v in self.told.items() if np.isfinite(v)}
+
+    def _p_valid(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the prior's probability to run, corrected by what ran and failed nearby."""
+        prior = np.ones(len(numbers)) if self.prior is None else self.prior.p_valid[numbers]
+        if all(np.isfinite(v) for v in self.told.values()):
+            return prior
+        known = self._coordinates.of(np.array(list(self.told)))
+        distance = cdist(self._coordinates.of(numbers), known, "sqeuclidean")
+        weight = np.exp(-distance / NEARBY**2)
+        ran = np.isfinite(list(self.told.values()))
+        return (prior + weight @ ran) / (1 + weight.sum(axis=1))
 
     def _free(self, chosen: list[int]) -> np.ndarray:
         return self._pool[~np.isin(self._pool, [*self.proposed, *chosen])]

@@ -141,7 +141,7 @@ def test_an_unknown_kernel_has_its_raw_columns():
     np.testing.assert_array_equal(
         X.to_numpy(), [[8, 1, 1, 1, 0], [8, 2, np.nan, 0, 1], [16, 4, 0, 0, 0]]
     )
-    np.testing.assert_array_equal(row_roofline_ms(None, runs), [1, 1, 1])
+    np.testing.assert_array_equal(features.unit_ms(runs), [1, 1, 1])
 
 
 def test_nothing_varies():
@@ -216,9 +216,12 @@ def test_costs_and_rooflines_are_per_row(matmul, toy_runs, toy_device):
     assert roofline[i] == pytest.approx(float(toy_device.roofline_ms(expected)))
 
 
-def test_the_roofline_of_an_unknown_device_is_one(matmul, toy_runs):
+def test_the_roofline_of_an_unknown_device_is_not_known(matmul, toy_runs):
     bare = toy_runs.drop(columns=[c for c in toy_runs if c.startswith("device.")])
-    np.testing.assert_array_equal(row_roofline_ms(matmul, bare), np.ones(len(bare)))
+    assert np.isnan(row_roofline_ms(matmul, bare)).all()
+    np.testing.assert_array_equal(FeatureSet(matmul).fit(bare).unit_ms(bare), np.ones(len(bare)))
+    with pytest.raises(PredictorError, match="row 0 lacks its device's peak rates"):
+        FeatureSet(matmul).fit(toy_runs).transform(bare)
     half = toy_runs.assign(**{"device.fp32_gflops": np.nan})
     expected = row_cost(matmul, toy_runs).bytes_moved / (toy_runs["device.memory_gbps"] * 1e6)
     np.testing.assert_allclose(row_roofline_ms(matmul, half), expected)

@@ -316,3 +316,13 @@ def test_the_surrogate_handles_spaces_larger_than_its_pool():
     asked = search(alone, budget=14, n=7, law=law, broken=never)
     assert len(set(asked)) == 14
     assert law(alone.best()) < np.median(np.exp(mean))
+
+
+def test_the_surrogate_learns_what_fails():
+    """The prior is sure of twelve configurations that all fail: some of them are lesson enough."""
+    prior = perfect_prior(law=lambda c: 0.7 * toy_ms(c) if fails(c) else toy_ms(c), spread=0.2)
+    sure = Prior(prior.log_mean, prior.log_spread, np.full(len(SPACE), 0.9))
+    asked = search(make("surrogate", prior=sure), budget=20)
+    assert fails(asked[0])
+    assert sum(map(fails, asked)) <= 8
+    assert BEST in asked
