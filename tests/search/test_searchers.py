@@ -324,5 +324,5 @@ def test_the_surrogate_learns_what_fails():
     sure = Prior(prior.log_mean, prior.log_spread, np.full(len(SPACE), 0.9))
     asked = search(make("surrogate", prior=sure), budget=20)
     assert fails(asked[0])
-    assert sum(map(fails, asked)) <= 8
+    assert sum(map(fails, asked)) < sum(map(fails, SPACE)) < len(asked)
     assert BEST in asked
