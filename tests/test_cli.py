@@ -13,7 +13,7 @@ from foretune import registry
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing
 from foretune.datasets import read_runs, write_runs
-from foretune.tune.campaign import PRESETS, Preset
+from foretune.tune.preset import PRESETS, Preset
 
 PROBLEM = "n=30"
 

@@ -4,7 +4,6 @@ Everything is on disk the moment it is known; a campaign that was killed goes on
 """
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.collect import Runner, Timing, collect_runs, plan_configurations
+from foretune.collect import Runner, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.device import Device
-from foretune.errors import OutputError, ProblemError, UnknownName, UsageError
+from foretune.errors import ProblemError, UsageError
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.explain import parameter_worth
@@ -26,6 +25,8 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import get_kernel
 from foretune.space import Configuration
+from foretune.tune.folder import Folder, open_folder
+from foretune.tune.preset import PRESETS, Preset
 from foretune.tune.report import ReportData, write_report
 from foretune.tune.results import TuneResult
 from foretune.tune.tracking import Tracker
@@ -33,50 +34,6 @@ from foretune.tune.tuner import require_meter, tune_problem
 
 GUIDED_POOL = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
-
-
-@dataclass(frozen=True)
-class Preset:
-    """How much a campaign does.
-
-    Attributes:
-        train_problems: problems profiled.
-        random_configs: configurations of each, the default among them.
-        guided_configs: as many more of each, chosen by a predictor of the first ones.
-        tune_problems: problems tuned, none of which was profiled.
-        budget: measurements of each search.
-        box_s: seconds one configuration is timed for at most.
-        verify_s: seconds of interleaved comparison per problem.
-    """
-
-    train_problems: int
-    random_configs: int
-    guided_configs: int
-    tune_problems: int
-    budget: int
-    box_s: float
-    verify_s: float
-
-    def timing(self) -> Timing:
-        """Return the timing rule."""
-        return Timing(box_s=self.box_s)
-
-
-PRESETS = {
-    "quick": Preset(8, 12, 4, 4, 10, 0.1, 1.0),
-    "full": Preset(32, 32, 16, 12, 10, 0.25, 3.0),
-}
-
-
-def get_preset(name: str) -> Preset:
-    """Return the preset called ``name``.
-
-    Raises:
-        UnknownName: there is none.
-    """
-    if name not in PRESETS:
-        raise UnknownName("preset", name, PRESETS)
-    return PRESETS[name]
 
 
 @dataclass(frozen=True)
@@ -115,53 +72,6 @@ class Campaign:
             "folder": str(self.folder),
             "seconds": self.seconds,
         }
-
-
-class _Folder:
-    """A campaign's directory: what it was asked to do and how far it is."""
-
-    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
-        self.path = path
-        self._state_path = path / "campaign.json"
-        self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
-        self.started = time.perf_counter()
-        if self._state_path.exists():
-            self.state = json.loads(self._state_path.read_text(encoding="utf-8"))
-        self._seconds_before = float(self.state["seconds"])
-        self.save()
-
-    @property
-    def runs(self) -> Path:
-        return self.path / "runs.parquet"
-
-    @property
-    def predictor(self) -> Path:
-        return self.path / "predictor"
-
-    def save(self, **news: Any) -> None:
-        self.state |= news
-        self.state["seconds"] = self._seconds_before + time.perf_counter() - self.started
-        temporary = self._state_path.with_suffix(".tmp")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
-            temporary.replace(self._state_path)
-        except OSError as e:
-            raise OutputError(f"cannot write to {self.path}: {e.strerror or e}") from e
-
-
-def open_folder(out: Path, request: Mapping[str, Any]) -> _Folder:
-    """Return the newest unfinished campaign of the same request under ``out``, or a new one."""
-    for path in sorted(out.glob(f"{request['kernel']}-*/campaign.json"), reverse=True):
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if state.get("request") == dict(request) and not state.get("finished"):
-            return _Folder(path.parent, request)
-    taken = {p.name for p in out.glob(f"{request['kernel']}-*")} if out.exists() else set()
-    number = next(n for n in range(1, 10**6) if f"{request['kernel']}-{n:03d}" not in taken)
-    return _Folder(out / f"{request['kernel']}-{number:03d}", request)
 
 
 def run_campaign(
@@ -226,21 +136,22 @@ def run_campaign(
         device=asdict(runner.device),
         profiled=[dict(p) for p in known],
     )
-    with RunLog(folder.runs, runner.device) as log:
+    with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
         training = _learn(kernel, known, preset, log, runner, folder, model, seed, progress)
         results = _tune(
             kernel, unseen, preset, log, runner, training.predictor,
             objective, searcher, seed, folder, tracker, progress,
         )  # fmt: skip
+        progress.start("writing the report, tracking", 1)
         runs = log.runs()
-    campaign = Campaign(
-        results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
-    )
-    progress.start("writing the report, tracking", 1)
-    write_report(campaign.report, _report_data(runner.device, campaign, runs))
-    _track(tracker, campaign, request, runs, folder)
-    folder.save(finished=True)
-    progress.advance()
+        campaign = Campaign(
+            results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
+        )
+        write_report(campaign.report, _report_data(runner.device, campaign, runs))
+        log.close()
+        _track(tracker, campaign, request, runs, folder)
+        folder.save(finished=True)
+        progress.advance()
     return replace(campaign, seconds=folder.state["seconds"])
 
 
@@ -257,7 +168,7 @@ def rebuild_report(path: Path) -> Path:
         raise UsageError(f"{path} is no campaign's folder: give one like campaigns/…-001") from e
     if not state.get("finished"):
         raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
-    folder = _Folder(path, request)
+    folder = Folder(path, request)
     runs = read_runs(folder.runs)
     campaign = Campaign(
         results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
@@ -292,7 +203,7 @@ def _learn(
     preset: Preset,
     log: RunLog,
     runner: Runner,
-    folder: _Folder,
+    folder: Folder,
     model: str,
     seed: int,
     progress: Progress,
@@ -357,7 +268,7 @@ def _tune(
     objective: Objective,
     searcher: str,
     seed: int,
-    folder: _Folder,
+    folder: Folder,
     tracker: Tracker,
     progress: Progress,
 ) -> tuple[TuneResult, ...]:
@@ -379,15 +290,15 @@ def _tune(
     return tuple(results)
 
 
-def _track_problem(tracker: Tracker, result: TuneResult, folder: _Folder) -> None:
+def _track_problem(tracker: Tracker, result: TuneResult, folder: Folder) -> None:
     tracked = folder.state.setdefault("tracked", {})
     if result.problem.id in tracked:
         return
     run_id = tracker.open_run(
         str(result.problem), None, {"foretune.kernel": result.kernel}, folder.state["mlflow_run_id"]
     )
-    tracker.log_trace(run_id, result)
-    tracker.end_run(run_id)
+    with tracker.running(run_id):
+        tracker.log_trace(run_id, result)
     tracked[result.problem.id] = run_id
     folder.save()
 
@@ -397,7 +308,7 @@ def _track(
     campaign: Campaign,
     request: Mapping[str, Any],
     runs: pd.DataFrame,
-    folder: _Folder,
+    folder: Folder,
 ) -> None:
     run_id, speedups = campaign.mlflow_run_id, [r.winner.ratio for r in campaign.results]
     metrics = {
@@ -417,7 +328,6 @@ def _track(
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)
-    tracker.end_run(run_id)
 
 
 def _report_data(device: Device, campaign: Campaign, runs: pd.DataFrame) -> ReportData:

@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +196,16 @@ class Tracker:
         with _tracking(self.uri):
             self._client.log_text(run_id, json.dumps(best, indent=1), "best.json")
 
-    def end_run(self, run_id: str) -> None:
-        """Mark a run as finished."""
+    @contextmanager
+    def running(self, run_id: str) -> Iterator[None]:
+        """Mark the run as finished at the end; as killed or failed if it does not come to that."""
+        try:
+            yield
+        except BaseException as e:
+            status = "FAILED" if isinstance(e, Exception) else "KILLED"
+            with suppress(TrackingError), _tracking(self.uri):
+                self._client.set_terminated(run_id, status)
+            raise
         with _tracking(self.uri):
             self._client.set_terminated(run_id)
 

@@ -11,7 +11,8 @@ from toy_kernel import DEVICE, FakeRunner, Toy
 from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UsageError
 from foretune.models import Predictor
-from foretune.tune.campaign import Preset, rebuild_report, run_campaign
+from foretune.tune.campaign import rebuild_report, run_campaign
+from foretune.tune.preset import Preset
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
 KERNEL = Toy()
@@ -92,9 +93,13 @@ def test_killed_and_started_again(place, after):
     first = FakeRunner(interrupt_after=after)
     with pytest.raises(KeyboardInterrupt):
         run_campaign(KERNEL, first, TINY)
+    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    run_id = json.loads((place / "campaigns/toy-001/campaign.json").read_text())["mlflow_run_id"]
+    assert client.get_run(run_id).info.status == "KILLED"
     second = FakeRunner()
     done = run_campaign(KERNEL, second, TINY)
-    assert done.folder.name == "toy-001"
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert (done.folder.name, done.mlflow_run_id) == ("toy-001", run_id)
     assert len(set(second.measured)) == len(second.measured)
     assert not set(first.measured) & set(second.measured)
     rows = read_runs(done.folder / "runs.parquet")

@@ -42,7 +42,8 @@ def campaign(
     """
     from foretune.collect import IsolatedRunner
     from foretune.registry import get_kernel, load
-    from foretune.tune.campaign import get_preset, run_campaign
+    from foretune.tune.campaign import run_campaign
+    from foretune.tune.preset import get_preset
 
     chosen, goal = get_kernel(kernel), options.read_objective(objective)
     size = get_preset(preset)

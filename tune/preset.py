@@ -1,0 +1,50 @@
+"""Presets: how much a campaign does."""
+
+from dataclasses import dataclass
+
+from foretune.collect import Timing
+from foretune.errors import UnknownName
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much a campaign does.
+
+    Attributes:
+        train_problems: problems profiled.
+        random_configs: configurations of each, the default among them.
+        guided_configs: as many more of each, chosen by a predictor of the first ones.
+        tune_problems: problems tuned, none of which was profiled.
+        budget: measurements of each search.
+        box_s: seconds one configuration is timed for at most.
+        verify_s: seconds of interleaved comparison per problem.
+    """
+
+    train_problems: int
+    random_configs: int
+    guided_configs: int
+    tune_problems: int
+    budget: int
+    box_s: float
+    verify_s: float
+
+    def timing(self) -> Timing:
+        """Return the timing rule."""
+        return Timing(box_s=self.box_s)
+
+
+PRESETS = {
+    "quick": Preset(8, 12, 4, 4, 10, 0.1, 1.0),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 3.0),
+}
+
+
+def get_preset(name: str) -> Preset:
+    """Return the preset called ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in PRESETS:
+        raise UnknownName("preset", name, PRESETS)
+    return PRESETS[name]
