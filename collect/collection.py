@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretune.collect.runner import Runner
+from foretune.collect.workbench import environment
 from foretune.datasets import RunLog
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
@@ -104,4 +105,12 @@ def describe(m: Measurement) -> str:
 def _missing(
     kernel: Kernel, problem: Problem, configs: Iterable[Configuration], log: RunLog, device: str
 ) -> Iterable[Configuration]:
-    return (c for c in configs if log.find((kernel.name, device, problem, c)) is None)
+    return (c for c in configs if find_current(log, kernel, device, problem, c) is None)
+
+
+def find_current(
+    log: RunLog, kernel: Kernel, device: str, problem: Problem, config: Configuration
+) -> Measurement | None:
+    """Return what ``log`` has of a configuration, unless other code or versions measured it."""
+    found = log.find((kernel.name, device, problem, config))
+    return found if found is not None and found.environment == environment(kernel) else None

@@ -55,7 +55,8 @@ class PowerMeter(ABC):
     """Reads the energy one device takes.
 
     To add one, subclass and register the class under the entry point ``foretune.meters``. It is
-    constructed without arguments, and must not fail then: `unavailable_because` is what tells.
+    constructed with the number of the device among those of its kind, and must not fail then:
+    `unavailable_because` is what tells.
 
     Attributes:
         name: as it is registered.
@@ -90,9 +91,9 @@ class PowerMeter(ABC):
             window.joules = self.stop()
 
 
-def find_meter(device_kind: str) -> PowerMeter | None:
-    """Return a meter that works for devices of this kind, or None."""
-    working = (meter for meter, reason in _tried(device_kind) if meter and reason is None)
+def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
+    """Return a meter that works for the device of this kind and number, or None."""
+    working = (meter for meter, reason in _tried(device_kind, index) if meter and reason is None)
     return next(working, None)
 
 
@@ -102,17 +103,17 @@ def why_no_meter(device_kind: str | None = None) -> str:
     Empty where one works.
     """
     reasons = []
-    for meter, reason in _tried(device_kind):
+    for meter, reason in _tried(device_kind, 0):
         if reason is None:
             return ""
         reasons.append(f"{meter.name}: {reason}" if meter else reason)
     return "; ".join(reasons) or f"no meter is registered for a {device_kind}"
 
 
-def _tried(device_kind: str | None) -> Iterator[tuple[PowerMeter | None, str | None]]:
+def _tried(device_kind: str | None, index: int) -> Iterator[tuple[PowerMeter | None, str | None]]:
     for name in registered("meters"):
         try:
-            meter: PowerMeter = load("meters", name)()
+            meter: PowerMeter = load("meters", name)(index)
         except ForetuneError as e:  # another package's; ours import
             yield None, str(e)
             continue
@@ -126,13 +127,14 @@ class RaplMeter(PowerMeter):
     A counter wraps around every few minutes at full power; a window must be shorter than that.
 
     Args:
+        index: ignored: all packages are one CPU.
         root: where Linux shows power-capping zones.
     """
 
     name = "rapl"
     device_kind = "cpu"
 
-    def __init__(self, root: Path = Path("/sys/class/powercap")) -> None:
+    def __init__(self, index: int = 0, root: Path = Path("/sys/class/powercap")) -> None:
         self._root = root
         self._begin_uj: list[int] = []
 

@@ -29,7 +29,7 @@ def local_gpus(nvml: Any = None) -> list[Device]:
     except nvml.NVMLError:  # no driver, or no GPU it drives
         return []
     try:
-        return [_gpu(nvml, handle) for handle in visible_gpus(nvml)]
+        return [_gpu(nvml, handle, i) for i, handle in enumerate(visible_gpus(nvml))]
     except nvml.NVMLError:  # a GPU has just fallen off the bus
         return []
     finally:
@@ -63,7 +63,7 @@ def visible_gpus(nvml: Any) -> list[Any]:
     return visible
 
 
-def _gpu(nvml: Any, handle: Any) -> Device:
+def _gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
     try:
         known = find_device(name)
@@ -86,6 +86,7 @@ def _gpu(nvml: Any, handle: Any) -> Device:
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
         specs={**known.specs, **{spec: float(value) for spec, value in said.items() if value > 0}},
         source="; ".join(filter(None, ["NVIDIA driver", known.source])),
+        index=index,
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import secrets
 import signal
 import subprocess
@@ -17,11 +18,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.collect.meters import find_meter
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
 from foretune.device import Device
-from foretune.errors import MeasurementError
+from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -55,9 +55,23 @@ class Runner(ABC):
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms: by configuration id, and ``library:NAME``.
 
+        Configurations whose output is wrong are left out.
+
         Raises:
             MeasurementError: one of them hangs or dies, though it ran before.
         """
+
+    def check(self, kernel: Kernel) -> None:
+        """Do nothing if ``kernel`` runs on this device.
+
+        Raises:
+            UsageError: it is made for another kind.
+        """
+        if kernel.device_kind != self.device.kind:
+            raise UsageError(
+                f"{kernel.name} runs on a {kernel.device_kind}, not on {self.device.name}: "
+                f"choose --device {'cpu' if kernel.device_kind == 'cpu' else 'cuda:0'}"
+            )
 
     def close(self) -> None:
         """Give back what the runner holds."""
@@ -79,8 +93,7 @@ class InProcessRunner(Runner):
 
     def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
         self.device = device
-        meter = find_meter(device.kind) if power else None
-        self._workbench = Workbench(device.name, timing, meter)
+        self._workbench = Workbench(device, timing, power)
 
     def run(
         self,
@@ -90,6 +103,7 @@ class InProcessRunner(Runner):
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
         """Yield one measurement per configuration."""
+        self.check(kernel)
         for config in configs:
             yield self._workbench.measure(kernel, problem, config, incumbent_ms)
 
@@ -104,7 +118,7 @@ class IsolatedRunner(Runner):
     """Measures in a child process that is killed when a configuration outlives its time box.
 
     A hang is recorded as ``timeout``, a crash as ``runtime_error``; the next configuration gets a
-    fresh process. The kernel must be importable by name, so not defined in ``__main__``.
+    fresh process. The kernel must be importable by name there, so not defined in ``__main__``.
 
     Args:
         device: what is measured on.
@@ -122,7 +136,7 @@ class IsolatedRunner(Runner):
     ) -> None:
         self.device = device
         self.limit_s = limit_s
-        self._options = {"device": device, "timing": timing, "power": power}
+        self._options = (sys.path, device, timing, power)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
 
@@ -134,6 +148,7 @@ class IsolatedRunner(Runner):
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
         """Yield one measurement per configuration."""
+        self.check(kernel)
         for config in configs:
             try:
                 yield self._ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
@@ -170,6 +185,19 @@ class IsolatedRunner(Runner):
             self._process.wait()
             self._process = None
 
+    def check(self, kernel: Kernel) -> None:
+        """Do nothing if ``kernel`` runs on this device and can be imported elsewhere.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        super().check(kernel)
+        if type(kernel).__module__ == "__main__":
+            raise UsageError(
+                f"kernel {kernel.name!r} is defined in the script that runs: another process "
+                "cannot import it; put it in a module of its own, or use InProcessRunner"
+            )
+
     def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
         connection = self._connection or self._start()
         try:
@@ -177,6 +205,9 @@ class IsolatedRunner(Runner):
             if not connection.poll(limit_s):
                 raise TimeoutError
             answer = connection.recv()
+        except (pickle.PicklingError, AttributeError, TypeError) as e:
+            self.close()
+            raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
         except (EOFError, BrokenPipeError, ConnectionResetError):
             assert self._process is not None
             code = self._process.wait()
@@ -191,6 +222,15 @@ class IsolatedRunner(Runner):
         return answer
 
     def _start(self) -> "Connection[Any, Any]":
+        try:
+            self._connection = self._connect()
+        except OSError as e:
+            self.close()
+            raise MeasurementError(f"the measuring process cannot be started: {e}") from e
+        self._connection.send(self._options)
+        return self._connection
+
+    def _connect(self) -> "Connection[Any, Any]":
         with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
             address = str(Path(folder) / "socket") if os.name == "posix" else None
             key = secrets.token_bytes(16)
@@ -202,9 +242,7 @@ class IsolatedRunner(Runner):
                 assert self._process.stdin is not None
                 self._process.stdin.write(key)
                 self._process.stdin.close()
-                self._connection = self._accept(listener)
-        self._connection.send(self._options)
-        return self._connection
+                return self._accept(listener)
 
     def _accept(self, listener: Listener) -> "Connection[Any, Any]":
         assert self._process is not None
@@ -237,5 +275,5 @@ class IsolatedRunner(Runner):
             device=self.device.name,
             status=status,
             error=reason,
-            environment=environment(),
+            environment=environment(kernel),
         )

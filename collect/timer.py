@@ -15,6 +15,8 @@ from scipy.stats import binom
 
 from foretune.kernel import Launch
 
+LEAST_SAMPLES = 3
+"""Taken even when the time box is over."""
 LEAST_SAMPLE_S = 50e-6
 """A sample of a shorter launch times several back to back, so the clock's grain does not show."""
 
@@ -24,10 +26,10 @@ class Timing:
     """When to stop repeating.
 
     Attributes:
-        box_s: seconds one configuration may take, warm-up included.
+        box_s: seconds after which no more samples are taken, warm-up included; three always are.
         warmup_s: least time of warm-up; the clock frequency and the caches settle in it.
         relative_width: stop once the interval of the median is this narrow, relative to it.
-        min_repeats: never fewer samples than this, however slow the launch.
+        min_repeats: samples before the interval is looked at.
         max_repeats: never more.
         hopeless: stop once the lower bound is this many times above the incumbent's upper bound.
     """
@@ -70,11 +72,14 @@ def time_launch(launch: Launch, timing: Timing, incumbent_ms: float = np.inf) ->
     check_at = timing.min_repeats
     while len(samples) < timing.max_repeats:
         samples.append(_sample_ms(launch, batch))
+        late = time.perf_counter() > deadline
+        if late and len(samples) >= LEAST_SAMPLES:
+            break
         if len(samples) < check_at:
             continue
         low, high = median_interval(np.array(samples))
         settled = len(samples) >= 6 and high - low <= timing.relative_width * low
-        if settled or low > timing.hopeless * incumbent_ms or time.perf_counter() > deadline:
+        if settled or low > timing.hopeless * incumbent_ms:
             break
         check_at = min(int(check_at * 1.25) + 1, check_at + 50)
     return np.array(samples)
@@ -83,10 +88,13 @@ def time_launch(launch: Launch, timing: Timing, incumbent_ms: float = np.inf) ->
 def time_interleaved(
     launches: Mapping[str, Launch], box_s: float, min_rounds: int = 7, max_rounds: int = 400
 ) -> dict[str, np.ndarray]:
-    """Return times in milliseconds of several launches measured in turn: A B C, B C A, ….
+    """Return times in milliseconds of several launches measured in turn, each round in a new order.
 
     Drift of the machine hits all of them alike; entry ``i`` of every array is from round ``i``.
+    Before each sample the launch runs once untimed: what the one before it left in the caches (or
+    its threads that still wait) is not charged to it.
     """
+    rng = np.random.default_rng(0)
     names = list(launches)
     batches = {name: _warm_up(launch, 0.02) for name, launch in launches.items()}
     rounds: dict[str, list[float]] = {name: [] for name in names}
@@ -94,9 +102,9 @@ def time_interleaved(
     for i in range(max_rounds):
         if i >= min_rounds and time.perf_counter() > deadline:
             break
-        turn = i % len(names)  # nobody always runs after the same neighbour
-        for name in names[turn:] + names[:turn]:
-            rounds[name].append(_sample_ms(launches[name], batches[name]))
+        for j in rng.permutation(len(names)):
+            launches[names[j]]()
+            rounds[names[j]].append(_sample_ms(launches[names[j]], batches[names[j]]))
     return {name: np.array(times) for name, times in rounds.items()}
 
 
@@ -105,7 +113,7 @@ def _warm_up(launch: Launch, at_least_s: float) -> int:
     start = time.perf_counter()
     fastest = np.inf
     launches = 0
-    while launches < 2 or time.perf_counter() - start < at_least_s:
+    while launches < 1 or time.perf_counter() - start < at_least_s:
         fastest = min(fastest, _sample_ms(launch, 1))
         launches += 1
     return max(1, int(np.ceil(LEAST_SAMPLE_S * 1e3 / max(fastest, 1e-6))))

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.meters import PowerMeter
+from foretune.collect.meters import find_meter
 from foretune.collect.timer import Timing, time_interleaved, time_launch
+from foretune.datasets.schema import POWER_MARGIN
+from foretune.device import Device
 from foretune.errors import ForetuneError
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.measurement import Measurement, Status
@@ -34,17 +36,15 @@ class Workbench:
     """Runs configurations one after the other.
 
     Args:
-        device_name: written into every measurement.
+        device: what is measured on.
         timing: when to stop repeating.
-        meter: reads power after timing; None leaves power missing.
+        power: meter power after timing, where a meter works; otherwise it stays missing.
     """
 
-    def __init__(
-        self, device_name: str, timing: Timing | None = None, meter: PowerMeter | None = None
-    ) -> None:
-        self.device_name = device_name
+    def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
+        self.device = device
         self.timing = timing or Timing()
-        self.meter = meter
+        self.meter = find_meter(device.kind, device.index) if power else None
         self._prepared: OrderedDict[tuple[str, Problem], _Prepared] = OrderedDict()
 
     def measure(
@@ -69,27 +69,25 @@ class Workbench:
             return self._failed(kernel, problem, config, Status.COMPILE_ERROR, e)
         compile_s = time.perf_counter() - start
         try:
-            error = kernel.relative_error(launch(), prepared.expected)
-            if not error <= kernel.error_limit(problem):
-                reason = f"relative error {error:.2g} is above {kernel.error_limit(problem):.2g}"
-                return self._failed(kernel, problem, config, Status.WRONG_RESULT, reason)
+            if wrong := _what_is_wrong(kernel, problem, config, launch, prepared.expected):
+                return self._failed(kernel, problem, config, Status.WRONG_RESULT, wrong)
             samples = time_launch(launch, self.timing, incumbent_ms)
-            time_ms = float(np.median(samples))
-            power_w = self._power_w(launch, time_ms)
         except Exception as e:
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
+        time_ms = float(np.median(samples))
+        power_w, energy_mj = self._meter(launch, time_ms)
         return Measurement(
             kernel=kernel.name,
             problem=problem,
             config=config,
-            device=self.device_name,
+            device=self.device.name,
             status=Status.OK,
             time_ms=time_ms,
             time_ms_samples=tuple(float(s) for s in samples),
             power_w=power_w,
-            energy_mj=power_w * time_ms,
+            energy_mj=energy_mj,
             compile_s=compile_s,
-            environment=environment(),
+            environment=environment(kernel),
         )
 
     def race(
@@ -101,10 +99,15 @@ class Workbench:
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in milliseconds by configuration id, and of the library call.
 
-        The library call's name is prefixed with ``library:``.
+        The library call's name is prefixed with ``library:``. A configuration whose output is
+        wrong is left out.
         """
-        inputs = self._prepare(kernel, problem).inputs
-        launches: dict[str, Launch] = {c.id: kernel.build(problem, c, inputs) for c in configs}
+        prepared = self._prepare(kernel, problem)
+        inputs, launches = prepared.inputs, dict[str, Launch]()
+        for config in configs:
+            launch = kernel.build(problem, config, inputs)
+            if not _what_is_wrong(kernel, problem, config, launch, prepared.expected):
+                launches[config.id] = launch
         if library := kernel.library(problem, inputs):
             launches[f"library:{library[0]}"] = library[1]
         return time_interleaved(launches, box_s)
@@ -119,16 +122,24 @@ class Workbench:
         self._prepared.move_to_end(key)
         return self._prepared[key]
 
-    def _power_w(self, launch: Launch, time_ms: float) -> float:
+    def _meter(self, launch: Launch, time_ms: float) -> tuple[float, float]:
+        """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
         if self.meter is None:
-            return math.nan
-        batch = max(1, int(5.0 / time_ms))
-        with self.meter.window() as window:
-            end = time.perf_counter() + POWER_WINDOW_S
-            while time.perf_counter() < end:
-                for _ in range(batch):
-                    launch()
-        return window.power_w
+            return math.nan, math.nan
+        batch, launches = max(1, int(5.0 / time_ms)), 0
+        try:
+            with self.meter.window() as window:
+                end = time.perf_counter() + POWER_WINDOW_S
+                while time.perf_counter() < end:
+                    for _ in range(batch):
+                        launch()
+                    launches += batch
+        except Exception:  # the time is right all the same
+            return math.nan, math.nan
+        limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
+        if not 0 < window.power_w <= limit_w:
+            return math.nan, math.nan
+        return window.power_w, window.energy_mj(launches)
 
     def _failed(
         self,
@@ -143,16 +154,37 @@ class Workbench:
             kernel=kernel.name,
             problem=problem,
             config=config,
-            device=self.device_name,
+            device=self.device.name,
             status=status,
             error=next(iter(text.splitlines()), "")[:300],
-            environment=environment(),
+            environment=environment(kernel),
         )
 
 
+def _what_is_wrong(
+    kernel: Kernel, problem: Problem, config: Configuration, launch: Launch, expected: Any
+) -> str:
+    """Return why the output cannot be accepted, or nothing.
+
+    The first output is spoilt and computed again: memory that still holds another configuration's
+    right result would pass for it otherwise.
+    """
+    kernel.poison(launch())
+    error, limit = kernel.relative_error(launch(), expected), kernel.error_limit(problem, config)
+    return "" if error <= limit else f"relative error {error:.2g} is above {limit:.2g}"
+
+
+def environment(kernel: Kernel) -> str:
+    """Return what else a time depends on: versions and the kernel's code.
+
+    For example ``python 3.12.1, numpy 2.4.0, numba 0.63.0, matmul 1f3a5c77``.
+    """
+    return f"{versions()}, {kernel.name} {kernel.source_hash[:8]}"
+
+
 @cache
-def environment() -> str:
-    """Return the versions that timings depend on, e.g. ``python 3.12.1, numpy 2.4.0, …``."""
+def versions() -> str:
+    """Return the versions that times depend on."""
     parts = [f"python {platform.python_version()}"]
     for package in ("foretune", "numpy", "numba", "triton", "torch"):
         try:

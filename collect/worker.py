@@ -7,9 +7,11 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from multiprocessing.connection import Client
+from typing import Any
 
-from foretune.collect.meters import find_meter
 from foretune.collect.workbench import Workbench
 from foretune.errors import ForetuneError, MeasurementError
 
@@ -18,20 +20,34 @@ def serve(address: str, key: bytes) -> None:
     """Answer (method of `Workbench`, arguments) with its result or the error it raised."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # kernels that print must not break --json
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
     with Client(address, authkey=key) as connection, contextlib.suppress(EOFError, OSError):
-        options = connection.recv()
-        device = options["device"]
-        meter = find_meter(device.kind) if options["power"] else None
-        workbench = Workbench(device.name, options["timing"], meter)
+        path, device, timing, power = connection.recv()
+        sys.path += [p for p in path if p not in sys.path]  # the kernel's module may lie anywhere
+        workbench = Workbench(device, timing, power)
         while True:
-            method, arguments = connection.recv()
             try:
-                answer = getattr(workbench, method)(*arguments)
-            except ForetuneError as e:
-                answer = e
-            except Exception as e:
-                answer = MeasurementError(f"{type(e).__name__}: {e}")
-            connection.send(answer)
+                method, arguments = connection.recv()
+            except (ImportError, AttributeError) as e:
+                connection.send(MeasurementError(f"the kernel cannot be imported elsewhere: {e}"))
+            else:
+                connection.send(_answer(workbench, method, arguments))
+
+
+def _answer(workbench: Workbench, method: str, arguments: tuple[Any, ...]) -> Any:
+    try:
+        return getattr(workbench, method)(*arguments)
+    except ForetuneError as e:
+        return e
+    except Exception as e:
+        return MeasurementError(f"{type(e).__name__}: {e}")
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when its parent is gone, even in the middle of a kernel that hangs."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

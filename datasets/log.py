@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import pandas as pd
 
@@ -45,11 +45,15 @@ class RunLog:
         self.path = Path(path)
         self._device = device
         self._known: dict[tuple[str, str, Problem, Configuration], Measurement] = {}
-        if self.path.exists() or _has_rows(journal_of(self.path)):
-            for m in to_measurements(latest(read_runs(self.path))):
-                self._known[self._key(m)] = m
+        self._lock = _lock(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() or _has_rows(journal_of(self.path)):
+                for m in to_measurements(latest(read_runs(self.path))):
+                    self._known[self._key(m)] = m
+        except BaseException:
+            self._lock.close()
+            raise
+        try:
             _drop_half_line(journal_of(self.path))
             self._journal = journal_of(self.path).open("a", encoding="utf-8")
         except OSError as e:
@@ -105,14 +109,50 @@ class RunLog:
         """Fold the journal into the Parquet file; do nothing if there is no row at all."""
         if self._journal.closed:
             return
-        self._journal.close()
-        if self._known:
-            write_runs(self.path, read_runs(self.path))
-        journal_of(self.path).unlink(missing_ok=True)
+        try:
+            self._journal.close()
+            if self._known:
+                # Twice in both, where a process was killed between this line and the next.
+                runs = read_runs(self.path)
+                same = runs.drop(columns="time_ms_samples", errors="ignore").duplicated()
+                write_runs(self.path, runs[~same])
+            journal_of(self.path).unlink(missing_ok=True)
+        except OSError as e:
+            raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
+        finally:
+            _lock_file(self.path).unlink(missing_ok=True)
+            self._lock.close()
 
     @staticmethod
     def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:
         return m.kernel, m.device, m.problem, m.config
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _lock(path: Path) -> IO[str]:
+    """Return an open file that holds the lock on ``path`` until it is closed.
+
+    Raises:
+        OutputError: another process holds it, or the directory cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock_file(path).open("w")
+    except OSError as e:
+        raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows: two collections into one file are the user's to avoid
+        pass
+    except OSError as e:
+        lock.close()
+        raise OutputError(f"{path} is in use by another process: wait for it, or kill it") from e
+    return lock
 
 
 def _has_rows(journal: Path) -> bool:

@@ -82,7 +82,8 @@ def latest(runs: pd.DataFrame) -> pd.DataFrame:
     keys = ["kernel", "device", *columns_of(runs, "problem"), *columns_of(runs, "config")]
     order = runs
     if "recorded_at" in runs:  # rows of unknown time count as the oldest
-        times = runs["recorded_at"].astype("str").reset_index(drop=True)
+        recorded = runs["recorded_at"].reset_index(drop=True)
+        times = recorded.astype("str").where(recorded.notna())
         order = runs.iloc[times.sort_values(kind="stable", na_position="first").index]
     return order.drop_duplicates(keys, keep="last").sort_index()
 
@@ -196,6 +197,8 @@ def _read_journal(path: Path) -> pd.DataFrame | None:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, UnicodeDecodeError) as e:
+        raise RunTableError(f"{path} cannot be read: {e}") from e
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):

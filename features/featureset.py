@@ -96,7 +96,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         matrix = np.empty((len(runs), len(self.columns_ or ())), dtype=np.float32, order="F")
         for i, name in enumerate(self.columns_ or ()):
             matrix[:, i] = table[name]
-        return pd.DataFrame(matrix, columns=self.columns_, copy=False)
+        return pd.DataFrame(matrix, columns=self.columns_, index=runs.index, copy=False)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the float columns."""
@@ -118,7 +118,10 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _physics(self, kernel: Kernel, runs: pd.DataFrame) -> dict[str, np.ndarray]:
         cost = row_cost(kernel, runs)
-        derived = kernel.derived(group_arrays(runs, "problem"), group_arrays(runs, "config"))
+        try:
+            derived = kernel.derived(group_arrays(runs, "problem"), group_arrays(runs, "config"))
+        except KeyError as e:
+            raise PredictorError(f"the runs lack {e}, which kernel {kernel.name!r} has") from e
         flops, moved = np.asarray(cost.flops), np.asarray(cost.bytes_moved)
         physics = {
             "log2_flops": np.log2(np.maximum(flops, 1.0)),

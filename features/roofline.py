@@ -23,7 +23,7 @@ def row_cost(kernel: Kernel, rows: pd.DataFrame) -> Cost:
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
         bytes_moved=np.broadcast_to(np.asarray(cost.bytes_moved, dtype=float), n),
-        dtype=cost.dtype,
+        dtype=cost.dtype if isinstance(cost.dtype, str) else np.broadcast_to(cost.dtype, n),
     )
 
 
@@ -34,7 +34,5 @@ def row_roofline_ms(kernel: Kernel | None, rows: pd.DataFrame) -> np.ndarray:
     """
     if kernel is None:
         return np.full(len(rows), np.nan)
-    cost, specs = row_cost(kernel, rows), group_arrays(rows, "device")
-    gflops = specs.get(f"{cost.dtype}_gflops", specs.get("fp32_gflops", np.nan))
-    time_ms = np.asarray(roofline_ms(cost, gflops, specs.get("memory_gbps", np.nan)))
+    time_ms = np.asarray(roofline_ms(row_cost(kernel, rows), group_arrays(rows, "device")))
     return np.where(np.isfinite(time_ms) & (time_ms > 0), time_ms, np.nan)

@@ -13,7 +13,7 @@ from foretune.features import FeatureSet
 from foretune.models.baselines import BASELINES
 from foretune.models.calibration import cross_half_widths
 from foretune.models.metrics import score
-from foretune.models.predictor import Predictor, kernel_of, only_kernel
+from foretune.models.predictor import Predictor, only_kernel
 from foretune.models.splits import SPLITS, Group, Learn, fold_of_rows, groups_of, out_of_fold
 from foretune.models.targets import Target, log_unit, usable_rows
 
@@ -30,7 +30,7 @@ def cross_validate(
     """
     trial: Predictor = clone(predictor)
     runs = latest(validate(runs))
-    trial.features_ = FeatureSet(kernel_of(only_kernel(runs))).fit(runs)
+    trial.features_ = FeatureSet(trial.kernel_for(only_kernel(runs))).fit(runs)
     rows = usable_rows(target, runs)
     X, y = trial.learning_rows(target, rows)
     unit = log_unit(target, trial.features_, rows)

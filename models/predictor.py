@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -45,6 +46,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         model: name of a registered model: ``xgboost`` or ``random_forest``.
         targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
         seed: of everything random.
+        kernel: knows cost and derived features; None takes the registered one of the runs' name,
+            if there is one.
 
     Attributes:
         kernel_name_: the kernel it knows.
@@ -61,10 +64,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         model: str = "xgboost",
         targets: tuple[Target, ...] | None = None,
         seed: int = 0,
+        kernel: Kernel | None = None,
     ) -> None:
         self.model = model
         self.targets = targets
         self.seed = seed
+        self.kernel = kernel
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Learn from a run table of one kernel.
@@ -75,7 +80,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """
         runs = latest(validate(runs))
         self.kernel_name_ = only_kernel(runs)
-        self.features_ = FeatureSet(kernel_of(self.kernel_name_)).fit(runs)
+        self.features_ = FeatureSet(self.kernel_for(self.kernel_name_)).fit(runs)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.targets_: dict[Target, _Fitted] = {}
         self.held_out_: dict[Target, pd.DataFrame] = {}
@@ -107,7 +112,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             self._predict_chunk(runs.iloc[start : start + CHUNK_ROWS])
             for start in range(0, max(len(runs), 1), CHUNK_ROWS)
         ]
-        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        return pd.concat(parts) if len(parts) > 1 else parts[0]
 
     def predict_space(
         self,
@@ -143,6 +148,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         return X, np.log(rows[target].to_numpy(dtype=float)) - log_unit(
             target, self.features_, rows
         )
+
+    def kernel_for(self, name: str) -> Kernel | None:
+        """Return the kernel that knows runs of ``name``: ours, or the registered one, or None."""
+        if self.kernel is not None and self.kernel.name == name:
+            return self.kernel
+        return get_kernel(name) if name in registered("kernels") else None
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of the kind this predictor uses."""
@@ -190,7 +201,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         if "power_w" in result and "time_ms" in result:
             result["energy_mj"] = result["power_w"] * result["time_ms"]
         result["p_valid"] = self.validity_.probability(X)
-        return pd.DataFrame(result)
+        return pd.DataFrame(result, index=rows.index)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and models in formats that run no code.
@@ -204,6 +215,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "format": FORMAT_VERSION,
             "features_version": FEATURES_VERSION,
             "kernel": self.kernel_name_,
+            "kernel_source": self.features_.kernel and self.features_.kernel.source_hash,
             "model": self.model,
             "seed": self.seed,
             "columns": self.features_.columns_,
@@ -213,18 +225,28 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "targets": {t: {"half_width": f.half_width} for t, f in self.targets_.items()},
             "training": self.training_,
         }
+        new = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            new.mkdir(parents=True)
             for target, fitted in self.targets_.items():
-                fitted.regressor.save(folder / f"{target}{fitted.regressor.suffix}")
-            self.validity_.save(folder)
-            (folder / "predictor.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"cannot write the predictor to {folder}: {e.strerror or e}") from e
+                fitted.regressor.save(new / f"{target}{fitted.regressor.suffix}")
+            self.validity_.save(new)
+            (new / "predictor.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
+            if (folder / "predictor.json").exists():  # never anything but a predictor
+                shutil.rmtree(folder)
+            new.replace(folder)
+        except (OSError, ValueError) as e:  # XGBoost's errors are ValueErrors
+            shutil.rmtree(new, ignore_errors=True)
+            reason = getattr(e, "strerror", None) or str(e).partition("\n")[0]
+            raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> "Predictor":
+    def load(cls, folder: str | os.PathLike[str], kernel: Kernel | None = None) -> "Predictor":
         """Read what `save` wrote.
+
+        Args:
+            folder: where it was saved.
+            kernel: the one it was trained for, where that is not registered.
 
         Raises:
             PredictorError: there is no predictor, or it was made by another version.
@@ -247,7 +269,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 raise PredictorError(
                     f"{folder} uses model {card['model']!r}, which is not installed"
                 )
-            predictor = cls(card["model"], tuple(card["targets"]), card["seed"])
+            predictor = cls(card["model"], tuple(card["targets"]), card["seed"], kernel)
             predictor._restore(folder, card)
         except ForetuneError:
             raise
@@ -260,7 +282,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         kind: type[Regressor] = load("models", self.model)
         self.kernel_name_ = card["kernel"]
         self.training_ = card["training"]
-        self.features_ = FeatureSet(kernel_of(self.kernel_name_))
+        found = self.kernel_for(self.kernel_name_)
+        if found is not None and card["kernel_source"] not in (None, found.source_hash):
+            raise PredictorError(
+                f"the code of {found.name} has changed since {folder} was trained: train it again"
+            )
+        self.features_ = FeatureSet(found)
         self.features_.columns_ = list(card["columns"])
         self.features_.numbers_ = list(card["numbers"])
         self.features_.categories_ = dict(card["categories"])
@@ -285,8 +312,3 @@ def only_kernel(runs: pd.DataFrame) -> str:
             "choose with --kernel"
         )
     return names[0]
-
-
-def kernel_of(name: str) -> Kernel | None:
-    """Return the kernel registered under ``name``; None for runs of a kernel we do not have."""
-    return get_kernel(name) if name in registered("kernels") else None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from foretune.kernel import Kernel
 from foretune.models.evaluation import Scores, cross_validate
 from foretune.models.predictor import Predictor
 from foretune.models.splits import Group
@@ -36,12 +37,13 @@ def train_predictor(
     targets: tuple[Target, ...] | None = None,
     group: Group = "problem",
     seed: int = 0,
+    kernel: Kernel | None = None,
 ) -> Training:
     """Fit a predictor on ``runs`` and cross-validate it on rows and on whole groups held out.
 
     Raises:
         RunTableError, PredictorError: see `Predictor.fit`.
     """
-    predictor = Predictor(model, targets, seed).fit(runs)
+    predictor = Predictor(model, targets, seed, kernel).fit(runs)
     scores = {str(t): cross_validate(predictor, runs, t, group) for t in predictor.targets_}
     return Training(predictor, scores)

@@ -1,6 +1,7 @@
 """What all tests share: hypothesis' profile, markers that skip with a reason, a toy run table."""
 
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,14 +44,8 @@ def _cuda_missing() -> str | None:
 
 
 def _chromium_missing() -> str | None:
-    try:
-        from playwright.sync_api import sync_playwright
-
-        with sync_playwright() as p:
-            found = Path(p.chromium.executable_path).exists()
-    except ImportError:
-        return "playwright is not installed"
-    return None if found else "no Chromium: playwright install chromium"
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return None if any(map(shutil.which, names)) else f"no browser: none of {', '.join(names)}"
 
 
 def _shared_data_missing() -> str | None:

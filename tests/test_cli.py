@@ -9,10 +9,12 @@ import pytest
 from toy_kernel import DEVICE, Toy
 
 import foretune.collect
+import foretune.tune.doctor
 from foretune import registry
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing
 from foretune.datasets import read_runs, write_runs
+from foretune.tune.doctor import Finding
 from foretune.tune.preset import PRESETS, Preset
 
 PROBLEM = "n=30"
@@ -156,6 +158,20 @@ def test_devices_and_doctor(capsys, monkeypatch):
     assert here["devices"][0]["specs"]["cores"] >= 1
     checks = run_json(capsys, "doctor")["checks"]
     assert {"python", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
+
+
+def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):
+    finding = Finding("torch", False, "pip install 'foretune[gpu]'")
+    monkeypatch.setattr(foretune.tune.doctor, "examine", lambda: [finding])
+    assert main(["doctor"]) == 0
+    assert "'foretune[gpu]'" in capsys.readouterr().out
+
+
+def test_a_kernel_whose_code_changed_needs_a_new_predictor(capsys, predictor):
+    card = Path(predictor) / "predictor.json"
+    card.write_text(card.read_text().replace('"kernel_source": "', '"kernel_source": "0'))
+    arguments = ["predict", predictor, "--kernel", "toy", "--problem", PROBLEM]
+    assert "the code of toy has changed" in fails(capsys, 1, *arguments)
 
 
 def test_help_without_arguments(capsys):

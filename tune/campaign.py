@@ -125,11 +125,14 @@ def run_campaign(
     progress.say(f"connecting to MLflow, preparing {out}")
     tracker = Tracker(tracking_uri)
     folder = open_folder(out, request)
+    before = folder.state.get("mlflow_run_id")
     run_id = tracker.open_run(
         f"{kernel.name} on {runner.device.name}",
-        folder.state.get("mlflow_run_id"),
+        before,
         {"foretune.kernel": kernel.name, "foretune.device": runner.device.name},
     )
+    if run_id != before:
+        folder.state["tracked"] = {}  # another server knows nothing of the problems tuned
     folder.save(
         mlflow_run_id=run_id,
         mlflow_uri=tracker.uri,
@@ -147,9 +150,9 @@ def run_campaign(
         campaign = Campaign(
             results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
         )
-        write_report(campaign.report, _report_data(runner.device, campaign, runs))
+        write_report(campaign.report, _report_data(kernel, runner.device, campaign, runs))
         log.close()
-        _track(tracker, campaign, request, runs, folder)
+        _track(tracker, kernel, campaign, request, runs, folder)
         folder.save(finished=True)
         progress.advance()
     return replace(campaign, seconds=folder.state["seconds"])
@@ -181,7 +184,8 @@ def rebuild_report(path: Path) -> Path:
         seconds=state["seconds"],
     )
     device = Device(**state["device"])
-    return write_report(campaign.report, _report_data(device, campaign, runs))
+    data = _report_data(get_kernel(request["kernel"]), device, campaign, runs)
+    return write_report(campaign.report, data)
 
 
 def _problems(
@@ -212,14 +216,14 @@ def _learn(
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
     collect_runs(kernel, plan, log, runner, progress)
     if "guided" not in folder.state:
-        first = Predictor(model, ("time_ms",), seed).fit(_rows_of(problems, log.runs()))
+        first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
         guided = _promising(kernel, problems, preset.guided_configs, first, log, runner, seed)
         folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
     chosen = folder.state["guided"]
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
     collect_runs(kernel, guided, log, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
-    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed)
+    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed, kernel=kernel)
     training.predictor.save(folder.predictor)
     progress.advance()
     return training
@@ -297,14 +301,15 @@ def _track_problem(tracker: Tracker, result: TuneResult, folder: Folder) -> None
     run_id = tracker.open_run(
         str(result.problem), None, {"foretune.kernel": result.kernel}, folder.state["mlflow_run_id"]
     )
-    with tracker.running(run_id):
-        tracker.log_trace(run_id, result)
     tracked[result.problem.id] = run_id
     folder.save()
+    with tracker.running(run_id):
+        tracker.log_trace(run_id, result)
 
 
 def _track(
     tracker: Tracker,
+    kernel: Kernel,
     campaign: Campaign,
     request: Mapping[str, Any],
     runs: pd.DataFrame,
@@ -321,7 +326,7 @@ def _track(
     metrics["verified_wins"] = float(sum(r.verified for r in campaign.results))
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
-    tracker.log(run_id, {**flat, **preset, "environment": environment()}, metrics)
+    tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
     training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
     tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
     tracker.log_predictor(run_id, campaign.training.predictor, training_rows, folder.predictor)
@@ -330,25 +335,26 @@ def _track(
     tracker.log_file(run_id, folder.runs)
 
 
-def _report_data(device: Device, campaign: Campaign, runs: pd.DataFrame) -> ReportData:
+def _report_data(
+    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
+) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
     held_out = pd.concat(
         [table.assign(target=target) for target, table in predictor.held_out_.items()],
         ignore_index=True,
     )
-    space_of = get_kernel(results[0].kernel).space
     return ReportData(
-        kernel=results[0].kernel,
+        kernel=kernel.name,
         device=device,
         objective=results[0].objective,
         runs=runs,
         scores=campaign.training.scores,
         held_out=held_out,
         results=results,
-        importance=parameter_worth(predictor, [r.problem for r in results], space_of, device),
+        importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
         environment=str(runs["environment"].iloc[-1]),
         started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds,
         mlflow_uri=campaign.mlflow_uri,
-        space_size=max(len(space_of(r.problem)) for r in results),
+        space_size=max(len(kernel.space(r.problem)) for r in results),
     )

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from foretune.collect import local_devices
 from foretune.collect.meters import find_meter, why_no_meter
-from foretune.collect.workbench import environment
+from foretune.collect.workbench import versions
 from foretune.errors import ForetuneError
 from foretune.registry import get_kernel, registered
 
@@ -37,12 +37,12 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything Foretune can use; takes a few seconds the first time (CPU probe)."""
-    findings = [Finding("python", True, f"{platform.python_version()}; {environment()}")]
+    findings = [Finding("python", True, f"{platform.python_version()}; {versions()}")]
     findings += [_package(module, *why) for module, why in EXTRAS.items()]
     findings += [_kernel(name) for name in registered("kernels")]
     for device in local_devices():
         findings.append(Finding(f"device {device.kind}", True, f"{device.name}; {device.source}"))
-        meter = find_meter(device.kind)
+        meter = find_meter(device.kind, device.index)
         note = meter.name if meter else why_no_meter(device.kind)
         findings.append(Finding(f"power meter ({device.kind})", meter is not None, note))
     uri = os.environ.get("MLFLOW_TRACKING_URI")

@@ -213,7 +213,7 @@ class Tracker:
     def _active(self, run_id: str) -> Iterator[None]:
         import mlflow
 
-        with mlflow.start_run(run_id=run_id):
+        with mlflow.start_run(run_id=run_id, nested=True):
             yield
         self._client.update_run(run_id, status="RUNNING")  # leaving it ended the run
 

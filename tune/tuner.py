@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect import Runner
+from foretune.collect.collection import find_current
 from foretune.collect.meters import find_meter, why_no_meter
+from foretune.collect.timer import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.errors import MeterUnavailable, PredictorError
@@ -66,11 +68,15 @@ def tune_problem(
     prior = predictor and make_prior(predictor, kernel, problem, space, runner.device, objective)
     search = make_searcher(searcher, space, objective, seed, prior)
     trace: list[Step] = []
+    incumbent: Measurement | None = None
     progress.start(f"tuning {problem}", budget)
     while len(trace) < budget and (asked := search.ask(1)):
-        measurement = _measure(kernel, problem, asked[0], runner, log, _upper_bound_ms(trace))
+        bound_ms = _upper_bound_ms(incumbent)
+        measurement = _measure(kernel, problem, asked[0], runner, log, bound_ms)
         search.tell([measurement])
         trace.append(_step(measurement, objective, predictor, runner.device))
+        if measurement.config == search.best():
+            incumbent = measurement
         best = min(s.objective for s in trace)
         progress.advance(f"best {best:.3g} {objective.unit}" if best < math.inf else "")
     contenders, rounds = verify(kernel, problem, _finalists(trace), runner, objective, verify_s)
@@ -93,7 +99,7 @@ def require_meter(objective: Objective, device: Device) -> None:
     Raises:
         MeterUnavailable: it needs power, and no meter works here; the message says why.
     """
-    if objective.needs_power and find_meter(device.kind) is None:
+    if objective.needs_power and find_meter(device.kind, device.index) is None:
         raise MeterUnavailable(
             f"objective {objective.value!r} needs a power meter: {why_no_meter(device.kind)}; "
             "use --objective time"
@@ -123,6 +129,8 @@ def make_prior(
             f"the predictor has not learned power, which objective {objective.value!r} needs: "
             "train it on runs with power_w, or tune without --predictor"
         )
+    if "time_ms" not in predictor.targets_:
+        raise PredictorError("the predictor has not learned time: train it with --target time_ms")
     predicted = predictor.predict_space(problem, space, device)
     power_w = predicted["power_w"] if "power_w" in predicted else pd.Series(np.nan, predicted.index)
     value = objective.of(predicted["time_ms"].to_numpy(), power_w.to_numpy())
@@ -137,8 +145,8 @@ def _measure(
     log: RunLog | None,
     incumbent_ms: float,
 ) -> Measurement:
-    key = (kernel.name, runner.device.name, problem, config)
-    if log is not None and (known := log.find(key)) is not None:
+    device = runner.device.name
+    if log is not None and (known := find_current(log, kernel, device, problem, config)):
         return known
     (measurement,) = runner.run(kernel, problem, [config], incumbent_ms)
     if log is not None:
@@ -146,8 +154,10 @@ def _measure(
     return measurement
 
 
-def _upper_bound_ms(trace: list[Step]) -> float:
-    return min((s.time_ms for s in trace if math.isfinite(s.time_ms)), default=math.inf)
+def _upper_bound_ms(incumbent: Measurement | None) -> float:
+    if incumbent is None or not incumbent.time_ms_samples:
+        return math.inf
+    return median_interval(np.array(incumbent.time_ms_samples))[1]
 
 
 def _step(

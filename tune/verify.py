@@ -1,23 +1,26 @@
 """Verification: a fresh, interleaved comparison of the finalists with the default and the library.
 
 A candidate chosen because it measured fast is partly lucky, and the machine drifts while a search
-runs. So the finalists run again, in turn (A B C, B C A, …), and what counts is the ratio within
-each round.
+runs. So the finalists run again, in turn, and what counts is the ratio within each round.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from foretune.collect import Runner
 from foretune.collect.timer import median_interval
+from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.results import Contender
 
-METERED_ROUNDS = 7
+LEAST_ROUNDS = 6
+"""Fewer have no 95 % interval."""
+METERED_ROUNDS = 9
 """With an objective that needs power every run fills a meter's window: few rounds, long ones."""
 
 
@@ -36,7 +39,7 @@ def verify(
         number of rounds.
 
     Raises:
-        MeasurementError: one of them no longer runs.
+        MeasurementError: the default no longer runs, or gives wrong results.
     """
     default = kernel.default(problem)
     names = {default.id: "default"}
@@ -44,15 +47,49 @@ def verify(
     for candidate in candidates:
         names.setdefault(candidate.id, f"candidate {len(names)}")
         configs.setdefault(candidate.id, candidate)
-    values = _rounds(kernel, problem, list(configs.values()), runner, objective, box_s)
-    base = values[default.id]
+    values = _survivors(kernel, problem, list(configs.values()), runner, objective, box_s)
+    base = values.get(default.id)
+    if base is None:
+        raise MeasurementError(
+            f"the default configuration of {kernel.name} gives wrong results on {problem}"
+        )
+    # Each of several candidates may win by luck: the error is shared among them (Bonferroni).
+    confidence = 1 - 0.05 / max(1, len(configs) - 1)
+    order = [*(key for key in configs if key in values), *(k for k in values if k not in configs)]
     contenders = [
         _contender(
-            names.get(key, key.removeprefix("library:")), configs.get(key), base, values[key]
+            names.get(key, key.removeprefix("library:")),
+            configs.get(key),
+            base,
+            values[key],
+            confidence,
         )
-        for key in [*configs, *(k for k in values if k not in configs)]
+        for key in order
     ]
     return contenders, len(base)
+
+
+def _survivors(
+    kernel: Kernel,
+    problem: Problem,
+    configs: list[Configuration],
+    runner: Runner,
+    objective: Objective,
+    box_s: float,
+) -> dict[str, np.ndarray]:
+    """Return the values by round of those that still run; the default comes first."""
+    try:
+        return _rounds(kernel, problem, configs, runner, objective, box_s)
+    except MeasurementError:
+        if len(configs) == 1:
+            raise
+    default, *candidates = configs
+    alive = []
+    for candidate in candidates:
+        with suppress(MeasurementError):
+            _rounds(kernel, problem, [default, candidate], runner, objective, 0.0)
+            alive.append(candidate)
+    return _rounds(kernel, problem, [default, *alive], runner, objective, box_s)
 
 
 def _rounds(
@@ -66,16 +103,27 @@ def _rounds(
     if not objective.needs_power:
         return runner.race(kernel, problem, configs, box_s)
     values: dict[str, list[float]] = {c.id: [] for c in configs}
-    for i in range(METERED_ROUNDS):
-        turn = i % len(configs)
-        for m in runner.run(kernel, problem, configs[turn:] + configs[:turn]):
+    rng = np.random.default_rng(0)
+    for _ in range(METERED_ROUNDS):
+        turn = [configs[i] for i in rng.permutation(len(configs))]
+        for m in runner.run(kernel, problem, turn):
             values[m.config.id].append(objective.measured(m))
     return {key: np.array(v) for key, v in values.items()}
 
 
 def _contender(
-    name: str, config: Configuration | None, base: np.ndarray, values: np.ndarray
+    name: str,
+    config: Configuration | None,
+    base: np.ndarray,
+    values: np.ndarray,
+    confidence: float,
 ) -> Contender:
-    ratios = base / values
-    low, high = median_interval(ratios)
-    return Contender(name, config, float(np.median(values)), float(np.median(ratios)), low, high)
+    """Compare by the ratios within rounds; rounds in which one of the two failed say nothing."""
+    both = np.isfinite(base) & np.isfinite(values)
+    if both.sum() < LEAST_ROUNDS:
+        return Contender(name, config, np.inf, np.nan, np.nan, np.nan)
+    ratios = base[both] / values[both]
+    low, high = median_interval(ratios, confidence)
+    return Contender(
+        name, config, float(np.median(values[both])), float(np.median(ratios)), low, high
+    )

@@ -115,8 +115,9 @@ class Matmul(Kernel):
         m, n, k = problem["M"], problem["N"], problem["K"]
         itemsize = np.where(np.equal(problem["dtype"], "fp64"), 8.0, 4.0)
         return Cost(
-            flops=2.0 * m * n * k * np.where(itemsize == 8.0, 2.0, 1.0),  # half the lanes
+            flops=2.0 * m * n * k,
             bytes_moved=itemsize * (1.0 * m * k + 1.0 * k * n + 1.0 * m * n),
+            dtype=problem["dtype"],
         )
 
     def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:

@@ -25,6 +25,10 @@ WEIGHTS = (500_000, 24_000_000)
 """Fewest and most weights of a training problem: 2 to 96 MB unquantized."""
 
 
+ROUNDING = {"fp32": 1e-5, "int8": 0.02, "int4": 0.15}
+"""Relative errors that no right kernel exceeds, whatever the problem would accept."""
+
+
 class QuantizedMatvec(Kernel):
     """``y[N] = W[N, K] @ x[K]`` with W stored in a format of choice.
 
@@ -40,7 +44,7 @@ class QuantizedMatvec(Kernel):
         ProblemParameter("N", maximum=1048576, meaning="rows of W"),
         ProblemParameter("K", maximum=1048576, meaning="columns of W"),
         ProblemParameter(
-            "max_error", 0.1, minimum=1e-6, maximum=1.0, meaning="largest relative error of y"
+            "max_error", 0.1, minimum=1e-4, maximum=1.0, meaning="largest relative error of y"
         ),
     )
 
@@ -150,9 +154,9 @@ class QuantizedMatvec(Kernel):
         """Return the size of W and of a packed copy as large."""
         return 2.2 * 4.0 * float(problem["N"]) * float(problem["K"])
 
-    def error_limit(self, problem: Problem) -> float:
-        """Return what the problem allows: the accuracy that a format may cost."""
-        return float(problem["max_error"])
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return what the problem allows, and no more than the format's rounding explains."""
+        return min(float(problem["max_error"]), ROUNDING[str(config["format"])])
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return matrices of 2 to 96 MB unquantized, within and beyond most last-level caches.

@@ -44,6 +44,7 @@ class Device:
         architecture: instruction set or generation, e.g. ``x86_64+avx512``, ``sm_90``, ``gfx942``.
         specs: numbers by the names in `SPECS`.
         source: where the specs come from.
+        index: which of several devices of its kind, as in ``cuda:1``.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Device:
     architecture: str = ""
     specs: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    index: int = 0
 
     def roofline_ms(self, cost: Cost) -> Quantity:
         """Return the least time the work can take at this device's peak rates, in milliseconds.
@@ -59,16 +61,28 @@ class Device:
         operations over peak rate and bytes over bandwidth. A missing rate is no limit; with
         neither known the result is NaN.
         """
-        rate = self.specs.get(f"{cost.dtype}_gflops", self.specs.get("fp32_gflops", np.nan))
-        bandwidth = self.specs.get("memory_gbps", np.nan)
-        return roofline_ms(cost, rate, bandwidth)
+        return roofline_ms(cost, self.specs)
 
 
-def roofline_ms(cost: Cost, gflops: Quantity, gbps: Quantity) -> Quantity:
-    """Return the larger of operations over ``gflops`` and bytes over ``gbps``, in milliseconds."""
-    compute = np.divide(cost.flops, np.multiply(gflops, 1e6))
-    memory = np.divide(cost.bytes_moved, np.multiply(gbps, 1e6))
+def roofline_ms(cost: Cost, specs: Mapping[str, Quantity]) -> Quantity:
+    """Return the larger of operations over peak rate and bytes over bandwidth, in milliseconds.
+
+    Args:
+        cost: of one launch, or arrays of many.
+        specs: of one device, or arrays, one entry per launch.
+    """
+    compute = np.divide(cost.flops, np.multiply(_rate(cost.dtype, specs), 1e6))
+    memory = np.divide(cost.bytes_moved, np.multiply(specs.get("memory_gbps", np.nan), 1e6))
     return np.fmax(compute, memory)
+
+
+def _rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
+    if isinstance(dtype, str):
+        return specs.get(f"{dtype}_gflops", specs.get("fp32_gflops", np.nan))
+    names = np.unique(dtype)
+    if len(names) == 0:
+        return np.nan
+    return np.select([dtype == n for n in names], [_rate(str(n), specs) for n in names], np.nan)
 
 
 def available_cores() -> int:

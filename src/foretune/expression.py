@@ -1,8 +1,9 @@
 """Expressions over columns: the part of Python that a rule between parameters needs, and no more.
 
 An expression is evaluated on whole columns at once. It means what Python would make of it row by
-row, with two differences: powers are computed in floating point, and where a parameter mixes text
-and numbers, comparing a text's size or calculating with it is never true instead of an error.
+row, with three differences: powers are computed in floating point; where a parameter mixes text
+and numbers, comparing a text's size or calculating with it is never true instead of an error; and
+a whole number divided by zero leaves zero, as NumPy has it.
 """
 
 import ast

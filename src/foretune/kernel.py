@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,13 @@ class Cost:
     Attributes:
         flops: floating-point (or integer) operations; a fused multiply-add counts two.
         bytes_moved: compulsory traffic to main memory, in bytes.
-        dtype: in which precision the operations run (``fp32``, ``fp64``, …): selects the peak rate.
+        dtype: in which precision the operations run (``fp32``, ``fp64``, …): selects the peak
+            rate; one for all, or an array of names.
     """
 
     flops: Quantity
     bytes_moved: Quantity
-    dtype: str = "fp32"
+    dtype: str | npt.NDArray[np.str_] = "fp32"
 
 
 class Kernel(ABC):
@@ -51,6 +52,8 @@ class Kernel(ABC):
 
     name: str
     problem_parameters: tuple[ProblemParameter, ...]
+    device_kind: Literal["cpu", "gpu"] = "cpu"
+    """What it runs on."""
     tolerance: float = 1e-4
     """Largest accepted ``‖output − reference‖ / ‖reference‖``."""
 
@@ -94,9 +97,14 @@ class Kernel(ABC):
         """Return roughly how much memory a run takes; twice its traffic unless overridden."""
         return 2.0 * float(self.cost(problem, self.default(problem)).bytes_moved)
 
-    def error_limit(self, problem: Problem) -> float:
-        """Return the largest accepted relative error on ``problem``."""
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return the largest accepted relative error of ``config`` on ``problem``."""
         return self.tolerance
+
+    def poison(self, output: Any) -> None:
+        """Spoil ``output`` in place, so that a launch that writes nothing cannot look right."""
+        if isinstance(output, np.ndarray) and output.dtype.kind == "f":
+            output.fill(np.nan)
 
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem of this kernel.
@@ -118,7 +126,10 @@ class Kernel(ABC):
     def source_hash(self) -> str:
         """Identifies the kernel's code: sixteen hexadecimal digits."""
         module = inspect.getmodule(type(self))
-        text = inspect.getsource(module) if module else repr(type(self))
+        try:
+            text = inspect.getsource(module or type(self))
+        except (OSError, TypeError):  # typed into an interpreter
+            text = type(self).__qualname__
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

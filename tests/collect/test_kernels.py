@@ -54,7 +54,7 @@ def error(kernel, problem, config, inputs):
 
 def test_name_and_error_limit(kernel, problems):
     assert kernel.name in CASES
-    assert all(0 < kernel.error_limit(p) <= 0.15 for p in problems)
+    assert all(0 < kernel.error_limit(p, kernel.default(p)) <= 1e-4 for p in problems)
 
 
 def test_default_is_in_a_large_space(kernel, problems):
@@ -77,7 +77,7 @@ def test_default_and_random_configurations_are_right(kernel, problems):
     problem = problems[0]
     inputs = kernel.make_inputs(problem)
     for config in [kernel.default(problem), *kernel.space(problem).sample(5, rng)]:
-        assert error(kernel, problem, config, inputs) <= kernel.error_limit(problem), config
+        assert error(kernel, problem, config, inputs) <= kernel.error_limit(problem, config), config
         for other in problems[1:]:  # the same compiled code
             space = kernel.space(other)
             config_ = config if config in space else kernel.default(other)
@@ -178,7 +178,8 @@ def test_a_strict_limit_rejects_int4_and_accepts_int8():
     problem = kernel.problem(N=100, K=500, max_error=0.02)
     inputs = kernel.make_inputs(problem)
     config = {**kernel.default(problem), "unroll": 1}
-    assert kernel.error_limit(problem) == 0.02
+    limits = {f: kernel.error_limit(problem, {"format": f}) for f in ("fp32", "int8", "int4")}
+    assert limits == {"fp32": 1e-5, "int8": 0.02, "int4": 0.02}
     assert error(kernel, problem, {**config, "format": "int4"}, inputs) > 0.02
     assert error(kernel, problem, {**config, "format": "int8"}, inputs) <= 0.02
 

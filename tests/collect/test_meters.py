@@ -52,7 +52,7 @@ class TestWindow:
 
 class TestRapl:
     def test_packages_are_added_up(self, zones):
-        meter = RaplMeter(zones.root)
+        meter = RaplMeter(root=zones.root)
         assert meter.unavailable_because() is None
         with meter.window() as window:
             zones.set("intel-rapl:0", 3_500_000)
@@ -64,21 +64,21 @@ class TestRapl:
         assert window.power_w == pytest.approx(3.5 / window.seconds)
 
     def test_counter_wraps_around(self, zones):
-        meter = RaplMeter(zones.root)
+        meter = RaplMeter(root=zones.root)
         zones.set("intel-rapl:0", RANGE_UJ - 1_000_000)
         meter.start()
         zones.set("intel-rapl:0", 500_000)
         assert meter.stop() == pytest.approx(1.5)
 
     def test_counter_that_does_not_move_is_no_energy(self, zones):
-        with RaplMeter(zones.root).window() as window:
+        with RaplMeter(root=zones.root).window() as window:
             pass
         assert math.isnan(window.joules)
         assert math.isnan(window.power_w)
 
     @pytest.mark.parametrize("when", ["before", "within"])
     def test_counter_that_vanishes(self, zones, when):
-        meter = RaplMeter(zones.root)
+        meter = RaplMeter(root=zones.root)
         if when == "before":
             (zones.root / "intel-rapl:0/energy_uj").unlink()
         meter.start()
@@ -86,11 +86,11 @@ class TestRapl:
         assert math.isnan(meter.stop())
 
     def test_stop_without_start(self, zones):
-        assert math.isnan(RaplMeter(zones.root).stop())
+        assert math.isnan(RaplMeter(root=zones.root).stop())
 
     def test_no_counters(self, tmp_path):
         for root in (tmp_path, tmp_path / "nothing"):
-            assert "no energy counter" in RaplMeter(root).unavailable_because()
+            assert "no energy counter" in RaplMeter(root=root).unavailable_because()
 
     def test_only_root_may_read(self, zones, monkeypatch):
         read_text = Path.read_text
@@ -101,14 +101,14 @@ class TestRapl:
             return read_text(path, *args, **named)
 
         monkeypatch.setattr(Path, "read_text", guarded)
-        meter = RaplMeter(zones.root)
+        meter = RaplMeter(root=zones.root)
         assert "sudo chmod a+r" in meter.unavailable_because()
         meter.start()
         assert math.isnan(meter.stop())
 
     def test_garbled_counter(self, zones):
         zones.set("intel-rapl:1", "?")
-        assert "cannot be read" in RaplMeter(zones.root).unavailable_because()
+        assert "cannot be read" in RaplMeter(root=zones.root).unavailable_because()
 
 
 class FakeNvml:
@@ -248,6 +248,9 @@ class Stopwatch(PowerMeter):
     name, device_kind = "stopwatch", "cpu"
     reason: str | None = None
 
+    def __init__(self, index=0):
+        self.index = index
+
     def unavailable_because(self):
         return self.reason
 
@@ -285,6 +288,7 @@ class TestFinding:
         register(broken=Broken, gpu=Gpu, good=Stopwatch)
         assert isinstance(meters.find_meter("cpu"), Stopwatch)
         assert isinstance(meters.find_meter("gpu"), Gpu)
+        assert meters.find_meter("gpu", 1).index == 1
         assert meters.why_no_meter("cpu") == ""
 
     def test_none_works(self, register):

@@ -1,14 +1,17 @@
 """Runners: what hangs, dies, lies or fails becomes a row, and the next configuration still runs."""
 
+import dataclasses
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing
-from foretune.errors import MeasurementError, MissingExtra
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, workbench
+from foretune.collect.meters import PowerMeter
+from foretune.errors import MeasurementError, MissingExtra, UsageError
 from foretune.measurement import Status
 
 TIMING = Timing(box_s=0.03, warmup_s=0.002)
@@ -85,6 +88,97 @@ def test_a_race_of_what_dies_is_an_error(isolated):
         isolated.race(Toy(), PROBLEM, [config("die")], box_s=0.01)
 
 
+class Lazy(Toy):
+    """Its configurations of skew 2 write nothing."""
+
+    buffer = np.zeros(3)
+
+    def build(self, problem, config, inputs):
+        def launch():
+            if config["skew"] != 2:
+                self.buffer[:] = 7.0
+            return self.buffer
+
+        return launch
+
+    def reference(self, inputs):
+        return np.full(3, 7.0)
+
+
+def test_what_another_configuration_left_in_memory_does_not_pass():
+    right, wrong = InProcessRunner(DEVICE, TIMING).run(Lazy(), PROBLEM, [config(), config(skew=2)])
+    assert right.ok
+    assert wrong.status is Status.WRONG_RESULT
+
+
+def test_a_race_leaves_out_what_is_wrong():
+    times = InProcessRunner(DEVICE, TIMING).race(Lazy(), PROBLEM, [config(), config(skew=2)], 0.01)
+    assert list(times) == [config().id, "library:NumPy"]
+
+
+def test_a_kernel_of_another_device_kind_is_refused(runner):
+    class OnGpu(Toy):
+        device_kind = "gpu"
+
+    with pytest.raises(UsageError, match="runs on a gpu, not on Toy CPU"):
+        next(runner.run(OnGpu(), PROBLEM, [config()]))
+
+
+def test_a_kernel_that_another_process_cannot_import_is_refused(isolated):
+    Script = type("Script", (Toy,), {"__module__": "__main__"})
+    with pytest.raises(UsageError, match="put it in a module of its own"):
+        next(isolated.run(Script(), PROBLEM, [config()]))
+
+    class Local(Toy):
+        pass
+
+    with pytest.raises(MeasurementError, match="cannot be sent to another process"):
+        next(isolated.run(Local(), PROBLEM, [config()]))
+
+
+def test_a_meter_that_fails_does_not_spoil_the_time(monkeypatch):
+    class Broken(PowerMeter):
+        name, device_kind = "broken", "cpu"
+
+        def unavailable_because(self):
+            return None
+
+        def start(self):
+            raise OSError("gone")
+
+        def stop(self):
+            return 1.0
+
+    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: Broken())
+    measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config()]))
+    assert measured.ok
+    assert np.isnan(measured.power_w)
+
+
+def test_power_and_energy_of_a_launch(monkeypatch):
+    class TenWatts(PowerMeter):
+        name, device_kind = "ten", "cpu"
+
+        def unavailable_because(self):
+            return None
+
+        def start(self):
+            self.begin = time.perf_counter()
+
+        def stop(self):
+            return 10.0 * (time.perf_counter() - self.begin)
+
+    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: TenWatts())
+    monkeypatch.setattr(workbench, "POWER_WINDOW_S", 0.05)
+    measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config()]))
+    assert measured.power_w == pytest.approx(10, rel=0.05)
+    # A launch takes 0.1 ms and more where the machine is busy; never less.
+    assert measured.energy_mj >= 10 * 0.1 * 0.95
+    limited = dataclasses.replace(DEVICE, specs={"power_limit_w": 5.0})
+    measured = next(InProcessRunner(limited, TIMING).run(Toy(), PROBLEM, [config()]))
+    assert np.isnan(measured.power_w)  # twice what the board can draw is no measurement
+
+
 def test_closing_ends_the_process(isolated):
     next(isolated.run(Toy(), PROBLEM, [config()]))
     process = isolated._process
@@ -97,6 +191,6 @@ def test_a_process_that_cannot_start_is_noticed_at_once(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with (
         IsolatedRunner(DEVICE, TIMING) as runner,
-        pytest.raises(MeasurementError, match="ended with exit code"),
+        pytest.raises(MeasurementError, match="the measuring process"),
     ):
         next(runner.run(Toy(), PROBLEM, [config()]))

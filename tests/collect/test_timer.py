@@ -65,9 +65,15 @@ def test_max_repeats_end_it():
 def test_interleaving_takes_turns():
     order = []
     launches = {name: lambda n=name: (order.append(n), wait(LEAST_SAMPLE_S)) for name in "abc"}
-    samples = time_interleaved(launches, box_s=0.0, min_rounds=3)
-    assert {name: len(s) for name, s in samples.items()} == {"a": 3, "b": 3, "c": 3}
-    assert order[-9:] == list("abcbcacab")
+    samples = time_interleaved(launches, box_s=0.0, min_rounds=60)
+    assert {name: len(s) for name, s in samples.items()} == {"a": 60, "b": 60, "c": 60}
+    # Each sample after an untimed launch of its own; every round all of them; nobody always after
+    # the same one.
+    turns = order[-360:]
+    assert turns[::2] == turns[1::2]
+    rounds = [turns[i : i + 6 : 2] for i in range(0, 360, 6)]
+    assert all(sorted(r) == list("abc") for r in rounds)
+    assert {"".join(r) for r in rounds} == {"abc", "acb", "bac", "bca", "cab", "cba"}
 
 
 def test_errors_of_a_launch_reach_the_caller():

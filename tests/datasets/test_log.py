@@ -29,6 +29,7 @@ def run(time_ms=1.0, M=64, status=Status.OK, recorded_at="2026-01-01T00:00:00", 
 def kill(log):
     """End the log as a killed process would: the file is closed, nothing is folded."""
     log._journal.close()
+    log._lock.close()
 
 
 def configs(path):
@@ -228,3 +229,24 @@ def test_the_journal_is_plain_json_lines(path):
     (line,) = journal_of(path).read_text().splitlines()
     assert json.loads(line)["config.flag"] is True
     log.close()
+
+
+def test_two_processes_do_not_write_one_file(path):
+    with RunLog(path) as first:
+        first.append(run(x=1))
+        with pytest.raises(OutputError, match="in use by another process"):
+            RunLog(path)
+        assert configs(path) == [1]
+    with RunLog(path) as second:
+        second.append(run(x=2))
+    assert configs(path) == [1, 2]
+
+
+def test_rows_folded_twice_count_once(path):
+    killed = RunLog(path)
+    killed.append(run(x=1))
+    rows = journal_of(path).read_text()
+    killed.close()
+    journal_of(path).write_text(rows)  # killed between writing the file and removing the journal
+    RunLog(path).close()
+    assert configs(path) == [1]

@@ -184,7 +184,7 @@ def test_large_spaces_are_predicted_in_parts(boosted, matmul, toy_device, monkey
 def test_one_row_and_none(predictor, runs):
     everything = predictor.predict(runs)
     one = predictor.predict(runs.iloc[[5]])
-    pd.testing.assert_frame_equal(one, everything.iloc[[5]].reset_index(drop=True))
+    pd.testing.assert_frame_equal(one, everything.iloc[[5]])  # the rows keep their index
     none = predictor.predict(runs.iloc[:0])
     assert none.shape == (0, everything.shape[1])
 

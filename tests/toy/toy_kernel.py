@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from foretune.collect import Runner
+from foretune.collect.workbench import environment
 from foretune.device import Device
 from foretune.errors import MissingExtra
 from foretune.kernel import Cost, Kernel
@@ -113,6 +114,7 @@ class FakeRunner(Runner):
                 Status.OK if ok else Status.RUNTIME_ERROR,
                 time_ms=time_ms(problem, c) if ok else math.nan,
                 error="" if ok else "as it says",
+                environment=environment(kernel),
             )  # fmt: skip
 
     def race(self, kernel, problem, configs, box_s=2.0):

@@ -7,7 +7,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy, config, time_ms
 from foretune.collect import plan_configurations
 from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
-from foretune.errors import MeterUnavailable, PredictorError
+from foretune.errors import MeasurementError, MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.tune import tune_problem
@@ -125,3 +125,61 @@ def test_a_predictor_of_another_kernel_is_refused(predictor):
 
     with pytest.raises(PredictorError, match="knows 'toy', not 'other'"):
         tune_problem(Other(), PROBLEM, FakeRunner(), predictor)
+
+
+class NoDefaultRunner(FakeRunner):
+    """The default gives wrong results."""
+
+    def race(self, kernel, problem, configs, box_s=2.0):
+        values = super().race(kernel, problem, configs, box_s)
+        return {k: v for k, v in values.items() if k != kernel.default(problem).id}
+
+
+def test_a_wrong_default_is_an_error():
+    with pytest.raises(MeasurementError, match="default configuration of toy gives wrong results"):
+        verify(KERNEL, PROBLEM, [config()], NoDefaultRunner())
+
+
+class FlakyRunner(FakeRunner):
+    """A race with the fastest candidate dies."""
+
+    def race(self, kernel, problem, configs, box_s=2.0):
+        if config() in configs:
+            raise MeasurementError("it died")
+        return super().race(kernel, problem, configs, box_s)
+
+
+def test_a_candidate_that_dies_in_the_race_is_left_out():
+    contenders, _ = verify(KERNEL, PROBLEM, [config(), config(work=2)], FlakyRunner())
+    assert [c.config for c in contenders[:-1]] == [KERNEL.default(PROBLEM), config(work=2)]
+
+
+def test_rounds_without_a_value_say_nothing():
+    class Gaps(FakeRunner):
+        def race(self, kernel, problem, configs, box_s=2.0):
+            values = super().race(kernel, problem, configs, box_s)
+            values[config().id][:17] = np.nan  # three rounds are left
+            values[config(work=2).id][:10] = np.nan
+            return values
+
+    default, first, second, _ = verify(KERNEL, PROBLEM, [config(), config(work=2)], Gaps())[0]
+    assert not first.wins
+    assert second.wins
+    assert math.isnan(first.ratio)
+    assert default.ratio == 1
+
+
+def test_several_candidates_share_the_chance_of_a_lucky_win():
+    """Of many comparisons of equals, at most one in forty may seem to win: 2.5 % on this side."""
+    candidates = [config(work=2, skew=s) for s in (1, 2, 3)]
+
+    class Equals(FlatRunner):
+        def race(self, kernel, problem, configs, box_s=2.0):
+            return {c.id: self._noisy(np.ones(60)) for c in configs}
+
+    runner = Equals(noise=0.05)
+    lucky = 0
+    for _ in range(300):
+        contenders, _ = verify(KERNEL, PROBLEM, candidates, runner)
+        lucky += any(c.wins for c in contenders)
+    assert lucky <= 12

@@ -47,7 +47,8 @@ def campaign(
 
     chosen, goal = get_kernel(kernel), options.read_objective(objective)
     size = get_preset(preset)
-    load("models", model), load("searchers", searcher)
+    load("models", model)
+    load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
     output = Output(as_json)
     hardware = options.read_device(device)
@@ -110,5 +111,6 @@ def _show(output: Output, done: "Campaign") -> None:
     output.say("")
     output.say(f"report   {done.report}")
     output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
-    output.say(f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}")
+    if not done.mlflow_uri.startswith("http"):
+        output.say(f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}")
     output.say(f"took     {done.seconds:.0f} s")

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from foretune.progress import Progress as ProgressSeam
 
@@ -23,15 +24,16 @@ class Output:
 
     def say(self, text: str) -> None:
         """Print a line for people."""
-        self.human.print(text, markup=False)
+        self.human.print(text, markup=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table for people; all but the first column flush right."""
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        """Print a table for people; columns of numbers flush right."""
+        table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
         for i, column in enumerate(columns):
-            table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+            numeric = all(row[i][:1].isdigit() or row[i][:1] in "–-" for row in rows)
+            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         self.human.print(table)
 
     def result(self, data: Mapping[str, Any]) -> None:
