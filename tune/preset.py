@@ -34,7 +34,7 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(8, 12, 4, 4, 10, 0.1, 1.0),
+    "quick": Preset(10, 14, 6, 4, 10, 0.1, 1.0),
     "full": Preset(32, 32, 16, 12, 10, 0.25, 3.0),
 }
 

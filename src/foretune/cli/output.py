@@ -111,7 +111,7 @@ def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[
             percent(s["mape"]),
             percent(s["median_ape"]),
             percent(s["p95_ape"]),
-            f"{s['spearman']:.2f}",
+            f"{s['spearman']:.2f}" if math.isfinite(s["spearman"]) else "–",
             percent(s["top1_regret"]),
             percent(s["coverage90"]),
         ]
