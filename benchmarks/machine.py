@@ -4,7 +4,7 @@ import datetime
 import platform
 from collections.abc import Sequence
 
-from foretune.collect.workbench import environment
+from foretune.collect.workbench import versions
 from foretune.device import Device
 
 
@@ -17,7 +17,7 @@ def heading(title: str, device: Device) -> str:
         f"{specs['fp32_gflops']:.0f} GFLOP/s fp32 (measured)"
     )
     today = datetime.date.today().isoformat()
-    return f"### {title}\n\n{machine}; {platform.system()}; {environment()}; {today}\n"
+    return f"### {title}\n\n{machine}; {platform.system()}; {versions()}; {today}\n"
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets import to_measurements
-from foretune.datasets.schema import columns_of
 from foretune.device import SPECS, Device
 from foretune.errors import OutputError
 from foretune.models.evaluation import Scores
@@ -159,10 +158,10 @@ def _top(title: str, data: ReportData) -> Html:
         lead.append(f"Against {names}: {word} on {ahead} of {len(against)}{mean}.")
     models = data.scores.get("time_ms", {}).get("grouped", {})
     error = next(iter(models.values()), {}).get("median_ape", math.nan)
-    problems = data.runs[columns_of(data.runs, "problem")].drop_duplicates()
+    learned = data.held_out[data.held_out["target"] == "time_ms"]
     tiles = {
-        "measurements in training": f"{len(data.runs):,}",
-        "problems in training": f"{len(problems):,}",
+        "measurements in training": f"{len(learned):,}",
+        "problems in training": f"{learned['problem'].nunique():,}",
         "median error of predicted time, whole problems held out": percent(error),
         "from start to report": duration(data.seconds),
     }
