@@ -78,6 +78,7 @@ def test_no_top_level_import(name):
 
 
 def test_every_public_name_can_be_imported():
+    assert set(foretune.__all__) == {"__version__", *foretune._HOME_OF}
     for name in foretune.__all__:
         assert getattr(foretune, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

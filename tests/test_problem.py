@@ -63,7 +63,7 @@ def test_a_choice_keeps_its_declared_type():
         ({"M": True}, r"M=True is not a number"),
         ({"M": 1, "dtype": "fp8"}, r"dtype=fp8 is not possible: choose one of fp32, fp64"),
         ({"M": 1, "limit_ms": -1.0}, "out of range"),
-        ({"N": 4}, r"toy needs M: give --problem M=…"),
+        ({"N": 4}, r"toy needs M: write M=…"),
     ],
 )
 def test_what_cannot_be_is_refused(values, message):

@@ -176,13 +176,18 @@ class Tracker:
                 )
             else:
                 return  # another package's model; the artifact folder has it
-            self._register(f"foretune-{predictor.kernel_name_}", run_id, info)
+            devices = ", ".join(runs["device"].unique())
+            self._register(f"foretune-{predictor.kernel_name_}", run_id, info, devices)
 
-    def _register(self, name: str, run_id: str, info: Any) -> None:
+    def _register(self, name: str, run_id: str, info: Any, devices: str) -> None:
         if not self._client.search_registered_models(f"name = '{name}'"):
             self._client.create_registered_model(name)
         version = self._client.create_model_version(
-            name, info.model_uri, run_id, model_id=info.model_id
+            name,
+            info.model_uri,
+            run_id,
+            tags={"foretune.device": devices},
+            model_id=info.model_id,
         )
         self._client.set_registered_model_alias(name, ALIAS, str(version.version))
 

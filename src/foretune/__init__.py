@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from foretune.collect import (
         InProcessRunner,
         IsolatedRunner,
+        Timing,
         collect_runs,
         local_device,
         plan_configurations,
@@ -28,10 +29,19 @@ if TYPE_CHECKING:
     from foretune.registry import get_kernel
     from foretune.search import make_searcher
     from foretune.space import Configuration, SearchSpace
-    from foretune.tune import run_campaign, tune_problem
+    from foretune.tune import (
+        PRESETS,
+        Campaign,
+        Preset,
+        TuneResult,
+        run_campaign,
+        tune_problem,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
+    "PRESETS",
+    "Campaign",
     "Configuration",
     "Cost",
     "Device",
@@ -42,11 +52,14 @@ __all__ = [
     "Measurement",
     "Objective",
     "Predictor",
+    "Preset",
     "Problem",
     "ProblemParameter",
     "RunLog",
     "SearchSpace",
     "Status",
+    "Timing",
+    "TuneResult",
     "__version__",
     "collect_runs",
     "evaluate_predictor",
@@ -63,7 +76,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "collect": ("InProcessRunner", "IsolatedRunner", "collect_runs", "local_device",
+    "collect": ("InProcessRunner", "IsolatedRunner", "Timing", "collect_runs", "local_device",
                 "plan_configurations"),
     "datasets": ("RunLog", "read_runs", "write_runs"),
     "device": ("Device", "find_device"),
@@ -76,7 +89,7 @@ _HOMES = {
     "registry": ("get_kernel",),
     "search": ("make_searcher",),
     "space": ("Configuration", "SearchSpace"),
-    "tune": ("run_campaign", "tune_problem"),
+    "tune": ("PRESETS", "Campaign", "Preset", "TuneResult", "run_campaign", "tune_problem"),
 }  # fmt: skip
 _HOME_OF = {name: f"foretune.{home}" for home, names in _HOMES.items() for name in names}
 

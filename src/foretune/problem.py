@@ -79,5 +79,5 @@ def make_problem(
     missing = [p.name for p in declared.values() if p.default is None and p.name not in values]
     if missing:
         example = ",".join(f"{p.name}=…" for p in declared.values() if p.default is None)
-        raise ProblemError(f"{owner} needs {', '.join(missing)}: give --problem {example}")
+        raise ProblemError(f"{owner} needs {', '.join(missing)}: write {example}")
     return Problem({p.name: p.check(values.get(p.name, p.default)) for p in declared.values()})
