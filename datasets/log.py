@@ -117,6 +117,8 @@ class RunLog:
                 same = runs.drop(columns="time_ms_samples", errors="ignore").duplicated()
                 write_runs(self.path, runs[~same])
             journal_of(self.path).unlink(missing_ok=True)
+        except OutputError:
+            raise
         except OSError as e:
             raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
         finally:

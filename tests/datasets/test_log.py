@@ -250,3 +250,30 @@ def test_rows_folded_twice_count_once(path):
     journal_of(path).write_text(rows)  # killed between writing the file and removing the journal
     RunLog(path).close()
     assert configs(path) == [1]
+
+
+class Full:
+    """A journal on a full disk."""
+
+    name, closed = "journal", False
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_is_one_error_and_loses_nothing(path, monkeypatch):
+    log = RunLog(path)
+    log.append(run(x=1))
+    log._journal.close()
+    monkeypatch.setattr(log, "_journal", Full())
+    with pytest.raises(OutputError, match="No space left on device"):
+        log.append(run(x=2))
+    with pytest.raises(OutputError, match="No space left on device"):
+        log.close()
+    assert configs(path) == [1]
+    with RunLog(path) as again:  # the lock is free
+        again.append(run(x=2))
+    assert configs(path) == [1, 2]
