@@ -4,23 +4,17 @@ from itertools import islice
 
 import numpy as np
 
-from foretune.objective import Objective
-from foretune.search.searcher import Prior, Searcher
-from foretune.space import SearchSpace
+from foretune.search.searcher import Searcher
 
 
 class ExhaustiveSearcher(Searcher):
     """Proposes every configuration, best predicted first where there is a prior."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: Objective = Objective.TIME,
-        seed: int = 0,
-        prior: Prior | None = None,
-    ) -> None:
-        super().__init__(space, objective, seed, prior)
-        order = np.argsort(prior.log_mean, kind="stable") if prior else np.arange(len(space))
+    def _prepare(self) -> None:
+        if self.prior is None:
+            order = np.arange(len(self.space))
+        else:
+            order = np.argsort(self.prior.log_mean, kind="stable")
         self._order = iter(order.tolist())
 
     def _propose(self, n: int) -> list[int]:

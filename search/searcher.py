@@ -55,6 +55,7 @@ class Searcher(ABC):
         self.proposed: set[int] = set()
         self.told: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
+        self._prepare()
 
     def ask(self, n: int = 1) -> list[Configuration]:
         """Return up to ``n`` configurations not proposed before; fewer when the space runs out."""
@@ -78,6 +79,9 @@ class Searcher(ABC):
         """Return the incumbent: the best configuration told of; None before the first success."""
         finite = {i: value for i, value in self.told.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
+
+    def _prepare(self) -> None:
+        """Set up what the searcher keeps; space, objective, seed and prior are there."""
 
     @abstractmethod
     def _propose(self, n: int) -> list[int]:

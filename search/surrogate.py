@@ -14,8 +14,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
-from foretune.objective import Objective
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.searcher import Searcher
 from foretune.space import SearchSpace
 
 POOL = 4000
@@ -36,16 +35,9 @@ UNKNOWN_SPREAD = 0.7
 class SurrogateSearcher(Searcher):
     """Expected improvement under prior plus Gaussian-process correction."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: Objective = Objective.TIME,
-        seed: int = 0,
-        prior: Prior | None = None,
-    ) -> None:
-        super().__init__(space, objective, seed, prior)
+    def _prepare(self) -> None:
         self._pool = self._make_pool()
-        self._coordinates = _Coordinates(space)
+        self._coordinates = _Coordinates(self.space)
 
     def _propose(self, n: int) -> list[int]:
         chosen: list[int] = []

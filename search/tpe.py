@@ -2,9 +2,7 @@
 
 import math
 
-from foretune.objective import Objective
-from foretune.search.searcher import Prior, Searcher
-from foretune.space import SearchSpace
+from foretune.search.searcher import Searcher
 
 TRIES = 20
 """Proposals outside the space or already known are answered and asked again this many times."""
@@ -13,22 +11,15 @@ TRIES = 20
 class TPESearcher(Searcher):
     """Asks an Optuna study; restrictions are kept by rejecting what breaks them."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: Objective = Objective.TIME,
-        seed: int = 0,
-        prior: Prior | None = None,
-    ) -> None:
-        super().__init__(space, objective, seed, prior)
+    def _prepare(self) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._distributions = {
             name: optuna.distributions.CategoricalDistribution(values)
-            for name, values in space.parameters.items()
+            for name, values in self.space.parameters.items()
         }
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
+        sampler = optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
         self._study = optuna.create_study(sampler=sampler)
 
     def _propose(self, n: int) -> list[int]:
