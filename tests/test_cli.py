@@ -157,7 +157,7 @@ def test_devices_and_doctor(capsys, monkeypatch):
     here = run_json(capsys, "devices")
     assert here["devices"][0]["specs"]["cores"] >= 1
     checks = run_json(capsys, "doctor")["checks"]
-    assert {"python", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
+    assert {"versions", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
 
 
 def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):

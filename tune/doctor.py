@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -37,7 +36,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything Foretune can use; takes a few seconds the first time (CPU probe)."""
-    findings = [Finding("python", True, f"{platform.python_version()}; {versions()}")]
+    findings = [Finding("versions", True, versions())]
     findings += [_package(module, *why) for module, why in EXTRAS.items()]
     findings += [_kernel(name) for name in registered("kernels")]
     for device in local_devices():

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 def campaign(
     kernel: str = options.KERNEL,
     device: str = options.DEVICE,
-    preset: str = typer.Option("quick", help="quick (minutes) or full (an hour)."),
+    preset: str = typer.Option("quick", help="quick, or full: eight times the runs."),
     problem: list[str] = typer.Option([], help="Tune this one (repeatable); else unseen ones."),
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
