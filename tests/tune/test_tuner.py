@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -10,9 +11,9 @@ from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.objective import Objective
-from foretune.tune import tune_problem
+from foretune.tune import tune_problem, tuner
 from foretune.tune.results import TuneResult
-from foretune.tune.verify import verify
+from foretune.tune.verify import METERED_ROUNDS, verify
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -183,3 +184,33 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
         contenders, _ = verify(KERNEL, PROBLEM, candidates, runner)
         lucky += any(c.wins for c in contenders)
     assert lucky <= 12
+
+
+class MeteredRunner(FakeRunner):
+    """The faster, the more power: the quickest configuration is not the one of least energy."""
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        for m in super().run(kernel, problem, configs, incumbent_ms):
+            power_w = 100.0 / m.config["work"] ** 1.5
+            yield dataclasses.replace(m, power_w=power_w, energy_mj=power_w * m.time_ms)
+
+
+def test_energy_is_minimised_where_a_meter_is(monkeypatch):
+    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+    result = tune_problem(
+        KERNEL, PROBLEM, MeteredRunner(), budget=60, objective=Objective.ENERGY,
+        searcher="exhaustive",
+    )  # fmt: skip
+    assert result.verified
+    assert result.winner.config == config(work=16)
+    assert result.library is None  # nobody metered it
+    assert result.rounds == METERED_ROUNDS
+    summary = result.summary()
+    assert summary["energy_mj"] < summary["baseline_energy_mj"]
+    assert result.winner.value == pytest.approx(100 / 16**1.5 * time_ms(PROBLEM, config(work=16)))
+
+
+def test_a_predictor_without_power_cannot_guide_energy(predictor, monkeypatch):
+    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+    with pytest.raises(PredictorError, match="has not learned power"):
+        tune_problem(KERNEL, PROBLEM, MeteredRunner(), predictor, objective=Objective.ENERGY)
