@@ -51,7 +51,7 @@ class RunLog:
                 for m in to_measurements(latest(read_runs(self.path))):
                     self._known[self._key(m)] = m
         except BaseException:
-            self._lock.close()
+            self._unlock()
             raise
         try:
             _drop_half_line(journal_of(self.path))
@@ -122,8 +122,11 @@ class RunLog:
         except OSError as e:
             raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
         finally:
-            _lock_file(self.path).unlink(missing_ok=True)
-            self._lock.close()
+            self._unlock()
+
+    def _unlock(self) -> None:
+        _lock_file(self.path).unlink(missing_ok=True)
+        self._lock.close()
 
     @staticmethod
     def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:

@@ -106,6 +106,21 @@ def test_collect_and_go_on(capsys):
     assert set(read_runs("r.parquet")["problem.n"]) == {20, 40}
 
 
+def test_one_file_holds_one_kernel(capsys, runs):
+    write_runs(runs, read_runs(runs).assign(kernel="other"))
+    before = read_runs(runs)
+    arguments = ["collect", "toy", "--problems", "1", "--configs", "1", "--out", str(runs)]
+    assert "holds runs of other: give another --out" in fails(capsys, 2, *arguments)
+    assert read_runs(runs).equals(before)
+
+
+def test_what_is_no_run_table_is_left_alone(capsys, place):
+    (place / "notes.txt").write_text("mine")
+    fails(capsys, 1, "collect", "toy", "--problems", "1", "--configs", "1", "--out", "notes.txt")
+    assert [p.name for p in place.iterdir()] == ["notes.txt"]
+    assert (place / "notes.txt").read_text() == "mine"
+
+
 def test_train_evaluate_predict(capsys, runs):
     trained = run_json(capsys, "train", str(runs), "--out", "p", "--model", "random_forest")
     assert {"random", "grouped"} <= trained["time_ms"].keys()
@@ -187,6 +202,9 @@ def test_help_without_arguments(capsys):
         (["collect", "tpy", "--out", "x"], "did you mean 'toy'?"),
         (["collect", "toy", "--out", "x", "--configs", "0"], "give at least 1"),
         (["collect", "toy", "--out", "x", "--problems", "0"], "give at least 1"),
+        (["collect", "toy", "--out", "x", "--box", "-1"], "give more than 0"),
+        (["tune", "toy", "--problem", "N=3"], "did you mean 'n'?"),
+        (["tune", "toy", "--problem", "n=9 dtype=fp32"], "write NAME=VALUE,NAME=VALUE"),
         (["collect", "toy", "--out", "x", "--problems", "n"], "write NAME=VALUE"),
         (["collect", "toy", "--out", "x", "--device", "cuda:9"], ""),
         (["tune", "toy", "--problem", "m=3"], "known: dtype, n"),

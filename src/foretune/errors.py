@@ -36,7 +36,9 @@ class UnknownName(UsageError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         choices = sorted(known)
-        close = difflib.get_close_matches(name, choices, n=1)
+        by_lower = {choice.lower(): choice for choice in choices}
+        found = difflib.get_close_matches(name.lower(), by_lower, n=1)
+        close = [by_lower[f] for f in found]
         hint = f"did you mean {close[0]!r}? " if close else ""
         listed = ", ".join(choices) if choices else "none are registered"
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")

@@ -72,7 +72,8 @@ class NamedValues(Mapping[str, Value]):
         values: dict[str, Value] = {}
         for part in filter(None, (p.strip() for p in text.split(","))):
             name, equals, value = part.partition("=")
-            if not equals or not name.strip() or not value.strip():
+            no_comma = "=" in value and " " in value.strip()  # M=300 N=700
+            if not equals or not name.strip() or not value.strip() or no_comma:
                 raise UsageError(f"cannot read {part!r}: write NAME=VALUE,NAME=VALUE")
             if name.strip() in values:
                 raise UsageError(f"{name.strip()!r} is given twice in {text!r}")

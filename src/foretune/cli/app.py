@@ -1,7 +1,9 @@
 """The application: commands put together, and every error turned into one line."""
 
 import os
+import signal
 import sys
+import threading
 
 import typer
 
@@ -41,6 +43,8 @@ def run(arguments: list[str]) -> int:
     """Run a command; never raises."""
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"] or ["--help"]
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
         result = app(arguments, prog_name="foretune", standalone_mode=False)
         if result == INTERRUPTED:  # what newer releases of Typer make of Ctrl-C

@@ -100,7 +100,7 @@ def _common(results: "list[TuneResult]") -> dict[str, Value]:
 
 
 def _without(problem: Problem, same: dict[str, Value]) -> str:
-    return str(Problem({k: v for k, v in problem.items() if k not in same}))
+    return " ".join(f"{k}={v}" for k, v in problem.items() if k not in same)
 
 
 def _show(output: Output, done: "Campaign") -> None:

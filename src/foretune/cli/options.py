@@ -99,3 +99,14 @@ def at_least_one(value: int, option: str) -> int:
     if value < 1:
         raise UsageError(f"{option} {value} leaves nothing to do: give at least 1")
     return value
+
+
+def positive(value: float, option: str) -> float:
+    """Return ``value`` if it is above zero.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not value > 0:
+        raise UsageError(f"{option} {value:g} leaves no time: give more than 0")
+    return value

@@ -6,6 +6,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, progress_bar
+from foretune.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +37,8 @@ def collect(
 
     chosen = get_kernel(kernel)
     options.at_least_one(configs, "--configs")
+    options.positive(box, "--box")
+    options.positive(limit, "--limit")
     wanted = options.read_problems(chosen, problems, seed)
     plan = plan_configurations(chosen, wanted, configs, seed)
     output, hardware = Output(as_json), options.read_device(device)
@@ -44,6 +47,8 @@ def collect(
         progress_bar() as progress,
         IsolatedRunner(hardware, Timing(box_s=box), limit_s=limit) as runner,
     ):
+        if others := {m.kernel for m in log.measurements()} - {kernel}:
+            raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
         done = collect_runs(chosen, plan, log, runner, progress)
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
