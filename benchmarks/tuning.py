@@ -6,7 +6,7 @@ those problems from the recording, each seeing a time only by spending a measure
 kernel: what the choice of configuration is worth, and what each searcher has found after 1, 5 and
 10 measurements, as a share of the exhaustive best.
 
-    python benchmarks/tuning.py matmul softmax --out /tmp/tuning
+    python benchmarks/tuning.py matmul softmax --out tuning-runs
 
 Resumable: rows already in ``--out`` are not measured again.
 """
