@@ -1,7 +1,7 @@
 """Splitting a kernel's work over threads: static ranges on persistent, pinned threads.
 
 Numba functions compiled with ``nogil=True`` run side by side; handing work to a Python thread costs
-some microseconds a launch, and unlike ``numba.prange`` it needs no second compilation per configuration.
+some microseconds a launch, and unlike ``numba.prange`` no second compilation per configuration.
 
 Every thread has a core of its own. Left to the scheduler, two threads that wake each other may end
 up on one core and stay there: on a virtual machine the same configuration then takes either of two
