@@ -2,13 +2,17 @@
 
 from foretune.features.candidates import candidate_rows, rows_of
 from foretune.features.featureset import FEATURES_VERSION, FeatureSet
-from foretune.features.roofline import row_cost, row_roofline_ms
+from foretune.features.known import family_for
+from foretune.features.roofline import row_cost, row_groups, row_limits_ms, row_roofline_ms
 
 __all__ = [
     "FEATURES_VERSION",
     "FeatureSet",
     "candidate_rows",
+    "family_for",
     "row_cost",
+    "row_groups",
+    "row_limits_ms",
     "row_roofline_ms",
     "rows_of",
 ]

@@ -1,6 +1,7 @@
 """Run-table columns as plain arrays, the form in which kernels compute costs and features."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
         return values[codes]  # code -1, a gap, is the last
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    values = column.to_numpy(dtype=object, na_value=None)
+    # A million cells seldom hold more than a few different values: only those are looked at.
+    codes, distinct = pd.factorize(column, use_na_sentinel=True)
+    cells = [*distinct, None]  # code -1, a gap, is the last
     text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
-    if not text and all(v is None or isinstance(v, (bool, int, float)) for v in values):
-        return np.array([np.nan if v is None else float(v) for v in values])
-    return as_text(values)
+    if not text and all(v is None or isinstance(v, (bool, int, float)) for v in cells):
+        return np.array([np.nan if v is None else float(v) for v in cells])[codes]
+    return as_text(cells)[codes]
 
 
 def as_text(values: Iterable[object]) -> np.ndarray:
@@ -34,6 +37,33 @@ def group_arrays(rows: pd.DataFrame, group: str) -> dict[str, np.ndarray]:
     """Return the columns of a dotted group by their short names."""
     prefix = f"{group}."
     return {c.removeprefix(prefix): as_array(rows[c]) for c in rows.columns if c.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which group each row belongs to.
+
+    Attributes:
+        codes: one integer per row, an index into ``names``.
+        names: of the groups.
+    """
+
+    codes: np.ndarray
+    names: list[str]
+
+
+def groups_of(rows: pd.DataFrame, columns: Sequence[str]) -> Groups:
+    """Return the groups of rows that agree in those of ``columns`` that hold text."""
+    total, names = np.zeros(len(rows), dtype=np.int64), [""]
+    for column in columns:
+        values = as_array(rows[column])
+        if values.dtype.kind != "U":
+            continue
+        codes, distinct = pd.factorize(values)
+        pairs = total * len(distinct) + codes
+        seen, total = np.unique(pairs, return_inverse=True)
+        names = [f"{names[p // len(distinct)]}/{distinct[p % len(distinct)]}" for p in seen]
+    return Groups(total, [name.removeprefix("/") for name in names])
 
 
 def _text(value: object) -> str:

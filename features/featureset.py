@@ -9,24 +9,37 @@ from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
+from foretune.family import Family
 from foretune.features.arrays import as_array, as_text, group_arrays
+from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import row_cost, row_roofline_ms
-from foretune.kernel import Kernel
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Changes when the same rows give other columns or values; stored with every predictor."""
+
+GROUPS = ("problem", "config", "device")
+LARGEST_ALIGNMENT = 8
+"""log2 of the largest power of two that is looked for in a size."""
 
 
 class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns runs of one kernel into numbers.
 
-    Columns: the problem's and configuration's numbers as they are, one indicator per value of each
-    text column, the kernel's own `derived` quantities, its cost (log2 of flops, bytes, intensity
-    and roofline time), and those device specs that differ between rows. Columns that never vary in
-    training are left out.
+    Columns, in order:
+
+    - numbers of problem, configuration and device as they are, one indicator per value of each text
+      column; with ``compiled``, what the compiled code shows (``static.…``);
+    - ``alignment.<name>``: log2 of the largest power of two that divides a size of the problem;
+    - launch geometry (`launch_geometry`);
+    - the family's own `derived` quantities and its cost: log2 of flops, bytes, intensity and
+      roofline time.
+
+    Columns that never vary in training are left out. Logarithms of sizes are not added: to a tree
+    they are the same column twice.
 
     Args:
-        kernel: knows cost and derived quantities; None uses the raw columns alone.
+        family: knows cost and derived quantities; None uses the rest alone.
+        compiled: use the ``static.…`` columns too; rows to predict may lack them.
 
     Attributes:
         columns_: names of the float columns, in order.
@@ -35,21 +48,23 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         roofline_known_: whether every training row had a roofline time.
     """
 
-    def __init__(self, kernel: Kernel | None = None) -> None:
-        self.kernel = kernel
+    def __init__(self, family: Family | None = None, compiled: bool = False) -> None:
+        self.family = family
+        self.compiled = compiled
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Learn which columns vary and which values text columns take."""
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
-        for column in [c for g in ("problem", "config", "device") for c in columns_of(runs, g)]:
+        groups = (*GROUPS, "static") if self.compiled else GROUPS
+        for column in [c for g in groups for c in columns_of(runs, g)]:
             values = as_array(runs[column])
             if values.dtype.kind == "U":
                 self.categories_[column] = sorted(set(values.tolist()) - {""})
             else:
                 self.numbers_.append(column)
         self.columns_: list[str] | None = None
-        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.kernel, runs)).all())
+        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, runs)).all())
         table = self._table(runs)
         varies = [name for name, values in table.items() if _varies(values)]
         self.columns_ = varies or list(table)[:1]
@@ -58,26 +73,6 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         used = {name.partition("=")[0] for name in self.columns_}
         self.categories_ = {c: known for c, known in self.categories_.items() if c in used}
         return self
-
-    def unit_ms(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return what the time of every row is measured against: its roofline time.
-
-        1 ms for all rows if training had rows whose roofline is not known.
-
-        Raises:
-            PredictorError: training knew the rooflines of all its rows, and here one is missing.
-        """
-        check_is_fitted(self, "roofline_known_")
-        if not self.roofline_known_:
-            return np.ones(len(runs))
-        unit = row_roofline_ms(self.kernel, runs)
-        if not np.isfinite(unit).all():
-            row = int(np.flatnonzero(~np.isfinite(unit))[0])
-            raise PredictorError(
-                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps),"
-                " which the predictor was trained with"
-            )
-        return unit
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return one float32 row per run, columns `columns_`.
@@ -88,7 +83,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "columns_")
         table = self._table(runs)
         if missing := [c for c in self.columns_ or () if c not in table]:
-            name = self.kernel.name if self.kernel else "none"
+            name = self.family.name if self.family else "none"
             raise PredictorError(
                 f"feature {missing[0]!r} cannot be computed: the predictor was trained with "
                 f"another version of its kernel (here: {name}); train it again"
@@ -105,39 +100,58 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _table(self, runs: pd.DataFrame) -> dict[str, np.ndarray]:
         needed = [*self.numbers_, *self.categories_]
-        if missing := [c for c in needed if c not in runs]:
-            raise PredictorError(f"the runs lack column {missing[0]!r}, which the predictor uses")
-        table = {c: as_array(runs[c]) for c in self.numbers_}
+        missing = [c for c in needed if c not in runs]
+        if absent := [c for c in missing if not c.startswith("static.")]:
+            raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
+        unknown = np.full(len(runs), np.nan)
+        table = {c: unknown if c in missing else as_array(runs[c]) for c in self.numbers_}
         if texts := [c for c, values in table.items() if values.dtype.kind == "U"]:
             raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
         for column, values in self.categories_.items():
             table.update(_indicators(column, runs[column], values))
-        if self.kernel is not None:
-            table.update(self._physics(self.kernel, runs))
+        arrays = {group: group_arrays(runs, group) for group in GROUPS}
+        for name, sizes in arrays["problem"].items():
+            if sizes.dtype.kind != "U":
+                table[f"alignment.{name}"] = _alignment(sizes)
+        parts = [launch_geometry(arrays["problem"], arrays["config"], arrays["device"])]
+        if self.family is not None:
+            parts.append(self._physics(self.family, runs, arrays))
+        for part in parts:
+            table |= {
+                k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in part.items()
+            }
         return table
 
-    def _physics(self, kernel: Kernel, runs: pd.DataFrame) -> dict[str, np.ndarray]:
-        cost = row_cost(kernel, runs)
+    def _physics(
+        self, family: Family, runs: pd.DataFrame, arrays: dict[str, dict[str, np.ndarray]]
+    ) -> dict[str, Any]:
+        cost = row_cost(family, runs)
         try:
-            derived = kernel.derived(group_arrays(runs, "problem"), group_arrays(runs, "config"))
+            derived = family.derived(arrays["problem"], arrays["config"], arrays["device"])
         except KeyError as e:
-            raise PredictorError(f"the runs lack {e}, which kernel {kernel.name!r} has") from e
-        flops, moved = np.asarray(cost.flops), np.asarray(cost.bytes_moved)
-        physics = {
-            "log2_flops": np.log2(np.maximum(flops, 1.0)),
-            "log2_bytes": np.log2(np.maximum(moved, 1.0)),
-            "log2_intensity": np.log2(np.maximum(flops, 1.0) / np.maximum(moved, 1.0)),
-            "log2_roofline_ms": np.log2(self.unit_ms(runs)),
+            raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
+        flops, moved = np.maximum(cost.flops, 1.0), np.maximum(cost.bytes_moved, 1.0)
+        return {
+            **derived,
+            "log2_flops": np.log2(flops),
+            "log2_bytes": np.log2(moved),
+            "log2_intensity": np.log2(flops / moved),
+            "log2_roofline_ms": np.log2(row_roofline_ms(family, runs)),
         }
-        wide = {
-            k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in derived.items()
-        }
-        return {**wide, **physics}
 
 
 def _varies(values: np.ndarray) -> bool:
     finite = values[~np.isnan(values)]
     return len(finite) > 0 and (finite.min() != finite.max() or len(finite) < len(values))
+
+
+def _alignment(sizes: np.ndarray) -> np.ndarray:
+    """Return log2 of the largest power of two that divides each size; NaN for no whole sizes."""
+    whole = np.isfinite(sizes) & (np.abs(sizes) < 2.0**53) & (sizes == np.floor(sizes))
+    whole &= sizes > 0
+    numbers = np.where(whole, sizes, 1).astype(np.int64)
+    power = np.log2((numbers & -numbers).astype(float))
+    return np.where(whole, np.minimum(power, LARGEST_ALIGNMENT), np.nan)
 
 
 def _indicators(column: str, values: "pd.Series[Any]", known: list[str]) -> dict[str, np.ndarray]:

@@ -1,24 +1,28 @@
-"""The roofline time of every row: the least time its work can take on its device."""
+"""The roofline of every row: the least time its work can take on its device."""
 
 import numpy as np
 import pandas as pd
 
-from foretune.device import roofline_ms
+from foretune.datasets.schema import columns_of
+from foretune.device import peak_rate
 from foretune.errors import PredictorError
-from foretune.features.arrays import group_arrays
-from foretune.kernel import Cost, Kernel
+from foretune.family import Cost, Family
+from foretune.features.arrays import Groups, group_arrays, groups_of
+
+SMALLEST_MS = 1e-9
+"""Work that is nothing by one limit takes this long by it, so that logarithms exist."""
 
 
-def row_cost(kernel: Kernel, rows: pd.DataFrame) -> Cost:
+def row_cost(family: Family, rows: pd.DataFrame) -> Cost:
     """Return the work of every row, as arrays of ``len(rows)``.
 
     Raises:
-        PredictorError: a column that the kernel's cost depends on is missing.
+        PredictorError: a column that the family's cost depends on is missing.
     """
     try:
-        cost = kernel.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
+        cost = family.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
     except KeyError as e:
-        raise PredictorError(f"the runs lack {e}, which kernel {kernel.name!r} has") from e
+        raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
@@ -27,12 +31,28 @@ def row_cost(kernel: Kernel, rows: pd.DataFrame) -> Cost:
     )
 
 
-def row_roofline_ms(kernel: Kernel | None, rows: pd.DataFrame) -> np.ndarray:
-    """Return the roofline time of every row in milliseconds, at its ``device.*`` rates.
+def row_limits_ms(family: Family | None, rows: pd.DataFrame) -> np.ndarray:
+    """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    NaN where the kernel's cost or the device's rates are not known.
+    A rate that is not known is no limit; with neither known, or no cost, both are NaN.
     """
-    if kernel is None:
-        return np.full(len(rows), np.nan)
-    time_ms = np.asarray(roofline_ms(row_cost(kernel, rows), group_arrays(rows, "device")))
-    return np.where(np.isfinite(time_ms) & (time_ms > 0), time_ms, np.nan)
+    limits = np.full((len(rows), 2), np.nan)
+    if family is None:
+        return limits
+    cost, device = row_cost(family, rows), group_arrays(rows, "device")
+    limits[:, 0] = cost.flops / (np.asarray(peak_rate(cost.dtype, device)) * 1e6)
+    limits[:, 1] = cost.bytes_moved / (np.asarray(device.get("memory_gbps", np.nan)) * 1e6)
+    known = np.isfinite(limits) & (limits > 0)
+    limits = np.where(known, limits, SMALLEST_MS)
+    limits[~known.any(axis=1)] = np.nan
+    return limits
+
+
+def row_roofline_ms(family: Family | None, rows: pd.DataFrame) -> np.ndarray:
+    """Return the roofline time of every row in milliseconds, NaN where it is not known."""
+    return np.asarray(row_limits_ms(family, rows).max(axis=1))
+
+
+def row_groups(rows: pd.DataFrame) -> Groups:
+    """Return the device and the text-valued configuration of every row, as one name."""
+    return groups_of(rows, ["device", *columns_of(rows, "config")])

@@ -1,6 +1,5 @@
 """Gradient-boosted trees (XGBoost; Chen and Guestrin, KDD 2016)."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,57 +7,63 @@ import numpy as np
 
 from foretune.models.regressor import Regressor, threads_for
 
-PARAMETERS = {
-    "max_depth": 6,
-    "eta": 0.06,
-    "subsample": 0.8,
-    "colsample_bytree": 0.7,
-    "min_child_weight": 2,
-    "tree_method": "hist",
-}
-ROUNDS = 300
-
 
 class BoostingModel(Regressor):
-    """300 trees of depth 6, squared error, unless told otherwise.
+    """Gradient-boosted trees; the defaults are the choice of ``benchmarks/hyperparameters.py``.
 
     Args:
-        seed: of the sampling of rows and columns.
-        parameters: XGBoost's, in place of or beside `PARAMETERS`.
         rounds: trees.
+        depth: of a tree at most.
+        rate: learning rate.
+        rows: share of the rows each tree sees.
+        columns: share of the features each tree sees.
+        least_weight: rows (or their weight) in a leaf at least.
+        objective: XGBoost's.
+        seed: of the sampling of rows and columns.
     """
 
     suffix = ".ubj"
-    booster: Any
-    """XGBoost's, once fitted."""
 
     def __init__(
-        self, seed: int = 0, parameters: Mapping[str, Any] | None = None, rounds: int = ROUNDS
+        self,
+        rounds: int = 500,
+        depth: int = 8,
+        rate: float = 0.08,
+        rows: float = 0.8,
+        columns: float = 0.6,
+        least_weight: float = 2.0,
+        objective: str = "reg:squarederror",
+        seed: int = 0,
     ) -> None:
-        super().__init__(seed)
-        self._parameters = {**PARAMETERS, **(parameters or {}), "seed": seed}
-        self._rounds = rounds
+        self.rounds = rounds
+        self.depth = depth
+        self.rate = rate
+        self.rows = rows
+        self.columns = columns
+        self.least_weight = least_weight
+        self.objective = objective
+        self.seed = seed
 
-    def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
-        """Learn from ``X`` and ``y``."""
+    def _fit(self, X: np.ndarray, y: np.ndarray) -> None:
         import xgboost
 
         threads = threads_for(len(X))
         data = xgboost.QuantileDMatrix(X, y, nthread=threads)
-        self.booster = xgboost.train(
-            {**self._parameters, "nthread": threads}, data, num_boost_round=self._rounds
-        )
-        return self
+        parameters = {
+            "tree_method": "hist", "objective": self.objective, "max_depth": self.depth,
+            "eta": self.rate, "subsample": self.rows, "colsample_bytree": self.columns,
+            "min_child_weight": self.least_weight, "seed": self.seed, "nthread": threads,
+        }  # fmt: skip
+        self.booster_: Any = xgboost.train(parameters, data, num_boost_round=self.rounds)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return one float64 per row."""
-        self.booster.set_param({"nthread": threads_for(len(X))})
-        prediction: np.ndarray = self.booster.inplace_predict(X)
+    def _predict(self, X: np.ndarray) -> np.ndarray:
+        self.booster_.set_param({"nthread": threads_for(len(X))})
+        prediction: np.ndarray = self.booster_.inplace_predict(X)
         return prediction.astype(np.float64)
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ."""
-        self.booster.save_model(path)
+        self.booster_.save_model(path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -66,5 +71,6 @@ class BoostingModel(Regressor):
         import xgboost
 
         model = cls()
-        model.booster = xgboost.Booster(model_file=path)
+        model.booster_ = xgboost.Booster(model_file=path)
+        model.n_features_in_ = model.booster_.num_features()
         return model

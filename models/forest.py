@@ -12,37 +12,45 @@ TRUSTED = ["sklearn.tree._tree.Tree"]
 
 
 class ForestModel(Regressor):
-    """200 full-depth trees."""
+    """A forest of full-depth trees.
+
+    Args:
+        trees: how many.
+        columns: share of the features each split looks at.
+        least_rows: in a leaf.
+        seed: of everything random.
+    """
 
     suffix = ".skops"
-    forest: Any
-    """scikit-learn's, once fitted."""
 
-    def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
-        """Learn from ``X`` and ``y``."""
+    def __init__(
+        self, trees: int = 100, columns: float = 0.5, least_rows: int = 1, seed: int = 0
+    ) -> None:
+        self.trees = trees
+        self.columns = columns
+        self.least_rows = least_rows
+        self.seed = seed
+
+    def _fit(self, X: np.ndarray, y: np.ndarray) -> None:
         from sklearn.ensemble import RandomForestRegressor
 
-        self.forest = RandomForestRegressor(
-            n_estimators=200,
-            max_features=0.5,
-            min_samples_leaf=1,
+        self.forest_: Any = RandomForestRegressor(
+            n_estimators=self.trees,
+            max_features=self.columns,
+            min_samples_leaf=self.least_rows,
             n_jobs=threads_for(len(X)),
             random_state=self.seed,
         ).fit(X, y)
-        return self
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return one float64 per row."""
-        if len(X) == 0:  # scikit-learn refuses to predict nothing
-            return np.empty(0)
-        prediction: np.ndarray = self.forest.predict(X)
+    def _predict(self, X: np.ndarray) -> np.ndarray:
+        prediction: np.ndarray = self.forest_.predict(X)
         return prediction
 
     def save(self, path: Path) -> None:
         """Write skops' format: arrays and plain values."""
         from skops.io import dump
 
-        dump(self.forest, path)
+        dump(self.forest_, path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -50,5 +58,6 @@ class ForestModel(Regressor):
         from skops.io import load
 
         model = cls()
-        model.forest = load(path, trusted=TRUSTED)
+        model.forest_ = load(path, trusted=TRUSTED)
+        model.n_features_in_ = model.forest_.n_features_in_
         return model

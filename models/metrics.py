@@ -1,12 +1,14 @@
 """Metrics: how far predictions are from measurements."""
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from scipy.stats import ConstantInputWarning, spearmanr
 
 METRICS = (
-    "r2", "r2_log", "mape", "median_ape", "p95_ape", "spearman", "top1_regret", "coverage90",
+    "r2", "r2_log", "mape", "median_ape", "p95_ape", "spearman", "top1_regret", "top5_regret",
+    "coverage90", "width90",
 )  # fmt: skip
 
 
@@ -21,11 +23,17 @@ def score(
     Args:
         truth: measured values, positive.
         prediction: predicted values, positive.
-        groups: one integer per row; ranks and regrets are within groups, then averaged.
-        half_widths: of the 90 % interval on the log scale; None leaves ``coverage90`` undefined.
+        groups: one integer per row; ranks and regrets are within groups, then averaged. The regret
+            of the top k is how far the best of the k rows predicted best is from the true best.
+        half_widths: of the 90 % interval on the log scale; None leaves ``coverage90`` and
+            ``width90`` (the median half-width, as a fraction of the prediction) undefined.
     """
     error = np.abs(prediction - truth) / truth
     log_error = np.abs(np.log(prediction / truth))
+    coverage = width = np.nan
+    if half_widths is not None:
+        coverage = float((log_error <= half_widths).mean())
+        width = float(np.expm1(np.median(half_widths)))
     return {
         "r2": _r2(truth, prediction),
         "r2_log": _r2(np.log(truth), np.log(prediction)),
@@ -33,11 +41,16 @@ def score(
         "median_ape": float(np.median(error)),
         "p95_ape": float(np.quantile(error, 0.95)),
         "spearman": _by_group(truth, prediction, groups, _spearman),
-        "top1_regret": _by_group(truth, prediction, groups, _top1_regret),
-        "coverage90": np.nan if half_widths is None else float((log_error <= half_widths).mean()),
+        "top1_regret": _by_group(truth, prediction, groups, _regret_of_top(1)),
+        "top5_regret": _by_group(truth, prediction, groups, _regret_of_top(5)),
+        "coverage90": coverage,
+        "width90": width,
         "rows": float(len(truth)),
         "groups": float(len(np.unique(groups))),
     }
+
+
+Measure = Callable[[np.ndarray, np.ndarray], float]
 
 
 def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
@@ -47,12 +60,13 @@ def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
     return 1.0 - float(((truth - prediction) ** 2).sum()) / total
 
 
-def _by_group(truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray, measure) -> float:  # type: ignore[no-untyped-def]
-    values = [
-        measure(truth[groups == g], prediction[groups == g])
-        for g in np.unique(groups)
-        if (groups == g).sum() > 1
-    ]
+def _by_group(
+    truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray, measure: Measure
+) -> float:
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order])) + 1
+    parts = [rows for rows in np.split(order, starts) if len(rows) > 1]
+    values = [measure(truth[rows], prediction[rows]) for rows in parts]
     finite = [v for v in values if np.isfinite(v)]
     return float(np.mean(finite)) if finite else np.nan
 
@@ -63,5 +77,9 @@ def _spearman(truth: np.ndarray, prediction: np.ndarray) -> float:
         return float(spearmanr(truth, prediction).statistic)
 
 
-def _top1_regret(truth: np.ndarray, prediction: np.ndarray) -> float:
-    return float(truth[np.argmin(prediction)] / truth.min() - 1.0)
+def _regret_of_top(k: int) -> Measure:
+    def regret(truth: np.ndarray, prediction: np.ndarray) -> float:
+        chosen = np.argsort(prediction, kind="stable")[:k]
+        return float(truth[chosen].min() / truth.min() - 1.0)
+
+    return regret

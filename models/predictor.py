@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,51 +12,50 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from foretune.datasets import latest
+from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import ForetuneError, OutputError, PredictorError
-from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows
-from foretune.kernel import Kernel
-from foretune.models.calibration import cross_half_widths, half_width
+from foretune.family import Family
+from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for
+from foretune.features.known import known_family
+from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor
-from foretune.models.splits import fold_of_rows, out_of_fold
-from foretune.models.targets import Target, log_unit, present_targets, usable_rows
+from foretune.models.target_model import TargetModel
+from foretune.models.targets import Target, present_targets, usable_rows
+from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
-from foretune.registry import get_kernel, load, registered
+from foretune.registry import load, registered
 from foretune.space import SearchSpace
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+RUNS_FILE = "runs.parquet"
 CHUNK_ROWS = 65_536
 """Rows predicted at a time: features of a million rows never are in memory together."""
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    regressor: Regressor
-    half_width: float
 
 
 class Predictor(BaseEstimator):  # type: ignore[misc]
     """Predicts time and power of configurations of one kernel, a scikit-learn estimator.
 
     Args:
-        model: name of a registered model: ``xgboost`` or ``random_forest``.
+        model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
         targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
         seed: of everything random.
-        kernel: knows cost and derived features; None takes the registered one of the runs' name,
-            if there is one.
+        kernel: knows cost and derived features; None takes the registered kernel or family of the
+            runs' name, if there is one.
+        compiled: learn from ``static.…`` columns too.
+        parameters: of the model, in place of its defaults.
 
     Attributes:
         kernel_name_: the kernel it knows.
         features_: the fitted `FeatureSet`.
-        targets_: target -> fitted regressor and half-width of its 90 % interval on the log scale.
+        targets_: target -> its fitted `TargetModel`.
         validity_: the model of which configurations run at all.
-        held_out_: per target, what was predicted for training rows by models that did not see their
-            problem (``problem, truth, prediction, low, high``); not saved.
-        training_: where it was trained: rows, problems, devices, how intervals were calibrated.
+        range_: the training range, to say what lies outside it.
+        runs_: the rows it was trained on; saved with it, so that training can go on.
+        training_: where it was trained: rows, problems, devices.
     """
 
     def __init__(
@@ -64,12 +63,16 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         model: str = "xgboost",
         targets: tuple[Target, ...] | None = None,
         seed: int = 0,
-        kernel: Kernel | None = None,
+        kernel: Family | None = None,
+        compiled: bool = False,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.targets = targets
         self.seed = seed
         self.kernel = kernel
+        self.compiled = compiled
+        self.parameters = parameters
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Learn from a run table of one kernel.
@@ -78,26 +81,24 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             RunTableError: a row is impossible.
             PredictorError: several kernels, or too few successful runs.
         """
-        runs = latest(validate(runs))
+        runs = latest(validate(runs)).reset_index(drop=True)
+        self.runs_ = runs
         self.kernel_name_ = only_kernel(runs)
-        self.features_ = FeatureSet(self.kernel_for(self.kernel_name_)).fit(runs)
+        family = family_for(self.kernel_name_, runs, self.kernel)
+        self.features_ = FeatureSet(family, self.compiled).fit(runs)
+        check_times(family, runs)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
-        self.targets_: dict[Target, _Fitted] = {}
-        self.held_out_: dict[Target, pd.DataFrame] = {}
+        self.range_ = TrainingRange.of(runs)
+        self.targets_: dict[Target, TargetModel] = {}
         for target in self.targets or present_targets(runs) or ("time_ms",):
             rows = usable_rows(target, runs)
-            X, y_log = self.learning_rows(target, rows)
-            folds, calibration = self._calibration_folds(rows)
-            held_out = out_of_fold(self.learn, X, y_log, folds)
-            width = half_width(y_log - held_out)
-            self.targets_[target] = _Fitted(self.make_regressor().fit(X, y_log), width)
-            widths = cross_half_widths(y_log - held_out, folds)
-            self.held_out_[target] = self._held_out_table(target, rows, held_out, widths)
+            X = self.features_.transform(rows).to_numpy()
+            model = TargetModel(target, self.make_regressor, self.seed)
+            self.targets_[target] = model.fit(self.features_, rows, X)
         self.training_ = {
             "rows": len(runs),
             "problems": len(set(problems_of(runs))),
             "devices": sorted(map(str, runs["device"].unique())),
-            "calibration": calibration,
         }
         return self
 
@@ -105,7 +106,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return time, its 90 % interval, validity, and power where it was learned, per row.
 
         Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj``
-        (power × time) with power, and ``p_valid``.
+        (power × time) with power, ``p_valid``, and ``outside``: how many octaves the row lies
+        outside the training range (`TrainingRange.explain` says in which column).
         """
         check_is_fitted(self, "targets_")
         parts = [
@@ -138,61 +140,30 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return the probability that each row's configuration runs and is right."""
         return self.validity_.probability(self.features_.transform(runs).to_numpy())
 
+    def score(self, runs: pd.DataFrame, y: Any = None) -> float:
+        """Return R² of the logarithm of the first target on ``runs``: larger is better."""
+        target = next(iter(self.targets_))
+        rows = usable_rows(target, latest(validate(runs)))
+        truth, predicted = np.log(rows[target]), np.log(self.predict(rows)[target])
+        return float(1.0 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
+
     def log_spread(self, target: Target = "time_ms") -> float:
-        """Return the standard deviation of log errors that the 90 % interval stands for."""
-        return self.targets_[target].half_width / 1.645
-
-    def learning_rows(self, target: Target, rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Return features and learned values of ``rows``."""
-        X = self.features_.transform(rows).to_numpy()
-        return X, np.log(rows[target].to_numpy(dtype=float)) - log_unit(
-            target, self.features_, rows
-        )
-
-    def kernel_for(self, name: str) -> Kernel | None:
-        """Return the kernel that knows runs of ``name``: ours, or the registered one, or None."""
-        if self.kernel is not None and self.kernel.name == name:
-            return self.kernel
-        return get_kernel(name) if name in registered("kernels") else None
+        """Return the standard deviation of log errors that the typical 90 % interval stands for."""
+        return self.targets_[target].spread.typical / 1.645
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of the kind this predictor uses."""
-        regressor: Regressor = load("models", self.model)(seed=self.seed)
+        kind = load("models", self.model)
+        regressor: Regressor = kind(seed=self.seed, **(self.parameters or {}))
         return regressor
-
-    def learn(self, X: np.ndarray, y: np.ndarray, X_new: np.ndarray) -> np.ndarray:
-        """Fit a new regressor on ``X, y`` and return its prediction of ``X_new``."""
-        return self.make_regressor().fit(X, y).predict(X_new)
-
-    def _calibration_folds(self, rows: pd.DataFrame) -> tuple[np.ndarray, str]:
-        """Return which rows are predicted together without having been seen, and in words."""
-        folds = fold_of_rows(rows, "grouped", self.seed)
-        if folds is not None:
-            return folds, "problems held out"
-        folds = fold_of_rows(rows, "random", self.seed)
-        assert folds is not None  # five rows at least
-        return folds, "rows held out: one problem only"
-
-    def _held_out_table(
-        self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, widths: np.ndarray
-    ) -> pd.DataFrame:
-        prediction = np.exp(log_value + log_unit(target, self.features_, rows))
-        return pd.DataFrame(
-            {
-                "problem": list(map(str, problems_of(rows))),
-                "truth": rows[target].to_numpy(dtype=float),
-                "prediction": prediction,
-                "low": prediction / np.exp(widths),
-                "high": prediction * np.exp(widths),
-            }
-        )
 
     def _predict_chunk(self, rows: pd.DataFrame) -> pd.DataFrame:
         X = self.features_.transform(rows).to_numpy()
+        outside = self.range_.octaves_outside(rows)
         result: dict[str, np.ndarray] = {}
-        for target, fitted in self.targets_.items():
-            log_value = fitted.regressor.predict(X) + log_unit(target, self.features_, rows)
-            value, factor = np.exp(log_value), np.exp(fitted.half_width)
+        for target, model in self.targets_.items():
+            log_value, width = model.predict(self.features_, rows, X, outside)
+            value, factor = np.exp(log_value), np.exp(width)
             result |= {
                 target: value,
                 f"{target}_low": value / factor,
@@ -201,6 +172,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         if "power_w" in result and "time_ms" in result:
             result["energy_mj"] = result["power_w"] * result["time_ms"]
         result["p_valid"] = self.validity_.probability(X)
+        result["outside"] = outside
         return pd.DataFrame(result, index=rows.index)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -215,22 +187,27 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "format": FORMAT_VERSION,
             "features_version": FEATURES_VERSION,
             "kernel": self.kernel_name_,
-            "kernel_source": self.features_.kernel and self.features_.kernel.source_hash,
+            "kernel_source": self.features_.family and self.features_.family.source_hash,
+            "family": type(self.features_.family).__name__ if self.features_.family else None,
             "model": self.model,
             "seed": self.seed,
+            "compiled": self.compiled,
+            "parameters": dict(self.parameters or {}),
             "columns": self.features_.columns_,
             "numbers": self.features_.numbers_,
             "categories": self.features_.categories_,
             "roofline_known": self.features_.roofline_known_,
-            "targets": {t: {"half_width": f.half_width} for t, f in self.targets_.items()},
+            "targets": list(self.targets_),
+            "range": self.range_.to_json(),
             "training": self.training_,
         }
         new = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
             new.mkdir(parents=True)
-            for target, fitted in self.targets_.items():
-                fitted.regressor.save(new / f"{target}{fitted.regressor.suffix}")
+            for target, model in self.targets_.items():
+                model.save(new / target)
             self.validity_.save(new)
+            write_runs(new / RUNS_FILE, self.runs_)
             (new / "predictor.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
             if (folder / "predictor.json").exists():  # never anything but a predictor
                 shutil.rmtree(folder)
@@ -241,7 +218,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], kernel: Kernel | None = None) -> "Predictor":
+    def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
         """Read what `save` wrote.
 
         Args:
@@ -269,7 +246,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 raise PredictorError(
                     f"{folder} uses model {card['model']!r}, which is not installed"
                 )
-            predictor = cls(card["model"], tuple(card["targets"]), card["seed"], kernel)
+            predictor = cls(
+                card["model"], tuple(card["targets"]), card["seed"], kernel,
+                card["compiled"], card["parameters"] or None,
+            )  # fmt: skip
             predictor._restore(folder, card)
         except ForetuneError:
             raise
@@ -279,22 +259,23 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:
-        kind: type[Regressor] = load("models", self.model)
         self.kernel_name_ = card["kernel"]
         self.training_ = card["training"]
-        found = self.kernel_for(self.kernel_name_)
+        self.range_ = TrainingRange.from_json(card["range"])
+        self.runs_ = read_runs(folder / RUNS_FILE)
+        found = known_family(self.kernel_name_, card["family"], self.kernel)
         if found is not None and card["kernel_source"] not in (None, found.source_hash):
             raise PredictorError(
                 f"the code of {found.name} has changed since {folder} was trained: train it again"
             )
-        self.features_ = FeatureSet(found)
+        self.features_ = FeatureSet(found, self.compiled)
         self.features_.columns_ = list(card["columns"])
         self.features_.numbers_ = list(card["numbers"])
         self.features_.categories_ = dict(card["categories"])
         self.features_.roofline_known_ = bool(card["roofline_known"])
         self.targets_ = {
-            target: _Fitted(kind.load(folder / f"{target}{kind.suffix}"), entry["half_width"])
-            for target, entry in card["targets"].items()
+            target: TargetModel.load(folder / target, target, self.make_regressor)
+            for target in card["targets"]
         }
         self.validity_ = ValidityModel.load(folder)
 

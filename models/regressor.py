@@ -1,10 +1,12 @@
 """The seam between a predictor and what it learns with: numbers in, one number out."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foretune.device import available_cores
 
@@ -17,8 +19,11 @@ def threads_for(rows: int) -> int:
     return min(available_cores(), max(1, rows // ROWS_PER_THREAD))
 
 
-class Regressor(ABC):
-    """Learns ``y`` from the rows of ``X``; registered by name under ``models``.
+class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
+
+    Features are float32, NaN where unknown. Subclasses fill in `_fit`, `_predict`, `save` and
+    `load`; their constructor arguments are hyperparameters and ``seed``.
 
     Attributes:
         suffix: of the file it is saved to.
@@ -26,16 +31,27 @@ class Regressor(ABC):
 
     suffix: str
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from ``X`` (rows, features) and ``y`` (rows)."""
+        X, y = validate_data(
+            self, X, y, dtype=np.float32, ensure_all_finite="allow-nan", y_numeric=True
+        )
+        self._fit(X, np.asarray(y, dtype=np.float64))
+        return self
 
-    @abstractmethod
-    def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
-        """Learn from ``X`` (rows, features; float32, NaN where unknown) and ``y`` (rows)."""
-
-    @abstractmethod
-    def predict(self, X: np.ndarray) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """Return one float64 per row."""
+        check_is_fitted(self)
+        if isinstance(X, np.ndarray) and X.dtype == np.float32 and X.ndim == 2 and len(X) == 0:
+            return np.empty(0)
+        X = validate_data(self, X, reset=False, dtype=np.float32, ensure_all_finite="allow-nan")
+        return self._predict(X)
+
+    @abstractmethod
+    def _fit(self, X: np.ndarray, y: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _predict(self, X: np.ndarray) -> np.ndarray: ...
 
     @abstractmethod
     def save(self, path: Path) -> None:
@@ -45,3 +61,8 @@ class Regressor(ABC):
     @abstractmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

@@ -2,56 +2,79 @@
 
 ``random`` holds out single rows, as most of the literature does: other configurations of the same
 problem are in training. ``grouped`` holds out whole problems (what a user who tunes a new problem
-will see) or whole devices.
+will see), or whatever columns are named; ``device`` whole devices; ``time`` the latest fifth.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
+from foretune.errors import UnknownName
 
-Split = Literal["random", "grouped"]
+Split = Literal["random", "grouped", "device", "time"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-Group = Literal["problem", "device"]
-GROUPS: tuple[Group, ...] = get_args(Group)
+DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped")
 FOLDS = 5
+NEVER = -1
+"""The fold of rows that no model is tested on."""
 
 
-def groups_of(runs: pd.DataFrame, group: Group = "problem") -> np.ndarray:
-    """Return an integer per row: the same within a problem on one device, or within a device."""
-    keys = ["device", *(columns_of(runs, "problem") if group == "problem" else [])]
-    return runs.groupby(keys, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
+    """Return the columns in which rows of one group agree.
+
+    Args:
+        runs: a run table.
+        group: ``problem`` (one problem on one device), ``device``, or run-table columns separated
+            by commas, such as ``problem.N,problem.K``.
+
+    Raises:
+        UnknownName: there is no such column.
+    """
+    if group == "problem":
+        return ["device", *columns_of(runs, "problem")]
+    columns = [column.strip() for column in group.split(",")]
+    for column in columns:
+        if column not in runs:
+            raise UnknownName("group", column, ["problem", *map(str, runs.columns)])
+    return columns
+
+
+def groups_of(runs: pd.DataFrame, group: str = "problem") -> np.ndarray:
+    """Return an integer per row: the same within a group (see `group_columns`)."""
+    columns: Sequence[str] = group_columns(runs, group)
+    grouped = runs.groupby(list(columns), sort=False, dropna=False, observed=True)
+    return grouped.ngroup().to_numpy()
 
 
 def fold_of_rows(
-    runs: pd.DataFrame, split: Split, seed: int = 0, group: Group = "problem"
+    runs: pd.DataFrame, split: Split, seed: int = 0, group: str = "problem", folds: int = FOLDS
 ) -> np.ndarray | None:
-    """Return the fold (0 … 4) in which each row is held out; None if the split is impossible.
+    """Return the fold in which each row is held out; None if the split is impossible.
 
-    A grouped split needs at least two groups; with fewer than five each is a fold of its own.
+    A split by groups needs at least two; with fewer than ``folds`` each is a fold of its own. The
+    split by time has one fold, and `NEVER` for the rows before it.
     """
-    rng = np.random.default_rng(seed)
-    units = groups_of(runs, group) if split == "grouped" else np.arange(len(runs))
+    if split == "time":
+        return _latest_fifth(runs)
+    by = "device" if split == "device" else group
+    units = np.arange(len(runs)) if split == "random" else groups_of(runs, by)
     distinct = np.unique(units)
     if len(distinct) < 2:
         return None
-    folds = min(FOLDS, len(distinct))
+    folds = min(folds, len(distinct))
     fold_of_unit = np.empty(int(distinct.max()) + 1, dtype=int)
-    fold_of_unit[rng.permutation(distinct)] = np.arange(len(distinct)) % folds
+    fold_of_unit[np.random.default_rng(seed).permutation(distinct)] = (
+        np.arange(len(distinct)) % folds
+    )
     return fold_of_unit[units]
 
 
-Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Fits on ``X, y`` and predicts ``X_new``."""
-
-
-def out_of_fold(learn: Learn, X: np.ndarray, y: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """Return predictions of every row by a model that did not see its fold."""
-    prediction = np.empty(len(y))
-    for fold in np.unique(folds):
-        held_out = folds == fold
-        prediction[held_out] = learn(X[~held_out], y[~held_out], X[held_out])
-    return prediction
+def _latest_fifth(runs: pd.DataFrame) -> np.ndarray | None:
+    if "recorded_at" not in runs or runs["recorded_at"].isna().any():
+        return None
+    rank = runs["recorded_at"].astype(str).rank(method="min").to_numpy()
+    latest = rank > 0.8 * len(runs)
+    return np.where(latest, 0, NEVER) if latest.any() and not latest.all() else None

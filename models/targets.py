@@ -1,27 +1,68 @@
 """Targets: the scale on which a quantity is learned, and the way back.
 
-Runtime is learned as log(time / roofline time): what is left is how far a configuration stays from
-what the hardware allows, which carries over to other sizes far better than milliseconds do. Power
-is learned as log(watts). Energy is always power × time, never a third model.
+Runtime is learned as log(time / calibrated roofline): what is left is how far a run stays from what
+its device does with such work, which carries over to other sizes far better than milliseconds do.
+Power is learned as log(watts). Energy is always power × time, never a third model.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.features import FeatureSet
+from foretune.features import FeatureSet, row_groups, row_limits_ms
+from foretune.models.calibrated_roofline import CalibratedRoofline
 
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 
-def log_unit(target: Target, features: FeatureSet, runs: pd.DataFrame) -> np.ndarray:
-    """Return the logarithm of what each row's target is measured against."""
-    if target == "time_ms":
-        return np.log(features.unit_ms(runs))
-    return np.zeros(len(runs))
+class Unit:
+    """What a target is measured against.
+
+    Attributes:
+        roofline: the calibrated roofline, or None for plain milliseconds or watts.
+    """
+
+    def __init__(self, roofline: CalibratedRoofline | None = None) -> None:
+        self.roofline = roofline
+
+    @classmethod
+    def fit(
+        cls, target: Target, features: FeatureSet, runs: pd.DataFrame, log_target: np.ndarray
+    ) -> Self:
+        """Return the unit of ``target``: calibrated on ``runs`` if their rooflines are known."""
+        if target != "time_ms" or not features.roofline_known_:
+            return cls()
+        limits = row_limits_ms(features.family, runs)
+        return cls(CalibratedRoofline().fit(np.log(limits), log_target, row_groups(runs)))
+
+    def log(self, features: FeatureSet, runs: pd.DataFrame) -> np.ndarray:
+        """Return the logarithm of the unit of every row.
+
+        Raises:
+            PredictorError: training knew the rooflines of all its rows, and here one is missing.
+        """
+        if self.roofline is None:
+            return np.zeros(len(runs))
+        limits = row_limits_ms(features.family, runs)
+        if not np.isfinite(limits).all():
+            row = int(np.flatnonzero(~np.isfinite(limits).all(axis=1))[0])
+            raise PredictorError(
+                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps),"
+                " which the predictor was trained with"
+            )
+        return self.roofline.log_ms(np.log(limits), row_groups(runs))
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return plain values that `from_json` reads."""
+        return None if self.roofline is None else self.roofline.to_json()
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | None) -> Self:
+        """Return what `to_json` wrote."""
+        return cls(None if data is None else CalibratedRoofline.from_json(data))
 
 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:

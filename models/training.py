@@ -1,13 +1,15 @@
 """Training: fit a predictor and say how good it is on what it has not seen."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from foretune.kernel import Kernel
-from foretune.models.evaluation import Scores, cross_validate
+from foretune.family import Family
+from foretune.models.evaluation import Scores, Validation, cross_validate
 from foretune.models.predictor import Predictor
-from foretune.models.splits import Group
+from foretune.models.splits import DEFAULT_SPLITS, Split
 from foretune.models.targets import Target
 
 
@@ -17,11 +19,16 @@ class Training:
 
     Attributes:
         predictor: fitted on all rows.
-        scores: target -> split -> model or baseline -> metric, all on held-out rows.
+        validation: scores on held-out rows, and those rows.
     """
 
     predictor: Predictor
-    scores: dict[str, Scores]
+    validation: Validation
+
+    @property
+    def scores(self) -> dict[str, Scores]:
+        """Target -> split -> model or baseline -> metric."""
+        return self.validation.scores
 
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return target -> split -> metric of the predictor's own model."""
@@ -35,15 +42,28 @@ def train_predictor(
     runs: pd.DataFrame,
     model: str = "xgboost",
     targets: tuple[Target, ...] | None = None,
-    group: Group = "problem",
+    group: str = "problem",
     seed: int = 0,
-    kernel: Kernel | None = None,
+    kernel: Family | None = None,
+    splits: Sequence[Split] = DEFAULT_SPLITS,
+    compiled: bool = False,
+    parameters: Mapping[str, Any] | None = None,
 ) -> Training:
-    """Fit a predictor on ``runs`` and cross-validate it on rows and on whole groups held out.
+    """Fit a predictor on ``runs`` and cross-validate it.
+
+    Args:
+        runs: a run table of one kernel.
+        model: name of a registered model; this and what follows: see `Predictor`.
+        targets: which to learn.
+        group: what the grouped split holds out together (`foretune.models.splits.group_columns`).
+        seed: of everything random.
+        kernel: knows cost and derived features.
+        splits: which to validate on.
+        compiled: learn from ``static.…`` columns too.
+        parameters: of the model.
 
     Raises:
         RunTableError, PredictorError: see `Predictor.fit`.
     """
-    predictor = Predictor(model, targets, seed, kernel).fit(runs)
-    scores = {str(t): cross_validate(predictor, runs, t, group) for t in predictor.targets_}
-    return Training(predictor, scores)
+    predictor = Predictor(model, targets, seed, kernel, compiled, parameters).fit(runs)
+    return Training(predictor, cross_validate(predictor, runs, group, splits))

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from foretune.features import FeatureSet
 from foretune.models.boosting import BoostingModel
 
 LEAST_FAILURES = 5
-_LOGISTIC = {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1}
+_LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}
 _FILE, _RATE_FILE = "valid.ubj", "valid.json"
 
 
@@ -36,7 +36,7 @@ class ValidityModel:
         model = cls(rate=1.0 if failures == 0 else float((ok.sum() + 1) / (len(ok) + 2)))
         if min(failures, int(ok.sum())) >= LEAST_FAILURES:
             X = features.transform(runs).to_numpy()
-            model.classifier = BoostingModel(seed, _LOGISTIC, rounds=100).fit(X, ok.astype(float))
+            model.classifier = BoostingModel(seed=seed, **_LOGISTIC).fit(X, ok.astype(float))
         return model
 
     def probability(self, X: np.ndarray) -> np.ndarray:

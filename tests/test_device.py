@@ -9,7 +9,7 @@ import pytest
 
 from foretune.device import SPECS, Device, find_device, known_devices
 from foretune.errors import UnknownName
-from foretune.kernel import Cost
+from foretune.family import Cost
 
 DEVICES = sorted(known_devices().values(), key=lambda d: d.name)
 NVIDIA = [d for d in DEVICES if d.architecture.startswith("sm_")]

@@ -339,10 +339,8 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
-    held_out = pd.concat(
-        [table.assign(target=target) for target, table in predictor.held_out_.items()],
-        ignore_index=True,
-    )
+    tables = campaign.training.validation.held_out
+    held_out = pd.concat([t.assign(target=name) for name, t in tables.items()], ignore_index=True)
     return ReportData(
         kernel=kernel.name,
         device=device,

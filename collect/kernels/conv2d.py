@@ -16,7 +16,8 @@ import numpy as np
 from foretune.collect.numba_source import compiled, define
 from foretune.collect.threads import in_parallel, split, thread_counts
 from foretune.errors import ProblemError
-from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity, spread_problems
+from foretune.family import Cost, Quantity
+from foretune.kernel import Inputs, Kernel, Launch, spread_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -141,7 +142,9 @@ class Conv2d(Kernel):
             bytes_moved=4.0 * (image + taps * problem["F"] + outputs),
         )
 
-    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
         """Return the register tile, the blocks' sizes, edges, and how threads share work."""
         f, run = 1.0 * problem["F"], 1.0 * problem["R"] * problem["C"]
         rows, pixels = problem["H"] - problem["R"] + 1.0, problem["W"] - problem["R"] + 1.0

@@ -14,7 +14,8 @@ import numpy as np
 
 from foretune.collect.numba_source import compiled, define
 from foretune.collect.threads import in_parallel, split, thread_counts
-from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity, spread_problems
+from foretune.family import Cost, Quantity
+from foretune.kernel import Inputs, Kernel, Launch, spread_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -120,7 +121,9 @@ class Matmul(Kernel):
             dtype=problem["dtype"],
         )
 
-    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
         """Return the register tile, the cache blocks' sizes, edges, and how threads share work."""
         m, n, k = problem["M"], problem["N"], problem["K"]
         itemsize = np.where(np.equal(problem["dtype"], "fp64"), 8.0, 4.0)

@@ -13,7 +13,8 @@ import numpy as np
 
 from foretune.collect.numba_source import compiled, define
 from foretune.collect.threads import in_parallel, split, thread_counts
-from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity
+from foretune.family import Cost, Quantity
+from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -129,7 +130,9 @@ class QuantizedMatvec(Kernel):
             bytes_moved=n * k * _bytes_per_weight(config) + 4.0 * (n + k),
         )
 
-    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
         """Return how large the weights become, the register block, and how threads share rows."""
         n, k = 1.0 * problem["N"], 1.0 * problem["K"]
         floats = np.equal(config["format"], "fp32")

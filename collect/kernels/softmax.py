@@ -15,7 +15,8 @@ import numpy as np
 
 from foretune.collect.numba_source import compiled, define
 from foretune.collect.threads import in_parallel, split, thread_counts
-from foretune.kernel import Cost, Inputs, Kernel, Launch, Quantity
+from foretune.family import Cost, Quantity
+from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -128,7 +129,9 @@ class Softmax(Kernel):
         operations = np.where(reload, 24.0, np.where(two_pass, 54.0, 44.0))
         return Cost(flops=operations * elements, bytes_moved=8.0 * elements)
 
-    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
         """Return passes over memory, what must stay cached between them, and threads' shares."""
         r, c = 1.0 * problem["R"], 1.0 * problem["C"]
         threads, lanes = 1.0 * config["threads"], config["vector_bits"] / 32.0

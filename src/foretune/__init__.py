@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from foretune.datasets import RunLog, read_runs, write_runs
     from foretune.device import Device, find_device
     from foretune.errors import ForetuneError
-    from foretune.kernel import Cost, Kernel
+    from foretune.family import Cost, Family
+    from foretune.kernel import Kernel
     from foretune.measurement import Measurement, Status
     from foretune.models import Predictor, evaluate_predictor, train_predictor
     from foretune.objective import Objective
@@ -45,6 +46,7 @@ __all__ = [
     "Configuration",
     "Cost",
     "Device",
+    "Family",
     "ForetuneError",
     "InProcessRunner",
     "IsolatedRunner",
@@ -81,7 +83,8 @@ _HOMES = {
     "datasets": ("RunLog", "read_runs", "write_runs"),
     "device": ("Device", "find_device"),
     "errors": ("ForetuneError",),
-    "kernel": ("Cost", "Kernel"),
+    "family": ("Cost", "Family"),
+    "kernel": ("Kernel",),
     "measurement": ("Measurement", "Status"),
     "models": ("Predictor", "evaluate_predictor", "train_predictor"),
     "objective": ("Objective",),

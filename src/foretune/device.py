@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.errors import UnknownName
-from foretune.kernel import Cost, Quantity
+from foretune.family import Cost, Quantity
 
 SPECS: dict[str, str] = {
     "cores": "CPU cores this process may use; streaming multiprocessors or compute units of a GPU",
@@ -71,18 +71,26 @@ def roofline_ms(cost: Cost, specs: Mapping[str, Quantity]) -> Quantity:
         cost: of one launch, or arrays of many.
         specs: of one device, or arrays, one entry per launch.
     """
-    compute = np.divide(cost.flops, np.multiply(_rate(cost.dtype, specs), 1e6))
+    compute = np.divide(cost.flops, np.multiply(peak_rate(cost.dtype, specs), 1e6))
     memory = np.divide(cost.bytes_moved, np.multiply(specs.get("memory_gbps", np.nan), 1e6))
     return np.fmax(compute, memory)
 
 
-def _rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
+_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
+"""Where a device has no rate for a precision, the work runs in the next wider one."""
+
+
+def peak_rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
+    """Return the peak rate of a precision, 1e9 operations/s, or that of the next wider one."""
     if isinstance(dtype, str):
-        return specs.get(f"{dtype}_gflops", specs.get("fp32_gflops", np.nan))
+        rate = specs.get(f"{dtype}_gflops", np.nan)
+        if dtype == "fp32" or not np.isnan(rate).any():
+            return rate
+        return np.where(np.isnan(rate), peak_rate(_WIDER.get(dtype, "fp32"), specs), rate)
     names = np.unique(dtype)
     if len(names) == 0:
         return np.nan
-    return np.select([dtype == n for n in names], [_rate(str(n), specs) for n in names], np.nan)
+    return np.select([dtype == n for n in names], [peak_rate(str(n), specs) for n in names], np.nan)
 
 
 def available_cores() -> int:

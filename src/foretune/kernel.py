@@ -2,15 +2,14 @@
 
 import hashlib
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from foretune.family import Family
 from foretune.problem import Problem, ProblemParameter, make_problem
 from foretune.space import Configuration, SearchSpace
 
@@ -20,37 +19,16 @@ Inputs = dict[str, Any]
 Launch = Callable[[], Any]
 """Runs the kernel once and returns its output; everything that is not timed happened before."""
 
-Quantity = float | npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True)
-class Cost:
-    """The work of one launch: the numerators of the roofline.
-
-    Attributes:
-        flops: floating-point (or integer) operations; a fused multiply-add counts two.
-        bytes_moved: compulsory traffic to main memory, in bytes.
-        dtype: in which precision the operations run (``fp32``, ``fp64``, …): selects the peak
-            rate; one for all, or an array of names.
-    """
-
-    flops: Quantity
-    bytes_moved: Quantity
-    dtype: str | npt.NDArray[np.str_] = "fp32"
-
-
-class Kernel(ABC):
+class Kernel(Family):
     """A tunable program: what it computes, the knobs it has, how to build and check it.
 
     To add one, subclass, fill in the abstract members, and register the class under the entry
     point ``foretune.kernels``.
 
-    Methods that take ``problem`` and ``config`` columns (`cost`, `derived`) are called with plain
-    numbers for one configuration and with arrays for many: write them with arithmetic and NumPy
-    functions only.
+    Of the analytic side (`foretune.family.Family`) it must have `cost` and may have `derived`.
     """
 
-    name: str
     problem_parameters: tuple[ProblemParameter, ...]
     device_kind: Literal["cpu", "gpu"] = "cpu"
     """What it runs on."""
@@ -78,20 +56,12 @@ class Kernel(ABC):
         """Return the right output, computed plainly and in higher precision."""
 
     @abstractmethod
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the work of one launch, for one configuration or for columns of many."""
-
-    @abstractmethod
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return ``n`` different problems that a predictor should see to know this kernel."""
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
         """Return the name and call of the best library routine for ``problem``, or None."""
         return None
-
-    def derived(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Quantity]:
-        """Return extra features that mean something for this kernel, by name."""
-        return {}
 
     def memory_bytes(self, problem: Problem) -> float:
         """Return roughly how much memory a run takes; twice its traffic unless overridden."""
@@ -123,7 +93,7 @@ class Kernel(ABC):
         return float(np.linalg.norm(out - ref)) / max(float(np.linalg.norm(ref)), 1e-300)
 
     @cached_property
-    def source_hash(self) -> str:
+    def source_hash(self) -> str:  # type: ignore[override]
         """Identifies the kernel's code: sixteen hexadecimal digits."""
         module = inspect.getmodule(type(self))
         try:

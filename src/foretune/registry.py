@@ -21,6 +21,23 @@ _OURS: dict[str, dict[str, str]] = {
         "softmax": "foretune.collect.kernels.softmax:Softmax",
         "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
     },
+    "families": {
+        "gemm": "foretune.features.families.gemm:Gemm",
+        "attention_prefill": "foretune.features.families.attention:AttentionPrefill",
+        "attention_encoder": "foretune.features.families.attention:AttentionEncoder",
+        "attention_decode": "foretune.features.families.attention:AttentionDecode",
+        "moe": "foretune.features.families.moe:Moe",
+        "norm": "foretune.features.families.rowwise:Norm",
+        "softmax": "foretune.features.families.rowwise:Softmax",
+        "elementwise": "foretune.features.families.rowwise:Elementwise",
+        "quantize": "foretune.features.families.rowwise:Quantize",
+        "convolution": "foretune.features.families.convolution:Convolution",
+        "all_reduce": "foretune.features.families.collectives:AllReduce",
+        "all_gather": "foretune.features.families.collectives:AllGather",
+        "all_to_all": "foretune.features.families.collectives:AllToAll",
+        "reduce_scatter": "foretune.features.families.collectives:ReduceScatter",
+        "send_recv": "foretune.features.families.collectives:SendReceive",
+    },
     "meters": {
         "nvml": "foretune.collect.meters:NvmlMeter",
         "rapl": "foretune.collect.meters:RaplMeter",
@@ -28,6 +45,7 @@ _OURS: dict[str, dict[str, str]] = {
     "models": {
         "xgboost": "foretune.models.boosting:BoostingModel",
         "random_forest": "foretune.models.forest:ForestModel",
+        "ensemble": "foretune.models.ensemble:EnsembleModel",
     },
     "searchers": {
         "random": "foretune.search.random:RandomSearcher",

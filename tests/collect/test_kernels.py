@@ -106,12 +106,12 @@ def test_cost_and_derived_are_the_same_for_one_and_for_columns(kernel, problems)
         {name: np.array([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
     ]
     many = kernel.cost(*columns)
-    many_derived = kernel.derived(*columns)
+    many_derived = kernel.derived(*columns, {})
     for i, row in enumerate(rows):
         one = kernel.cost(*row)
         assert one.flops == pytest.approx(many.flops[i])
         assert one.bytes_moved == pytest.approx(many.bytes_moved[i])
-        derived = kernel.derived(*row)
+        derived = kernel.derived(*row, {})
         assert derived.keys() == many_derived.keys()
         for name, value in derived.items():
             assert float(value) == pytest.approx(float(many_derived[name][i])), name

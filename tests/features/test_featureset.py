@@ -45,7 +45,7 @@ def test_cost_and_derived_quantities_are_features(fitted, matmul, toy_runs, toy_
     assert X["log2_bytes"][17] == pytest.approx(np.log2(cost.bytes_moved))
     expected_ms = float(toy_device.roofline_ms(cost))
     assert X["log2_roofline_ms"][17] == pytest.approx(np.log2(expected_ms), rel=1e-5)
-    for name, value in matmul.derived(problem, config).items():
+    for name, value in matmul.derived(problem, config, {}).items():
         if name in X:
             assert X[name][17] == pytest.approx(float(value), rel=1e-5), name
 

@@ -10,7 +10,8 @@ from foretune.collect import Runner
 from foretune.collect.workbench import environment
 from foretune.device import Device
 from foretune.errors import MissingExtra
-from foretune.kernel import Cost, Kernel
+from foretune.family import Cost
+from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import ProblemParameter
 from foretune.space import Configuration, SearchSpace

@@ -8,7 +8,7 @@ import threading
 import typer
 
 from foretune import __version__
-from foretune.cli import campaign, machine, predictors, runs, tuning
+from foretune.cli import campaign, importing, machine, predictors, runs, tuning
 from foretune.errors import ForetuneError
 
 INTERRUPTED = 130
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _commands in (campaign, runs, predictors, tuning, machine):
+for _commands in (campaign, runs, importing, predictors, tuning, machine):
     _commands.register(app)
 
 

@@ -26,7 +26,13 @@ def train(
     files: list[Path] = FILES,
     model: str = options.MODEL,
     target: list[str] = typer.Option([], help="time_ms, power_w (repeatable); else what is there."),
-    group: str = typer.Option("problem", help="What is held out together: problem or device."),
+    group: str = typer.Option(
+        "problem", help="What is held out together: problem, device, or columns (problem.N,…)."
+    ),
+    split: list[str] = typer.Option(
+        ["random", "grouped"], help="How to validate: random, grouped, device, time (repeatable)."
+    ),
+    compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
     kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
     seed: int = options.SEED,
@@ -34,16 +40,25 @@ def train(
 ) -> None:
     """Train a predictor, with honest validation."""
     from foretune.models import train_predictor
-    from foretune.models.splits import GROUPS
+    from foretune.models.splits import SPLITS, group_columns
     from foretune.models.targets import TARGETS
     from foretune.registry import load
 
     load("models", model)
     _known("target", target, TARGETS)
-    _known("group", [group], GROUPS)
+    _known("split", split, SPLITS)
     output = Output(as_json)
     runs = _read(files, kernel)
-    done = train_predictor(runs, model, tuple(target) or None, group, seed)  # type: ignore[arg-type]
+    group_columns(runs, group)
+    done = train_predictor(
+        runs,
+        model,
+        tuple(target) or None,  # type: ignore[arg-type]
+        group,
+        seed,
+        splits=split,  # type: ignore[arg-type]
+        compiled=compiled,
+    )
     done.predictor.save(out)
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", SCORE_COLUMNS, score_rows(scores))

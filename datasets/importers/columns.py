@@ -1,0 +1,96 @@
+"""Columns of many rows: constants, new names for text, tables one below the other."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+
+def constant(text: str, rows: int) -> "pd.Series[str]":
+    """Return a text column that says the same in every row, at one byte a row."""
+    codes = np.zeros(rows, dtype=np.int8)
+    return pd.Series(pd.Categorical.from_codes(codes, [text]))
+
+
+def relabel(values: "pd.Series[str]", name: Callable[[str], str]) -> "pd.Series[str]":
+    """Return a text column with ``name`` applied to its values, once to each different one."""
+    texts = values.astype("category").cat
+    renamed = [name(str(c)) for c in texts.categories]
+    categories = sorted(set(renamed))
+    # Code -1, a gap, is the last.
+    codes = np.array([categories.index(n) for n in renamed] + [-1], dtype=np.int32)
+    return pd.Series(pd.Categorical.from_codes(codes[texts.codes.to_numpy()], categories))
+
+
+def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``rows`` with text columns as categories: a million rows cost a million bytes."""
+    texts = [c for c in rows.columns if _is_text(rows[c])]
+    return rows.assign(**{c: rows[c].astype("category") for c in texts})
+
+
+def without_unused(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``rows`` without text that no row has any more, and text columns without any.
+
+    A file would lose them too.
+    """
+    texts = [c for c in rows.columns if isinstance(rows[c].dtype, pd.CategoricalDtype)]
+    empty = [c for c in texts if len(rows) and rows[c].isna().all()]
+    used = {c: rows[c].cat.remove_unused_categories() for c in texts if c not in empty}
+    return rows.assign(**used).drop(columns=empty)
+
+
+def _is_text(values: "pd.Series[object]") -> bool:
+    if isinstance(values.dtype, pd.StringDtype):
+        return True
+    return values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) == "string"
+
+
+def stack(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the tables one below the other; text stays categories, missing cells are gaps."""
+    if len(tables) == 1:
+        return tables[0]
+    columns = list(dict.fromkeys(c for t in tables for c in t.columns))
+    stacked = {c: _stack_column(c, tables) for c in columns}
+    return pd.DataFrame(stacked)
+
+
+def _stack_column(column: str, tables: Sequence[pd.DataFrame]) -> "pd.Series[object]":
+    parts = [t.get(column) for t in tables]
+    given = [p for p in parts if p is not None]
+    if all(isinstance(p.dtype, pd.CategoricalDtype) for p in given):
+        names = sorted({n for p in given for n in p.cat.categories})
+        kind = pd.CategoricalDtype(names)
+        codes = [
+            np.full(len(t), -1) if p is None else p.astype(kind).cat.codes.to_numpy()
+            for p, t in zip(parts, tables, strict=True)
+        ]
+        return pd.Series(pd.Categorical.from_codes(np.concatenate(codes), dtype=kind))
+    numeric = all(pd.api.types.is_numeric_dtype(p) for p in given)
+    boolean = any(pd.api.types.is_bool_dtype(p) for p in given)
+    if numeric and not (boolean and len(given) < len(parts)):
+        filled = [
+            np.full(len(t), np.nan) if p is None else p.to_numpy()
+            for p, t in zip(parts, tables, strict=True)
+        ]
+        return pd.Series(np.concatenate(filled))
+    objects = [
+        np.full(len(t), None) if p is None else p.to_numpy(dtype=object, na_value=None)
+        for p, t in zip(parts, tables, strict=True)
+    ]
+    return pd.Series(np.concatenate(objects), dtype=object)
+
+
+def joined(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
+    """Return two text columns as one, a space between them."""
+    a, b = left.astype("category").cat, right.astype("category").cat
+    width = len(b.categories) + 1  # one more for gaps, whose code is -1
+    pairs, codes = np.unique((a.codes + 1) * width + (b.codes + 1), return_inverse=True)
+    names = [
+        " ".join(
+            str(part.categories[i - 1]) for part, i in ((a, p // width), (b, p % width)) if i > 0
+        )
+        for p in pairs.astype(np.int64)
+    ]
+    categories = sorted(set(names))
+    position = np.array([categories.index(n) for n in names], dtype=np.int32)
+    return pd.Series(pd.Categorical.from_codes(position[codes], categories))

@@ -1,0 +1,91 @@
+"""Any table: CSV or Parquet, with a mapping that says where each run-table column comes from.
+
+A source is a column (``m``), or a column times or over a number (``latency_us*0.001``,
+``latency_ns/1e6``). Columns that already have a run-table name (``problem.M``, ``time_ms``) need
+no mapping.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.importers.columns import constant
+from foretune.datasets.importers.files import read_table
+from foretune.datasets.importers.names import is_run_column
+from foretune.datasets.importers.request import Request
+from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
+from foretune.errors import UsageError
+from foretune.measurement import Status
+
+_SCALED = re.compile(r"(?P<column>.+?)\s*(?P<operator>[*/])\s*(?P<number>[^*/]+)$")
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return the rows of a table as the mapping says.
+
+    Rows without a status are ``ok``; rows that failed keep no time.
+
+    Raises:
+        RunTableError: the table is damaged.
+        UsageError: the mapping names no run-table column, or a column that is not there, or
+            nothing says the time, the kernel, the device, or what was run.
+    """
+    table = read_table(path)
+    sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)
+    given = {n: v for n, v in (("kernel", request.kernel), ("device", request.device)) if v}
+    _check({*sources, *given, *request.constants}, table, path)
+    rows = pd.DataFrame({c: _values(c, s, table, path) for c, s in sources.items()})
+    rows = rows.assign(**{n: constant(v, len(table)) for n, v in given.items()})
+    if "status" not in rows:
+        rows["status"] = constant(Status.OK.value, len(rows))
+    if "source" not in rows:
+        rows["source"] = constant(f"generic {path.name}", len(rows))
+    rows.loc[(rows["status"] != Status.OK.value).to_numpy(), "time_ms"] = np.nan
+    return rows
+
+
+def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
+    if unknown := sorted(c for c in sources if not is_run_column(c)):
+        raise UsageError(
+            f"{unknown[0]!r} is no run-table column: there are {', '.join((*NUMBERS, *TEXT))}, "
+            "and all that start with problem., config., device., static. or counter."
+        )
+    has = ", ".join(map(str, table.columns))
+    for needed in ("time_ms", "kernel", "device"):
+        if needed not in sources:
+            hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
+            raise UsageError(
+                f"nothing says {needed}: add --map {needed}={hint}; {path} has the columns {has}"
+            )
+    if not any(c.startswith(PLAIN_GROUPS) for c in sources):
+        raise UsageError(f"nothing says what was run: add --map problem.M=COLUMN; there are {has}")
+
+
+def _values(column: str, source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]":
+    values = _source(source, table, path)
+    if column in NUMBERS or column.startswith(NUMBER_GROUPS):
+        return pd.to_numeric(values.astype(object), errors="coerce").astype(float)
+    if column in TEXT:
+        text = values.astype(object)
+        return text.where(text.isna(), text.astype(str)).astype("category")
+    return values
+
+
+def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]":
+    if source in table:
+        return table[source]
+    scaled = _SCALED.match(source)
+    if scaled is None or scaled["column"] not in table:
+        column = scaled["column"] if scaled else source
+        raise UsageError(
+            f"{path} has no column {column!r}: it has {', '.join(map(str, table.columns))}"
+        )
+    try:
+        factor = float(scaled["number"])
+    except ValueError:
+        raise UsageError(f"{source!r}: {scaled['number']!r} is not a number") from None
+    numbers = pd.to_numeric(table[scaled["column"]].astype(object), errors="coerce").astype(float)
+    with np.errstate(all="ignore"):
+        return numbers * factor if scaled["operator"] == "*" else numbers / factor

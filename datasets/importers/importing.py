@@ -1,0 +1,119 @@
+"""Importing: another tool's files in, one run table out."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.devices import with_specs
+from foretune.datasets.importers.columns import constant, stack
+from foretune.datasets.importers.files import WrongFile, files_of
+from foretune.datasets.importers.formats import Format, Reader, find_format, load
+from foretune.datasets.importers.imported import Imported, screen
+from foretune.datasets.importers.names import is_run_column
+from foretune.datasets.importers.request import Request
+from foretune.errors import RunTableError, UsageError
+from foretune.mapping import Value
+from foretune.progress import SILENT, Progress
+
+Place = str | os.PathLike[str]
+
+
+def import_runs(
+    path: Place | Iterable[Place],
+    format: str,
+    *,
+    kernel: str | None = None,
+    device: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    constants: Mapping[str, Value] | None = None,
+    progress: Progress = SILENT,
+) -> Imported:
+    """Read another tool's results as a run table.
+
+    Rows that cannot be believed (no time, a time of zero, …) are left out and counted by reason;
+    duplicates are left alone, the newest is found by ``latest``. Known devices get their specs.
+
+    Args:
+        path: a file, a folder (all its files of that format), or several of them.
+        format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
+        kernel: of formats with many kernels, import only this one; otherwise call it this.
+        device: the device's name where the files do not say it, or say it wrongly.
+        mapping: run-table column -> where its values come from, for ``generic`` and ``triton``,
+            whose files do not say what their columns mean.
+        constants: run-table column -> its value in every row, e.g. ``problem.M`` of files that
+            do not say it.
+        progress: receives one step per file.
+
+    Raises:
+        UnknownName: there is no such format.
+        UsageError: a format needs an option that is missing, or has none of that name.
+        RunTableError: there is no such file, it is damaged or of another kind, or it has no row.
+    """
+    chosen = find_format(format)
+    if mapping and not chosen.mapped:
+        raise UsageError(f"format {format!r} knows its columns: leave out --map, or use --set")
+    same = dict(constants or {})
+    if wrong := [c for c in same if not is_run_column(c)]:
+        raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
+    # Readers ask for these two where their files do not say them.
+    kernel, device = kernel or _take(same, "kernel"), device or _take(same, "device")
+    request = Request(kernel, device, mapping or {}, same)
+    read = cast(Reader, load(chosen.reader))
+    files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
+    progress.start(f"import {format}", len(files))
+    tables, skipped = [], {}
+    for file, given in files.items():
+        try:
+            rows = read(file, request)
+        except WrongFile as e:
+            if given:
+                raise
+            rows, skipped[str(file)] = pd.DataFrame(), str(e)
+        if len(rows):
+            tables.append(rows.assign(**{c: _column(v, len(rows)) for c, v in same.items()}))
+        progress.advance(file.name)
+    if not tables:
+        raise RunTableError(_why_nothing(files, skipped, request, format))
+    return screen(_ordered(with_specs(stack(tables))), skipped)
+
+
+def _files(places: Iterable[Place], chosen: Format) -> dict[Path, bool]:
+    """Return the files to read, and whether each was named itself: those must be readable."""
+    found = {}
+    for place in places:
+        path = Path(place)
+        if chosen.locate:
+            path = cast(Path, load(chosen.locate)(place))
+        found.update({file: file == path for file in files_of(path, chosen.suffixes)})
+    return found
+
+
+def _take(constants: dict[str, Value], name: str) -> str | None:
+    return str(constants.pop(name)) if name in constants else None
+
+
+def _column(value: Value, rows: int) -> "pd.Series[object]":
+    return constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
+
+
+def _why_nothing(
+    files: Mapping[Path, bool], skipped: Mapping[str, str], request: Request, format: str
+) -> str:
+    if len(skipped) == len(files):
+        return f"none of {len(files)} files is of format {format!r}: {next(iter(skipped.values()))}"
+    of_kernel = f" of kernel {request.kernel!r}" if request.kernel else ""
+    return f"no row{of_kernel} in {', '.join(f.name for f in list(files)[:5])}: nothing to import"
+
+
+def _ordered(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns in reading order: what ran, on what, how it went, how long it took."""
+    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
+    rank = {
+        c: i for i, g in enumerate(groups) for c in runs.columns
+        if c == g or (g.endswith(".") and c.startswith(g))
+    }  # fmt: skip
+    return runs[sorted(runs.columns, key=lambda c: rank.get(c, len(groups)))]

@@ -1,0 +1,126 @@
+"""Kernel Tuner: cache files, finished or not, as in the benchmark hub's ``cachefiles``.
+
+``{"device_name", "kernel_name", "problem_size", "tune_params", "cache": {"16,1": {…}, …}}``. The
+file of a tuner that still runs, or was stopped, lacks the closing braces.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.datasets.devices import canonical_name
+from foretune.datasets.importers.files import read_text, require_keys
+from foretune.datasets.importers.records import is_counter, table_of
+from foretune.datasets.importers.request import Request
+from foretune.errors import RunTableError
+from foretune.measurement import Status
+
+FAILURES = {
+    "InvalidConfig": Status.INVALID,
+    "CompilationFailedConfig": Status.COMPILE_ERROR,
+    "RuntimeFailedConfig": Status.RUNTIME_ERROR,
+}
+"""What stands in place of a time -> how the run ended; other texts are runtime errors."""
+
+FAILED_TIME = 1e20
+"""The time that old releases gave a configuration that failed."""
+
+POWER = ("nvml_power", "ps_power", "pmt_power", "hip_power")
+ENERGY = ("nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
+"""Watts and joules of Kernel Tuner's observers."""
+
+_WHAT = "a cache file of Kernel Tuner"
+_KEYS = ("device_name", "kernel_name", "tune_params", "cache")
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return one row per configuration in the cache.
+
+    Parameters with one value only are part of the problem, like the problem's size. The tuner's
+    time is the mean of its repeats. Metrics that users define are not imported.
+
+    Raises:
+        WrongFile: it is no cache of Kernel Tuner.
+        RunTableError: it is damaged.
+    """
+    data = _parse(path)
+    require_keys(data, _KEYS, path, _WHAT)
+    names = data.get("tune_params_keys") or list(data["tune_params"])
+    fixed = {n for n in names if len(data["tune_params"].get(n, ())) == 1}
+    common = {
+        "kernel": request.kernel or str(data["kernel_name"]),
+        "device": request.device or canonical_name(str(data["device_name"]).strip()),
+        "source": f"kerneltuner {path.name}",
+        "environment": f"kerneltuner cache {data.get('schema_version', 'unversioned')}",
+        **_sizes(data.get("problem_size", ())),
+    }
+    records = []
+    for entry in data["cache"].values():
+        values = {
+            f"{'problem' if n in fixed else 'config'}.{n}": _plain(entry[n])
+            for n in names
+            if n in entry
+        }
+        records.append({**common, **values, **_outcome(entry)})
+    return table_of(records)
+
+
+def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:
+    time = entry.get("time")
+    if isinstance(time, str) or time == FAILED_TIME:
+        status = FAILURES.get(str(time), Status.RUNTIME_ERROR)
+        error = time if isinstance(time, str) else "failed"
+        return {"status": status.value, "error": error, **_notes(entry)}
+    return {
+        "status": Status.OK.value,
+        "time_ms": time,
+        "time_ms_samples": entry.get("times"),
+        "power_w": _first(entry, POWER),
+        "energy_mj": _first(entry, ENERGY, 1e3),
+        **{f"counter.{n}": v for n, v in entry.items() if is_counter(n)},
+        **_notes(entry),
+    }
+
+
+def _notes(entry: Mapping[str, Any]) -> dict[str, Any]:
+    notes: dict[str, Any] = {}
+    if isinstance(entry.get("compile_time"), (int, float)):
+        notes["compile_s"] = entry["compile_time"] / 1e3
+    if "num_regs" in entry:
+        notes["static.registers"] = entry["num_regs"]
+    if "timestamp" in entry:
+        notes["recorded_at"] = str(entry["timestamp"]).replace(" ", "T", 1)
+    return notes
+
+
+def _first(entry: Mapping[str, Any], names: tuple[str, ...], scale: float = 1.0) -> float | None:
+    for name in names:
+        if isinstance(entry.get(name), (int, float)):
+            return float(entry[name]) * scale
+    return None
+
+
+def _sizes(problem_size: Any) -> dict[str, Any]:
+    sizes = problem_size if isinstance(problem_size, (list, tuple)) else [problem_size]
+    return {f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
+
+
+def _parse(path: Path) -> Any:
+    text = read_text(path, _WHAT, _KEYS).strip()
+    # A stopped tuner leaves out the closing braces, after a comma or half a line.
+    whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")
+    for candidate in (text, *(t + "}}" for t in (text.rstrip(","), whole_lines))):
+        try:
+            return json.loads(candidate)
+        except ValueError:
+            continue
+    raise RunTableError(
+        f"{path} is not {_WHAT}: it is not readable JSON, finished or not, with {', '.join(_KEYS)}"
+    )

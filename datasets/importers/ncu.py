@@ -1,0 +1,141 @@
+"""Nsight Compute: what ``ncu --csv`` prints, of the details page or the raw page.
+
+The details page has a line per launch and metric, the raw page a line per launch and a line of
+units below the header; the program's own output may stand around either.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.datasets.importers.files import WrongFile, read_text
+from foretune.datasets.importers.ncu_units import to_base
+from foretune.datasets.importers.records import table_of
+from foretune.datasets.importers.request import Request
+from foretune.errors import RunTableError
+from foretune.measurement import Status
+
+TIMES = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration", "Duration")
+"""Metrics that hold the duration, the best first."""
+
+STATIC = {
+    "launch__registers_per_thread": "static.registers",
+    "Registers Per Thread": "static.registers",
+    "launch__shared_mem_per_block_static": "static.shared_static_bytes",
+    "Static Shared Memory Per Block": "static.shared_static_bytes",
+    "launch__shared_mem_per_block_dynamic": "static.shared_dynamic_bytes",
+    "Dynamic Shared Memory Per Block": "static.shared_dynamic_bytes",
+}
+"""Metrics of the launch -> run-table columns; others of ``launch__`` keep their name."""
+
+_HEADER = ("ID", "Kernel Name")
+_LONG = ("Metric Name", "Metric Value")
+_ABOUT = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
+          "Stream", "Block Size", "Grid Size", "Device", "CC", "Section Name", "Metric Name",
+          "Metric Unit", "Metric Value")  # fmt: skip
+_SKIPPED = ("device__attribute_", "profiler__", "Block Size", "Grid Size", "Threads")
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return one row per launch: its duration, launch statistics and counters.
+
+    Counters are in base units: bytes, nanoseconds, hertz. What was computed is not known to the
+    profiler; constants such as ``problem.M`` can be added to an import.
+
+    Raises:
+        WrongFile: there is no CSV of Nsight Compute in it.
+        RunTableError: it is damaged.
+        UsageError: the device was not given.
+    """
+    lines = list(_lines(path))
+    header, body = lines[0], lines[1:]
+    launches = _long(header, body) if set(_LONG) <= set(header) else _wide(header, body)
+    common = {
+        "device": request.named_device(path),
+        "status": Status.OK.value,
+        "source": f"ncu {path.name}",
+        "environment": "Nsight Compute",
+    }
+    return table_of(
+        {**common, **_about(about, request), **_measured(metrics)} for about, metrics in launches
+    )
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    """Give the header and the lines of the table; what the program printed between is skipped."""
+    width = 0
+    lines = read_text(path, "an output of ncu --csv", _HEADER).splitlines()
+    for cells in csv.reader(line for line in lines if not line.startswith("==")):
+        if not width and set(_HEADER) <= set(cells):
+            width = len(cells)
+        if width and len(cells) == width:
+            yield cells
+        elif width and len(cells) > len(_HEADER) and cells[0].isdigit():
+            raise RunTableError(f"{path} is damaged: a line has {len(cells)} cells, not {width}")
+    if not width:
+        raise WrongFile(
+            f"{path} is no output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
+        )
+
+
+_Launch = tuple[dict[str, str], dict[str, float]]
+
+
+def _long(header: list[str], body: list[list[str]]) -> list[_Launch]:
+    launches: dict[str, _Launch] = {}
+    for cells in body:
+        line = dict(zip(header, cells, strict=True))
+        _, metrics = launches.setdefault(line["ID"], (line, {}))
+        value = to_base(line["Metric Value"], line.get("Metric Unit", ""))
+        if value is not None and line["Metric Name"]:
+            metrics.setdefault(line["Metric Name"], value)
+    return list(launches.values())
+
+
+def _wide(header: list[str], body: list[list[str]]) -> list[_Launch]:
+    units = dict.fromkeys(header, "")
+    if body and not body[0][header.index("ID")]:
+        units = dict(zip(header, body.pop(0), strict=True))
+    launches = []
+    for cells in body:
+        line = dict(zip(header, cells, strict=True))
+        values = {n: to_base(v, units[n]) for n, v in line.items() if n not in _ABOUT}
+        launches.append((line, {n: v for n, v in values.items() if v is not None}))
+    return launches
+
+
+def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
+    signature = line["Kernel Name"]
+    about: dict[str, Any] = {
+        "kernel": request.kernel or short_name(signature),
+        "config.implementation": signature,
+    }
+    for part in ("Block", "Grid"):
+        sizes = re.findall(r"\d+", line.get(f"{part} Size", ""))
+        about |= {
+            f"static.{part.lower()}_{a}": float(s) for a, s in zip("xyz", sizes, strict=False)
+        }
+    return about
+
+
+def _measured(metrics: Mapping[str, float]) -> dict[str, float]:
+    duration = next((metrics[t] for t in TIMES if t in metrics), None)
+    measured = {} if duration is None else {"time_ms": duration / 1e6}
+    for name, value in metrics.items():
+        if name in STATIC:
+            measured[STATIC[name]] = value
+        elif name.startswith("launch__"):
+            measured[f"static.{name.removeprefix('launch__')}"] = value
+        elif name not in TIMES and not name.startswith(_SKIPPED):
+            measured[f"counter.{name}"] = value
+    return measured
+
+
+def short_name(signature: str) -> str:
+    """Return a kernel's name without return type, namespaces, template and other arguments."""
+    plain = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", signature)
+    return re.split(r"[<(]", plain, maxsplit=1)[0].strip().split("::")[-1].split(" ")[-1]

@@ -1,0 +1,91 @@
+"""T4: the results format that auto-tuners agreed on, as Kernel Tuner and KTT write it.
+
+``{"results": [{"configuration", "times", "invalidity", "measurements"}, …], "metadata": {…}}``.
+Only KTT writes metadata; without it, say device and kernel.
+"""
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.datasets.devices import canonical_name
+from foretune.datasets.importers.compiled import static_columns
+from foretune.datasets.importers.files import read_json, require_keys
+from foretune.datasets.importers.records import PER_MS, as_number, is_counter, table_of
+from foretune.datasets.importers.request import Request
+from foretune.errors import RunTableError
+from foretune.measurement import Status
+
+STATUSES = {
+    "correct": Status.OK,
+    "timeout": Status.TIMEOUT,
+    "compile": Status.COMPILE_ERROR,
+    "runtime": Status.RUNTIME_ERROR,
+    "correctness": Status.WRONG_RESULT,
+    "constraints": Status.INVALID,
+}
+"""``invalidity`` -> how the run ended; other texts are runtime errors."""
+
+_WHAT = "a T4 results file"
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return one row per result.
+
+    The time is the measurement called ``time``, else the median of the runtimes.
+
+    Raises:
+        WrongFile: it is no T4 file.
+        RunTableError: it is damaged.
+        UsageError: it says neither kernel nor device, and they were not given.
+    """
+    data = read_json(path, ("results",), _WHAT)
+    about = data.get("metadata", {})
+    unit = str(about.get("timeunit", "ms")).lower()
+    if unit not in PER_MS:
+        raise RunTableError(f"{path}: time unit {unit!r} is none of {', '.join(PER_MS)}")
+    tuner = " ".join(str(about[k]) for k in ("autotuner", "autotuner_version") if k in about)
+    common = {
+        "kernel": request.named_kernel(path),
+        "device": request.device
+        or canonical_name(about.get("device", ""))
+        or request.named_device(path),
+        "source": f"t4 {path.name}",
+        "environment": tuner or f"t4 {data.get('schema_version', '')}".strip(),
+    }
+    records = []
+    for result in data["results"]:
+        require_keys(result, ("configuration", "times", "invalidity"), path, _WHAT)
+        config = {f"config.{n}": as_number(v) for n, v in result["configuration"].items()}
+        records.append({**common, **config, **_outcome(result, unit)})
+    return table_of(records)
+
+
+def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    status = STATUSES.get(result["invalidity"], Status.RUNTIME_ERROR)
+    measured = {m["name"]: m for m in result.get("measurements", ())}
+    times, scale = result["times"], PER_MS[unit]
+    outcome: dict[str, Any] = {
+        "status": status.value,
+        **static_columns(result.get("compilation_data")),
+    }
+    if "timestamp" in result:
+        outcome["recorded_at"] = str(result["timestamp"]).replace(" ", "T", 1)
+    compiling = times.get("compilation_time", times.get("compilation"))
+    if isinstance(compiling, (int, float)):
+        outcome["compile_s"] = compiling * scale / 1e3
+    if status is not Status.OK:
+        return {**outcome, "error": str(result["invalidity"])}
+    runtimes = [t * scale for t in times.get("runtimes", ()) if isinstance(t, (int, float))]
+    if "time" in measured:
+        own_unit = str(measured["time"].get("unit") or unit).lower()
+        outcome["time_ms"] = as_number(measured["time"]["value"])
+        if isinstance(outcome["time_ms"], (int, float)):
+            outcome["time_ms"] *= PER_MS.get(own_unit, scale)
+    elif runtimes:
+        outcome["time_ms"] = statistics.median(runtimes)
+    counters = {f"counter.{n}": m["value"] for n, m in measured.items() if is_counter(n)}
+    return {**outcome, **counters, "time_ms_samples": runtimes}

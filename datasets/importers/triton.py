@@ -1,0 +1,81 @@
+"""Triton: the autotuner's disk cache, ``KERNEL.autotune.json``.
+
+``{"key": […], "configs_timings": [[{"kwargs": {…}, "num_warps": 4, …}, [median, p20, p80]], …]}``,
+written where ``TRITON_CACHE_AUTOTUNING`` or ``cache_results`` is on. It says neither the device
+nor the names of what is in the key.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.datasets.importers.files import read_json
+from foretune.datasets.importers.precision import our_format
+from foretune.datasets.importers.records import table_of
+from foretune.datasets.importers.request import Request
+from foretune.errors import UsageError
+from foretune.measurement import Status
+
+SUFFIX = ".autotune.json"
+LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""What a Triton configuration holds beside the kernel's own parameters."""
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return one row per configuration timed.
+
+    Entries of the key become ``problem.key_0``, ``problem.key_1``, …, or what
+    ``--map problem.M=key_0`` calls them. A configuration that Triton could not compile or launch
+    has an infinite time there; it becomes a compile error.
+
+    Raises:
+        WrongFile: it is no autotuning cache of Triton.
+        RunTableError: it is damaged.
+        UsageError: the device was not given, or the mapping names what is not in the key.
+    """
+    data = read_json(path, ("key", "configs_timings"), "an autotuning cache of Triton")
+    common = {
+        "kernel": request.kernel or path.name.removesuffix(SUFFIX),
+        "device": request.named_device(path),
+        "source": f"triton {path.name}",
+        "environment": "triton",
+        **_problem(data["key"], request.mapping),
+    }
+    return table_of(
+        {**common, **_config(config), **_outcome(timing)}
+        for config, timing in data["configs_timings"]
+    )
+
+
+def _problem(key: list[Any], mapping: Mapping[str, str]) -> dict[str, Any]:
+    entries = {f"key_{i}": _entry(value) for i, value in enumerate(key)}
+    names = {source: column for column, source in mapping.items()}
+    if unknown := [s for s in names if s not in entries]:
+        raise UsageError(
+            f"--map {names[unknown[0]]}={unknown[0]}: the key has {', '.join(entries)}"
+        )
+    return {names.get(entry, f"problem.{entry}"): value for entry, value in entries.items()}
+
+
+def _entry(value: Any) -> Any:
+    """Return a value of the key; the type of a tensor by our name."""
+    if isinstance(value, str) and value.startswith("torch."):
+        return our_format(value.removeprefix("torch."))
+    return value if isinstance(value, (bool, int, float)) else str(value)
+
+
+def _config(config: Mapping[str, Any]) -> dict[str, Any]:
+    own = {f"config.{n}": v for n, v in config.get("kwargs", {}).items()}
+    launch = {f"config.{n}": config[n] for n in LAUNCH if config.get(n) is not None}
+    return {**own, **launch}
+
+
+def _outcome(timing: Any) -> dict[str, Any]:
+    time_ms = timing[0] if isinstance(timing, list) else timing
+    if time_ms == math.inf:
+        error = "Triton could not compile or launch it"
+        return {"status": Status.COMPILE_ERROR.value, "error": error}
+    return {"status": Status.OK.value, "time_ms": time_ms}

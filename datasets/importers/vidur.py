@@ -1,0 +1,180 @@
+"""Vidur: profiles of a transformer's layers, ``mlp.csv`` and ``attention.csv``, and of collectives.
+
+Files lie in ``compute/DEVICE/ORGANISATION/MODEL/`` and ``network/NETWORK_DEVICE/``; also read are
+tables put together from them, where columns ``device``, ``model`` and ``network_device`` say what
+the folders said. Everything is in half precision; times are milliseconds, their median counts.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.importers.columns import constant, joined, relabel, stack
+from foretune.datasets.importers.files import WrongFile, read_table, require
+from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.systems import device_of
+from foretune.datasets.importers.vidur_layers import LAYERS, layer_rows
+from foretune.errors import RunTableError
+from foretune.measurement import Status
+
+MODEL_COLUMNS = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "use_gated_mlp",
+                 "num_tokens", "num_tensor_parallel_workers")  # fmt: skip
+ATTENTION_COLUMNS = ("n_embd", "n_q_head", "n_kv_head", "num_tensor_parallel_workers",
+                     "batch_size", "prefill_chunk_size", "kv_cache_size", "is_prefill")  # fmt: skip
+NETWORK_COLUMNS = ("collective", "num_workers", "size", "devices_per_node", "max_devices_per_node")
+
+DEVICES = {
+    # The tables do not say which card. Large products run slower on this A100 than on SXM boards,
+    # and NVLink between pairs is what PCIe cards have; the H100's rates exceed a PCIe card's peaks.
+    "a100": "NVIDIA A100 80GB PCIe",
+    "a100_pair_nvlink": "NVIDIA A100 80GB PCIe",
+    "a100_pairwise_nvlink": "NVIDIA A100 80GB PCIe",
+    "a100_dgx": "NVIDIA A100-SXM4-80GB",
+    "a40": "NVIDIA A40",
+    "a40_pairwise_nvlink": "NVIDIA A40",
+    "h100": "NVIDIA H100 80GB HBM3",
+    "h100_pair_nvlink": "NVIDIA H100 80GB HBM3",
+    "h100_pairwise_nvlink": "NVIDIA H100 80GB HBM3",
+    "h100_dgx": "NVIDIA H100 80GB HBM3",
+}
+"""Folder -> the device's name as its driver gives it."""
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return the rows of one profile: one per layer and size, or one per size and collective.
+
+    Copies between layers of an attention profile (``attn_*_reshape``, ``attn_kv_cache_save``) are
+    not imported.
+
+    Raises:
+        WrongFile: it is none of Vidur's profiles.
+        RunTableError: it is damaged, or neither it nor its folder says the device.
+    """
+    table = read_table(path, MODEL_COLUMNS)
+    table.columns = [c.removeprefix("time_stats.") for c in table.columns]
+    if "is_prefill" in table:
+        require(table, ATTENTION_COLUMNS, path, "an attention profile of Vidur")
+        rows = _attention(table)
+    elif "collective" in table:
+        require(table, NETWORK_COLUMNS, path, "a profile of a collective of Vidur")
+        rows = _collective(table, path)
+    elif "n_expanded_embd" in table:
+        require(table, MODEL_COLUMNS, path, "an MLP profile of Vidur")
+        rows = _layers(table, path)
+    else:
+        raise WrongFile(
+            f"{path} is no profile of Vidur: expected columns of mlp.csv ({MODEL_COLUMNS[3]}, …), "
+            f"attention.csv (is_prefill, …) or of a collective ({', '.join(NETWORK_COLUMNS)})"
+        )
+    origin = _origin(table, path, request).iloc[rows.pop("row")].reset_index(drop=True)
+    rows = rows.assign(**origin)
+    if request.kernel:
+        rows = rows[rows["kernel"] == request.kernel].reset_index(drop=True)
+    return rows
+
+
+def _layers(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    timed = [layer for layer in LAYERS if f"{layer}.median" in table]
+    if not timed:
+        require(table, [f"{LAYERS[0]}.median"], path, "an MLP profile of Vidur")
+    has_post_norm = "post_attention_layernorm" in timed
+    return stack([layer_rows(table, layer, has_post_norm) for layer in timed])
+
+
+def _attention(table: pd.DataFrame) -> pd.DataFrame:
+    parts = []
+    tp = table["num_tensor_parallel_workers"]
+    prefill = table["is_prefill"].astype(bool)
+    backend = (
+        relabel(table["attention_backend"], lambda name: name.rpartition(".")[2].lower())
+        if "attention_backend" in table
+        else constant("attention", len(table))
+    )
+    common = {
+        "problem.batch": table["batch_size"],
+        "problem.heads": table["n_q_head"] // tp,
+        "problem.kv_heads": table["n_kv_head"] // tp,
+        "problem.head_dim": table["n_embd"] // table["n_q_head"],
+        "config.implementation": backend,
+    }
+    prefill_sizes = {"seq_len": table["prefill_chunk_size"], "prefix_len": table["kv_cache_size"]}
+    decode_sizes = {"kv_len": table["kv_cache_size"] + 1}  # the decoded token sees itself too
+    for kernel, chosen, sizes in (
+        ("attention_prefill", prefill, prefill_sizes),
+        ("attention_decode", ~prefill, decode_sizes),
+    ):
+        column = f"attn_{kernel.partition('_')[2]}.median"
+        time_ms = table[column] if column in table else pd.Series(np.nan, table.index)
+        part = pd.DataFrame({**common, **{f"problem.{k}": v for k, v in sizes.items()}})[chosen]
+        part["time_ms"] = time_ms.astype(float)[chosen]
+        part["row"] = np.flatnonzero(chosen)
+        part = part.reset_index(drop=True)
+        parts.append(part.assign(
+            **{"kernel": constant(kernel, len(part)), "problem.window": 0,
+               "config.kv_format": constant("fp16", len(part))}
+        ))  # fmt: skip
+    return stack([p for p in parts if len(p)] or parts[:1])
+
+
+def _collective(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    names = [str(n) for n in table["collective"].astype("category").cat.categories]
+    one = f"{names[0]}.median" if len(names) == 1 else "median"
+    column = one if one in table else "median"
+    require(table, [column], path, "a profile of a collective of Vidur")
+    return pd.DataFrame(
+        {
+            "kernel": relabel(table["collective"], str),
+            "problem.message_bytes": table["size"].astype(float),
+            "problem.devices": table["num_workers"],
+            "problem.devices_per_node": table["devices_per_node"],
+            "problem.max_devices_per_node": table["max_devices_per_node"],
+            "config.implementation": constant("NCCL", len(table)),
+            "time_ms": table[column].astype(float),
+            "row": np.arange(len(table)),
+        }
+    )
+
+
+def _origin(table: pd.DataFrame, path: Path, request: Request) -> pd.DataFrame:
+    """Return the columns that every row of a profile has in common."""
+    rows = len(table)
+    source = constant(f"vidur {path.name}", rows)
+    if "model" in table:
+        source = joined(source, table["model"])
+    elif (model := _model(path)) is not None:
+        source = constant(f"vidur {path.name} {model}", rows)
+    return pd.DataFrame(
+        {
+            "device": _device(table, path, request),
+            "status": constant(Status.OK.value, rows),
+            "config.format": constant("fp16", rows),
+            "config.backend": constant("vidur", rows),
+            "source": source,
+            "environment": constant("vidur", rows),
+        }
+    )
+
+
+def _device(table: pd.DataFrame, path: Path, request: Request) -> "pd.Series[str]":
+    if request.device:
+        return constant(request.device, len(table))
+    for column in ("device", "network_device"):
+        if column in table:
+            return relabel(table[column], _device_name)
+    # Nearest folder first; else a word of the file's name, as in `attention_a100.parquet`.
+    words = [*reversed(path.resolve().parts[:-1]), *path.name.partition(".")[0].split("_")]
+    named = [DEVICES[w] for w in words if w in DEVICES]
+    if not named:
+        raise RunTableError(f"{path} does not say the device: give it with --device")
+    return constant(named[0], len(table))
+
+
+def _device_name(name: str) -> str:
+    return DEVICES.get(name) or device_of(name)
+
+
+def _model(path: Path) -> str | None:
+    """Return ``ORGANISATION/MODEL`` of ``…/compute/DEVICE/ORGANISATION/MODEL/mlp.csv``."""
+    folders = path.resolve().parts[:-1]
+    return "/".join(folders[-2:]) if len(folders) > 2 and folders[-3] in DEVICES else None

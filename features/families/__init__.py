@@ -1,0 +1,1 @@
+"""Families of kernels that other tools measure: what their work is, and what matters about it."""

@@ -1,0 +1,122 @@
+"""Attention: prefill (many queries, causal), encoder (not causal), decode (one query each)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from foretune.family import Cost, Family, Quantity
+from foretune.features.families import formats
+from foretune.features.families.tiles import wave_features
+
+QUERY_TILES = (64, 128)
+KV_SPLITS = (256, 1024)
+"""Keys one block works on when a decode kernel splits the cache (flash decoding)."""
+
+
+class AttentionPrefill(Family):
+    """Columns: problem.batch, seq_len, heads, kv_heads, head_dim (prefix_len, window)."""
+
+    name = "attention_prefill"
+    source_hash = "attention-1"
+    causal = True
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return 4·head_dim operations per query-key pair that is not masked."""
+        batch, seq = problem["batch"], problem["seq_len"]
+        heads, dim = problem["heads"], problem["head_dim"]
+        kv_len = seq + problem.get("prefix_len", 0.0)
+        query, cache = _bytes(config)
+        return Cost(
+            flops=4.0 * batch * heads * dim * seq * self._keys_per_query(problem),
+            bytes_moved=batch * dim * 1.0
+            * (2.0 * np.maximum(query, 2.0) * seq * heads + 2.0 * cache * kv_len * _kv(problem)),
+            dtype=formats.compute_dtype(config.get("format", "bf16")),
+        )  # fmt: skip
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return pairs, keys per query, heads per key head, and the waves of query tiles."""
+        batch, seq, heads = problem["batch"], problem["seq_len"], problem["heads"]
+        keys = self._keys_per_query(problem)
+        features = {
+            "log2_tokens": np.log2(1.0 * batch * seq),
+            "log2_rows": np.log2(1.0 * batch * heads * seq),
+            "log2_keys_per_query": np.log2(keys),
+            "heads_per_kv_head": heads / _kv(problem),
+            "log2_batch_heads": np.log2(1.0 * batch * heads),
+            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv(problem)),
+        }
+        for tile in QUERY_TILES:
+            tiles = batch * heads * np.ceil(seq / tile)
+            features |= wave_features(f"queries_{tile}", tiles, device)
+        return features
+
+    def _keys_per_query(self, problem: Mapping[str, Any]) -> Quantity:
+        """Return how many keys a query sees on average."""
+        seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
+        keys = prefix + ((seq + 1.0) / 2.0 if self.causal else seq)
+        window = problem.get("window", 0.0)
+        return np.where(np.greater(window, 0), np.minimum(keys, window), keys)
+
+
+class AttentionEncoder(AttentionPrefill):
+    """Every query sees every key."""
+
+    name = "attention_encoder"
+    causal = False
+
+
+class AttentionDecode(Family):
+    """Columns: problem.batch, kv_len, heads, kv_heads, head_dim (window)."""
+
+    name = "attention_decode"
+    source_hash = "attention-1"
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the cache read once, and 4·head_dim operations per head and key."""
+        batch, heads, dim = problem["batch"], problem["heads"], problem["head_dim"]
+        keys = _visible(problem)
+        query, cache = _bytes(config)
+        return Cost(
+            flops=4.0 * batch * heads * dim * keys,
+            bytes_moved=batch * dim * (2.0 * np.maximum(query, 2.0) * heads
+                                       + 2.0 * cache * keys * _kv(problem)),
+            dtype=formats.compute_dtype(config.get("format", "bf16")),
+        )  # fmt: skip
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return sizes of the cache, heads per key head, and the waves of cache splits."""
+        batch, keys = problem["batch"], _visible(problem)
+        features = {
+            "log2_keys": np.log2(1.0 * batch * keys),
+            "log2_visible": np.log2(1.0 * keys),
+            "heads_per_kv_head": problem["heads"] / _kv(problem),
+            "log2_batch_heads": np.log2(1.0 * batch * problem["heads"]),
+            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv(problem)),
+        } | wave_features("kv_heads", batch * _kv(problem), device)
+        for split in KV_SPLITS:
+            blocks = batch * _kv(problem) * np.ceil(keys / split)
+            features |= wave_features(f"split_{split}", blocks, device)
+        return features
+
+
+def _kv(problem: Mapping[str, Any]) -> Quantity:
+    """Return the key heads; as many as query heads where the table does not say."""
+    heads = problem["heads"]
+    kv = problem.get("kv_heads", heads)
+    return np.where(np.greater(kv, 0), kv, heads) * 1.0
+
+
+def _visible(problem: Mapping[str, Any]) -> Quantity:
+    window, keys = problem.get("window", 0.0), problem["kv_len"]
+    return np.where(np.greater(window, 0), np.minimum(keys, window), keys) * 1.0
+
+
+def _bytes(config: Mapping[str, Any]) -> tuple[Quantity, Quantity]:
+    kind = config.get("format", "bf16")
+    cache = formats.weight_bytes(config.get("kv_format", kind))
+    return formats.activation_bytes(kind), cache

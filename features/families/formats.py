@@ -1,0 +1,70 @@
+"""Number formats of quantized kernels: bytes per element, and the precision they compute in."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretune.family import Quantity
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a format stores weights and activations, and what the matrix units run.
+
+    Attributes:
+        weight_bytes, activation_bytes: per element, scales included.
+        compute: precision of the multiplications, as in ``device.<compute>_gflops``.
+    """
+
+    weight_bytes: float
+    activation_bytes: float
+    compute: str
+
+
+BLOCK_SCALES = 4 / 128
+"""Bytes per element of one fp32 scale for 128 values (a row's blocks; weights have 128 × 128)."""
+GROUP_SCALES = 2 / 128
+"""Bytes per element of one 16-bit scale for a group of 128 weights."""
+MX_SCALES, NV_SCALES = 1 / 32, 1 / 16
+"""One byte for 32 values (OCP Microscaling Formats 1.0), one for 16 (NVFP4)."""
+
+FORMATS: dict[str, Format] = {
+    "fp64": Format(8, 8, "fp64"),
+    "fp32": Format(4, 4, "fp32"),
+    "fp16": Format(2, 2, "fp16"),
+    "bf16": Format(2, 2, "bf16"),
+    "fp8": Format(1, 1, "fp8"),
+    "fp8_static": Format(1, 1, "fp8"),
+    "fp8_block": Format(1, 1 + BLOCK_SCALES, "fp8"),
+    "int8": Format(1, 1, "int8"),
+    "int8_wo": Format(1, 2, "fp16"),
+    "int4_wo": Format(0.5 + GROUP_SCALES, 2, "fp16"),
+    "nvfp4": Format(0.5 + NV_SCALES, 0.5 + NV_SCALES, "fp4"),
+    "w4afp8": Format(0.5 + GROUP_SCALES, 1, "fp8"),
+    "w4a16_mxfp4": Format(0.5 + MX_SCALES, 2, "bf16"),
+    "w4a8_mxfp4_mxfp8": Format(0.5 + MX_SCALES, 1 + MX_SCALES, "fp8"),
+}
+UNKNOWN = FORMATS["fp16"]
+"""An unknown format is taken for 16 bits: a scale the model corrects, once it has seen runs."""
+
+
+def weight_bytes(format: Any) -> Quantity:
+    """Return bytes per weight of a format, or of an array of formats."""
+    return _look_up(format, "weight_bytes").astype(float)
+
+
+def activation_bytes(format: Any) -> Quantity:
+    """Return bytes per activation of a format, or of an array of formats."""
+    return _look_up(format, "activation_bytes").astype(float)
+
+
+def compute_dtype(format: Any) -> Any:
+    """Return the precision of the multiplications of a format, or of an array of formats."""
+    return _look_up(format, "compute").astype(str)
+
+
+def _look_up(format: Any, attribute: str) -> np.ndarray:
+    names, codes = np.unique(np.asarray(format, dtype=str), return_inverse=True)
+    values = [getattr(FORMATS.get(n, UNKNOWN), attribute) for n in names]
+    return np.array(values)[codes.reshape(np.shape(format))]

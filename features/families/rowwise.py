@@ -1,0 +1,73 @@
+"""Kernels that stream rows: norms, softmax, elementwise operations, quantisation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from foretune.family import Cost, Family, Quantity
+from foretune.features.families import formats
+from foretune.features.families.tiles import wave_features
+
+FLOPS_PER_ELEMENT = {"norm": 8.0, "softmax": 8.0, "elementwise": 2.0, "quantize": 4.0}
+"""Roughly; these kernels wait for memory, and the models learn what is left."""
+
+
+class Rowwise(Family):
+    """Columns: problem.rows, problem.columns; config.format."""
+
+    source_hash = "rowwise-1"
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return every element read once and written once."""
+        elements = 1.0 * _rows(problem) * _columns(problem)
+        size = formats.activation_bytes(config.get("format", "fp16"))
+        return Cost(
+            flops=FLOPS_PER_ELEMENT[self.name] * elements,
+            bytes_moved=2.0 * size * elements,
+            dtype="fp32",
+        )
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return the number of elements and the waves of rows."""
+        rows = 1.0 * _rows(problem)
+        elements = rows * _columns(problem)
+        return {
+            "log2_elements": np.log2(elements),
+            **wave_features("rows", rows, device),
+            **wave_features("kilo", np.ceil(elements / 1024), device),
+        }
+
+
+class Norm(Rowwise):
+    """Layer and root-mean-square norms."""
+
+    name = "norm"
+
+
+class Softmax(Rowwise):
+    """Softmax over the columns."""
+
+    name = "softmax"
+
+
+class Elementwise(Rowwise):
+    """One operation per element (``problem.op`` says which)."""
+
+    name = "elementwise"
+
+
+class Quantize(Rowwise):
+    """Scales and rounds a matrix of problem.M rows and problem.K columns."""
+
+    name = "quantize"
+
+
+def _rows(problem: Mapping[str, Any]) -> Any:
+    return problem["rows"] if "rows" in problem else problem["M"]
+
+
+def _columns(problem: Mapping[str, Any]) -> Any:
+    return problem["columns"] if "columns" in problem else problem["K"]

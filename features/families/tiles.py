@@ -1,0 +1,33 @@
+"""Tiles and waves: how evenly a grid of output tiles fills the multiprocessors of a device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from foretune.family import Quantity
+
+CORES = 128.0
+"""Multiprocessors assumed where a device does not say; only relative sizes matter then."""
+
+
+def cores_of(device: Mapping[str, Any]) -> Quantity:
+    """Return the number of multiprocessors (or CPU cores) of each row's device."""
+    cores = device.get("cores", CORES)
+    return np.where(np.isnan(cores), CORES, cores)
+
+
+def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict[str, Quantity]:
+    """Return log2 of the waves that ``tiles`` make, and how full the waves are.
+
+    A wave is one tile on every multiprocessor; the last one is seldom full. Quantities ``waves_…``
+    (log2 of whole waves) and ``fill_…`` (tiles over places in those waves, 0 … 1).
+    """
+    waves = tiles / cores_of(device)
+    whole = np.ceil(waves)
+    return {f"waves_{name}": np.log2(whole), f"fill_{name}": waves / whole}
+
+
+def padding(size: Quantity, tile: Quantity) -> Quantity:
+    """Return the share of a dimension's padded length that is real: 1 where ``tile`` divides it."""
+    return size / (np.ceil(size / tile) * tile)

@@ -1,0 +1,111 @@
+"""Launch geometry: products of tunable parameters that mean something on a GPU.
+
+Tunable parameters of tile-based kernels mostly come in threes: how many threads a block has, how
+many elements a thread works on, and how large the tile is that they make. Columns are recognised by
+the names that kernels of the field use (``block_size_x``, ``tile_size_y``, ``MWG`` and ``MDIMC``).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from foretune.family import Quantity
+from foretune.features.families.tiles import wave_features
+
+AXES = ("x", "y", "z")
+WARP = 32.0
+
+
+def launch_geometry(
+    problem: Mapping[str, np.ndarray],
+    config: Mapping[str, np.ndarray],
+    device: Mapping[str, np.ndarray],
+) -> dict[str, Quantity]:
+    """Return threads per block, work per thread, tile sizes and areas, and waves, where known.
+
+    Empty where the names are not recognised. Sizes are logarithms to base 2.
+    """
+    if "MWG" in config and "MDIMC" in config:
+        return _clblast(problem, config, device)
+    blocks = _axes(config, "block_size") or _axes(config, "block_dim")
+    if not blocks:
+        return {}
+    works = _axes(config, "tile_size") or _axes(config, "work_per_thread")
+    threads = _product(blocks.values())
+    work = _product(works.values())
+    features: dict[str, Quantity] = {
+        "log2_threads": np.log2(threads),
+        "warp_fill": threads / (np.ceil(threads / WARP) * WARP),
+        "log2_work": np.log2(work),
+        "log2_tile": np.log2(threads * work),
+    }
+    tiles: Quantity = 1.0
+    for i, axis in enumerate(AXES):
+        if axis not in blocks:
+            continue
+        edge = blocks[axis] * works.get(axis, 1.0)
+        features[f"log2_tile_{axis}"] = np.log2(edge)
+        if (size := problem.get(f"size_{i}")) is not None:
+            tiles = tiles * np.ceil(size / edge)
+    if {"x", "y"} <= blocks.keys():
+        edges = [blocks[a] * works.get(a, 1.0) for a in "xy"]
+        features["log2_tile_aspect"] = np.log2(edges[0] / edges[1])
+        features |= _halo(problem, edges, threads * work, threads)
+    if "size_0" in problem:
+        features |= wave_features("blocks", tiles, device)
+        features |= wave_features("threads", np.ceil(tiles * threads / 1024), device)
+    return features
+
+
+def _halo(
+    problem: Mapping[str, np.ndarray], edges: list[Quantity], tile: Quantity, threads: Quantity
+) -> dict[str, Quantity]:
+    """Return what a stencil or convolution loads beyond its tile."""
+    if not {"filter_width", "filter_height"} <= problem.keys():
+        return {}
+    loaded = (edges[0] + problem["filter_width"] - 1) * (edges[1] + problem["filter_height"] - 1)
+    return {
+        "log2_loaded": np.log2(loaded),
+        "halo": loaded / tile,
+        "loads_per_thread": loaded / threads,
+    }
+
+
+def _clblast(
+    problem: Mapping[str, np.ndarray],
+    config: Mapping[str, np.ndarray],
+    device: Mapping[str, np.ndarray],
+) -> dict[str, Quantity]:
+    """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
+    m, n = config["MWG"], config["NWG"]
+    threads = config["MDIMC"] * config["NDIMC"]
+    k = problem.get("KWG", config.get("KWG", np.float64(32.0)))
+    shared = config.get("SA", 0.0) * m * k + config.get("SB", 0.0) * n * k
+    features: dict[str, Quantity] = {
+        "log2_threads": np.log2(threads),
+        "log2_work_m": np.log2(m / config["MDIMC"]),
+        "log2_work_n": np.log2(n / config["NDIMC"]),
+        "log2_work": np.log2(m * n / threads),
+        "log2_tile": np.log2(m * n),
+        "log2_tile_aspect": np.log2(m / n),
+        "shared_words": shared,
+        "loads_per_flop": 1.0 / m + 1.0 / n,
+        "loads_per_thread": k * (m + n) / threads,
+    }
+    if {"size_0", "size_1"} <= problem.keys():
+        tiles = np.ceil(problem["size_0"] / m) * np.ceil(problem["size_1"] / n)
+        features |= wave_features("blocks", tiles, device)
+    return features
+
+
+def _axes(columns: Mapping[str, np.ndarray], stem: str) -> dict[str, np.ndarray]:
+    """Return the columns ``stem_x`` …, or ``stem`` alone as its x; text columns are not sizes."""
+    found = {axis: columns[f"{stem}_{axis}"] for axis in AXES if f"{stem}_{axis}" in columns}
+    if not found and stem in columns:
+        found = {"x": columns[stem]}
+    return {axis: values for axis, values in found.items() if values.dtype.kind != "U"}
+
+
+def _product(values: Iterable[np.ndarray]) -> Quantity:
+    return math.prod(values, start=np.float64(1.0))

@@ -1,0 +1,50 @@
+"""Which family knows a kernel's runs."""
+
+import pandas as pd
+
+from foretune.errors import PredictorError
+from foretune.family import Family
+from foretune.features.arrays import group_arrays
+from foretune.registry import load, registered
+
+
+def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Family | None:
+    """Return who knows the cost of runs of kernel ``name``, or None.
+
+    The kernel ``given`` if it has that name, the registered kernel, or the registered family,
+    whichever finds its columns in ``runs``; a kernel of ours that does not is returned all the
+    same, so that its own error says what is missing.
+    """
+    if given is not None and given.name == name:
+        return given
+    candidates: list[Family] = [
+        load(group, name)() for group in ("kernels", "families") if name in registered(group)
+    ]
+    for family in candidates:
+        if _understands(family, runs):
+            return family
+    return candidates[0] if len(candidates) == 1 and name in registered("kernels") else None
+
+
+def _understands(family: Family, runs: pd.DataFrame) -> bool:
+    one = runs.iloc[:1]
+    try:
+        family.cost(group_arrays(one, "problem"), group_arrays(one, "config"))
+    except KeyError:
+        return False
+    return True
+
+
+def known_family(name: str, kind: str | None, given: Family | None = None) -> Family | None:
+    """Return the family of kernel ``name`` whose class is called ``kind``; None if ``kind`` is.
+
+    Raises:
+        PredictorError: it is not installed here.
+    """
+    if kind is None:
+        return None
+    groups = [load(g, name)() for g in ("kernels", "families") if name in registered(g)]
+    for family in [*([given] if given is not None else []), *groups]:
+        if family.name == name and type(family).__name__ == kind:
+            return family
+    raise PredictorError(f"kernel {name!r} ({kind}) is not known here: install its package")

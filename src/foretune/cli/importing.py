@@ -1,0 +1,70 @@
+"""``foretune import``: other tools' results into a run table."""
+
+from pathlib import Path
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, progress_bar
+from foretune.errors import UsageError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("import")(import_)
+
+
+def import_(
+    files: list[str] = typer.Argument(
+        help="Files or folders; for aiconfigurator also 'installed' or a system, e.g. h200_sxm."
+    ),
+    format: str = typer.Option(..., help="Whose results: aiconfigurator, kerneltuner, generic, …"),
+    out: Path = typer.Option(..., help="Run table to write, Parquet."),
+    kernel: str = typer.Option(
+        "", help="Only this kernel; what to call it where files do not say."
+    ),
+    device: str = typer.Option("", help="Name of the device, where the files do not say it."),
+    map_: list[str] = typer.Option(
+        [], "--map", help="generic, triton: 'time_ms=latency_us*0.001', 'problem.M=m' (repeatable)."
+    ),
+    set_: list[str] = typer.Option(
+        [], "--set", help="The same value in every row: 'problem.M=64' (repeatable)."
+    ),
+    as_json: bool = options.JSON,
+) -> None:
+    """Turn another tool's results into a run table.
+
+    Rows that cannot be believed are left out and counted by reason.
+    """
+    from foretune.datasets import import_runs, write_runs
+    from foretune.datasets.importers.records import as_number
+
+    mapping, constants = _pairs(map_, "--map"), _pairs(set_, "--set")
+    output = Output(as_json)
+    with progress_bar() as progress:
+        imported = import_runs(
+            files, format, kernel=kernel or None, device=device or None, mapping=mapping,
+            constants={c: as_number(v) for c, v in constants.items()}, progress=progress,
+        )  # fmt: skip
+    write_runs(out, imported.runs)
+    rows, rejected = len(imported.runs), sum(imported.rejected.values())
+    for reason in imported.skipped.values():
+        output.say(f"skipped: {reason}")
+    output.say(f"{out}: {rows} rows, {rejected} rejected")
+    for reason, count in imported.rejected.items():
+        output.say(f"  {count} rejected: {reason}")
+    output.table("", ("kernel", "rows"), [(k, str(n)) for k, n in imported.kernels.items()])
+    output.result(
+        {"rows": rows, "rejected": rejected, "reasons": imported.rejected,
+         "kernels": imported.kernels, "skipped": list(imported.skipped), "out": str(out)}
+    )  # fmt: skip
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs

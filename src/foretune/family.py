@@ -1,0 +1,60 @@
+"""Families: what is known about a kind of kernel without running it.
+
+A family turns the sizes of a problem into work and into quantities that mean something on a device.
+`foretune.kernel.Kernel` is a family that can also be run; families alone
+(``foretune.features.families``) understand runs that other tools measured.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Quantity = float | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The work of one launch: the numerators of the roofline.
+
+    Attributes:
+        flops: floating-point (or integer) operations; a fused multiply-add counts two.
+        bytes_moved: compulsory traffic to main memory, in bytes.
+        dtype: in which precision the operations run (``fp32``, ``fp64``, …): selects the peak
+            rate; one for all, or an array of names.
+    """
+
+    flops: Quantity
+    bytes_moved: Quantity
+    dtype: str | npt.NDArray[np.str_] = "fp32"
+
+
+class Family(ABC):
+    """The analytic side of a kernel.
+
+    Methods take columns by their short names: plain numbers for one run, arrays for many. Write
+    them with arithmetic and NumPy functions only.
+
+    Attributes:
+        name: as in the run table's ``kernel`` column.
+        source_hash: identifies the code that computes cost and derived quantities.
+    """
+
+    name: str
+    source_hash: str
+
+    @abstractmethod
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the work of one launch, for one configuration or for columns of many."""
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return extra features that mean something for this kind of kernel, by name.
+
+        ``device`` holds the specs of `foretune.device.SPECS` that are known.
+        """
+        return {}

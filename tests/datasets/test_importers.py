@@ -1,0 +1,262 @@
+"""What all importers have in common: files, rejected rows, constants, specs, the way back."""
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.datasets import import_runs
+from foretune.datasets.devices import canonical_name, with_specs
+from foretune.datasets.importers import FORMATS
+from foretune.datasets.importers.columns import joined, relabel, stack
+from foretune.datasets.importers.files import files_of
+from foretune.datasets.importers.formats import load
+from foretune.device import find_device
+from foretune.errors import RunTableError, UnknownName, UsageError
+
+NAN = math.nan
+HERE = {"kernel": "gemm", "device": "NVIDIA H200"}
+
+
+def csv(path, **columns):
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+def test_formats_can_be_loaded():
+    for chosen in FORMATS.values():
+        assert callable(load(chosen.reader))
+        assert not chosen.locate or callable(load(chosen.locate))
+
+
+def test_an_unknown_format(tmp_path):
+    with pytest.raises(UnknownName, match="unknown format 'kerneltunr': did you mean 'kerneltuner"):
+        import_runs(tmp_path, "kerneltunr")
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(RunTableError, match="does not exist: give a file or a folder"):
+        import_runs(tmp_path / "none.csv", "generic", **HERE)
+    with pytest.raises(RunTableError, match=r"holds no file that ends with \.json or \.json\.gz"):
+        import_runs(tmp_path, "ktt")
+
+
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"generic"}))
+@pytest.mark.parametrize("name", ["gemm_perf.parquet", "x.csv", "x.json", "x.autotune.json"])
+def test_a_wrong_file_is_one_line_that_names_what_was_expected(tmp_path, format, name):
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        pd.DataFrame({"a": [1], "b": ["x"]}).to_parquet(path)
+    else:
+        path.write_text('{\n"a": 1,\n"b": [1, 2,\n3]}\n' if "json" in name else "a,b\n1,2\n")
+    with pytest.raises(RunTableError) as caught:
+        import_runs(path, format, device="NVIDIA H200")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert name in message
+    assert any(word in message for word in ("expected", "with ", "name it"))
+
+
+@pytest.mark.parametrize("format", ["kerneltuner", "t4", "ktt", "triton"])
+@pytest.mark.parametrize("content", ["[]", "null", "3", '"text"', "{", "", "[1, 2"])
+def test_json_of_another_shape(tmp_path, format, content):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(RunTableError, match=r"x\.json is not"):
+        import_runs(path, format, kernel="k", device="d")
+
+
+def test_damaged_files(tmp_path):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(RunTableError, match="is not a readable table"):
+        import_runs(tmp_path / "x.parquet", "generic", **HERE)
+    (tmp_path / "x.csv").write_text("")
+    with pytest.raises(RunTableError, match="is not a readable table"):
+        import_runs(tmp_path / "x.csv", "generic", **HERE)
+    whole = gzip.compress(json.dumps({"results": []}).encode())
+    (tmp_path / "x.json.gz").write_bytes(whole[:-9])
+    with pytest.raises(RunTableError, match="is not a T4 results file: it is not readable text"):
+        import_runs(tmp_path / "x.json.gz", "t4", **HERE)
+
+
+def test_what_cannot_be_believed_is_counted(tmp_path, survives):
+    path = csv(
+        tmp_path / "runs.csv",
+        time_ms=[1.0, 0.0, -2.0, None, np.inf, 3.0, 4.0, 5.0, 6.0],
+        power_w=[50.0, None, None, None, None, -1.0, 5000.0, None, None],
+        energy_mj=[None] * 7 + [-1.0, None],
+        status=["ok"] * 8 + ["fine"],
+        **{"problem.M": range(9)},
+    )
+    imported = import_runs(path, "generic", **HERE)
+    assert imported.rejected == {
+        "no time": 1, "time is zero": 1, "time is negative": 1, "time is infinite": 1,
+        "power is not positive": 1, "power is far above the device's limit": 1,
+        "energy is not positive": 1, "unknown status": 1,
+    }  # fmt: skip
+    assert imported.runs["problem.M"].tolist() == [0]
+    survives(imported)
+
+
+def test_rows_without_a_name_are_counted(tmp_path):
+    path = csv(
+        tmp_path / "runs.csv",
+        kernel=["a", None, "b"], device=["x", "y", None], time_ms=[1.0] * 3,
+        **{"config.x": [1, 2, 3]},
+    )  # fmt: skip
+    assert import_runs(path, "generic").rejected == {"no kernel": 1, "no device": 1}
+
+
+def test_duplicates_are_left_alone(tmp_path):
+    path = csv(tmp_path / "runs.csv", time_ms=[1.0, 1.0], **{"problem.M": [8, 8]})
+    assert len(import_runs(path, "generic", **HERE).runs) == 2
+
+
+def test_a_folder_skips_what_is_of_another_kind(tmp_path):
+    cache = {"results": [result(1.0)]}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "t4.json").write_text(json.dumps(cache))
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    imported = import_runs(tmp_path, "t4", **HERE)
+    assert len(imported.runs) == 1
+    assert list(imported.skipped) == [str(tmp_path / "other.json")]
+    (tmp_path / "a" / "t4.json").unlink()
+    with pytest.raises(RunTableError, match=r"none of 1 files is of format 't4': .*'results'"):
+        import_runs(tmp_path, "t4", **HERE)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(RunTableError, match=r"broken\.json is not a T4 results file"):
+        import_runs(tmp_path, "t4", **HERE)
+
+
+def result(time, **config):
+    return {
+        "configuration": config or {"x": 1},
+        "times": {},
+        "invalidity": "correct",
+        "measurements": [{"name": "time", "value": time, "unit": "ms"}],
+    }
+
+
+def test_several_places_are_one_table(tmp_path, survives):
+    for name, x in (("a", 1), ("b", "text")):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"results": [result(1.0, x=x)]}))
+    imported = import_runs([tmp_path / "a.json", tmp_path / "b.json"], "t4", **HERE)
+    assert imported.runs["config.x"].tolist() == [1, "text"]
+    survives(imported)
+
+
+def test_versions_are_read_in_their_order(tmp_path):
+    for version in ("0.5.14", "0.5.9", "1.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "x.csv").write_text("")
+    found = [p.parent.name for p in files_of(tmp_path, (".csv",))]
+    assert found == ["0.5.9", "0.5.14", "1.0"]
+
+
+def test_constants_stand_in_every_row(tmp_path, survives):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"results": [result(1.0), result(2.0)]}))
+    same = {"kernel": "gemm", "device": "NVIDIA H200", "problem.M": 64, "problem.dtype": "fp16"}
+    imported = import_runs(path, "t4", constants=same)
+    assert imported.runs["problem.M"].tolist() == [64, 64]
+    assert imported.kernels == {"gemm": 2}
+    survives(imported)
+    with pytest.raises(UsageError, match=r"'M' is no run-table column: problem\.M"):
+        import_runs(path, "t4", constants={"M": 64})
+
+
+def test_only_open_formats_take_a_mapping(tmp_path):
+    with pytest.raises(UsageError, match="'vidur' knows its columns: leave out --map"):
+        import_runs(tmp_path, "vidur", mapping={"time_ms": "x"})
+
+
+def test_known_devices_get_their_specs():
+    runs = pd.DataFrame(
+        {"device": ["NVIDIA H200", "Abacus", None, "NVIDIA L40S"],
+         "device.power_limit_w": [500.0, 1.0, NAN, NAN]}
+    )  # fmt: skip
+    described = with_specs(runs)
+    h200, l40s = find_device("NVIDIA H200").specs, find_device("NVIDIA L40S").specs
+    expected = [h200["memory_gbps"], NAN, NAN, l40s["memory_gbps"]]
+    np.testing.assert_array_equal(described["device.memory_gbps"], expected)
+    limits = [500.0, 1.0, NAN, l40s["power_limit_w"]]
+    np.testing.assert_array_equal(described["device.power_limit_w"], limits)
+    assert "device.vector_bits" not in described
+
+
+def test_device_names_are_spelled_as_in_the_table():
+    assert canonical_name("Intel(R) Arc(TM) Pro B60 Graphics") == "Intel Arc Pro B60"
+    assert canonical_name("nvidia h200") == "NVIDIA H200"
+    assert canonical_name("Abacus 9000") == "Abacus 9000"
+
+
+TEXTS = st.one_of(st.none(), st.text("abc", max_size=2))
+
+
+@given(st.lists(TEXTS, max_size=6))
+def test_relabelling_is_done_once_a_value(values):
+    renamed = relabel(pd.Series(values, dtype="str"), lambda v: v.upper()[:1])
+    expected = [None if v is None else v.upper()[:1] for v in values]
+    assert [None if v is None or v != v else v for v in renamed] == expected
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=6))
+def test_joining_text(pairs):
+    left, right = (pd.Series([p[i] for p in pairs], dtype="str") for i in (0, 1))
+    expected = [" ".join(v for v in p if v is not None) for p in pairs]
+    assert joined(left, right).tolist() == expected
+
+
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(-1, 1), TEXTS)
+
+
+@given(st.lists(st.lists(PLAIN, min_size=1, max_size=3), min_size=1, max_size=4), st.booleans())
+def test_stacking_keeps_every_value(parts, categorical):
+    tables = []
+    for i, values in enumerate(parts):
+        table = pd.DataFrame({"all": pd.Series(values), f"own {i}": range(len(values))})
+        if categorical and isinstance(table["all"].dtype, pd.StringDtype):
+            table["all"] = table["all"].astype("category")
+        tables.append(table)
+    stacked = stack(tables)
+
+    def plain(values):
+        return [None if v is None or v != v else v for v in values]
+
+    assert plain(stacked["all"]) == [v for t in tables for v in plain(t["all"])]
+    for i in range(len(parts)):
+        assert plain(stacked[f"own {i}"].dropna()) == list(range(len(parts[i])))
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "t": st.one_of(st.none(), st.floats(), st.sampled_from([0.0, 1e-3, 5.0])),
+            "p": st.one_of(st.none(), st.floats(-10, 2000)),
+            "m": st.integers(1, 2**40),
+            "mode": TEXTS,
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(ROWS)
+def test_every_row_is_imported_or_counted(tmp_path, survives, rows):
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame(rows).astype({"t": float, "p": float, "mode": "str"}).to_parquet(path)
+    mapping = {"time_ms": "t*0.001", "power_w": "p", "problem.M": "m", "config.mode": "mode"}
+    imported = import_runs(path, "generic", mapping=mapping, **HERE)
+    assert len(imported.runs) + sum(imported.rejected.values()) == len(rows)
+    believed = survives(imported) if len(imported.runs) else imported.runs
+    good = [r for r in rows if r["t"] is not None and 0 < r["t"] * 0.001 < math.inf]
+    good = [r for r in good if r["p"] is None or 0 < r["p"] <= 700 * 1.2]
+    timed = believed[believed["time_ms"].notna()]
+    assert timed["problem.M"].tolist() == [r["m"] for r in good]

@@ -1,0 +1,97 @@
+"""The generic importer: any table, with a mapping."""
+
+import pandas as pd
+import pytest
+
+from foretune.datasets import import_runs
+from foretune.errors import UsageError
+
+HERE = {"kernel": "gemm", "device": "NVIDIA H200"}
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "m,n,latency us,latency_ns,dtype,when\n"
+        "64,128,1500,1500000,fp16,2026-01-01T00:00:00\n"
+        "32,128,n/a,,fp32,2026-01-01T00:00:01\n"
+    )
+    return path
+
+
+def imported(path, **mapping):
+    names = {name.replace("__", "."): source for name, source in mapping.items()}
+    return import_runs(path, "generic", mapping=names, **HERE)
+
+
+def test_columns_are_mapped_and_scaled(table, survives):
+    done = imported(
+        table, time_ms="latency us*0.001", problem__M="m", problem__N="n", config__format="dtype",
+        recorded_at="when",
+    )  # fmt: skip
+    assert done.rejected == {"no time": 1}
+    row = done.runs.iloc[0]
+    assert (row["kernel"], row["device"], row["status"]) == ("gemm", "NVIDIA H200", "ok")
+    assert (row["time_ms"], row["problem.M"], row["config.format"]) == (1.5, 64, "fp16")
+    assert (row["recorded_at"], row["source"]) == ("2026-01-01T00:00:00", "generic mine.csv")
+    assert row["device.power_limit_w"] == 700
+    survives(done)
+
+
+def test_times_can_be_divided(table):
+    done = imported(table, time_ms="latency_ns / 1e6", problem__M="m")
+    assert done.runs["time_ms"].tolist() == [1.5]
+
+
+def test_columns_of_a_run_table_need_no_mapping(tmp_path):
+    path = tmp_path / "runs.parquet"
+    pd.DataFrame(
+        {"kernel": ["a", "b"], "device": ["x", "y"], "time_ms": [1.0, 2.0], "config.x": [1, 2],
+         "static.registers": ["32", "?"], "else": [0, 0], "error": [None, 5],
+         "status": ["ok", "timeout"]}
+    ).to_parquet(path)  # fmt: skip
+    runs = import_runs(path, "generic").runs
+    assert runs["kernel"].tolist() == ["a", "b"]
+    assert "else" not in runs
+    assert runs["static.registers"].tolist()[0] == 32
+    assert runs["error"].tolist()[1] in ("5", "5.0")
+    assert runs["time_ms"].isna().tolist() == [False, True]  # what failed has no time
+
+
+def test_what_is_given_replaces_what_is_there(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("kernel,device,time_ms,config.x\na,x,1.0,1\n")
+    runs = import_runs(path, "generic", **HERE).runs
+    assert (runs["kernel"][0], runs["device"][0]) == ("gemm", "NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({}, r"nothing says time_ms: add --map time_ms=COLUMN\*FACTOR; .*latency us"),
+        ({"time_ms": "latency_ns"}, r"nothing says what was run: add --map problem\.M=COLUMN"),
+        ({"time_ms": "speed", "problem.M": "m"}, "has no column 'speed': it has m, n"),
+        ({"time_ms": "speed*2", "problem.M": "m"}, "has no column 'speed': it has m, n"),
+        ({"time_ms": "latency_ns*x", "problem.M": "m"}, "'x' is not a number"),
+        ({"M": "m", "time_ms": "latency_ns"}, "'M' is no run-table column"),
+        ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is no run-table column"),
+    ],
+)
+def test_mistakes_in_the_mapping(table, mapping, message):
+    with pytest.raises(UsageError, match=message):
+        import_runs(table, "generic", mapping=mapping, **HERE)
+
+
+@pytest.mark.parametrize("missing", ["kernel", "device"])
+def test_kernel_and_device_must_be_known(table, missing):
+    given = {k: v for k, v in HERE.items() if k != missing}
+    mapping = {"time_ms": "latency_ns", "problem.M": "m"}
+    with pytest.raises(UsageError, match=f"nothing says {missing}: add --map {missing}=COLUMN"):
+        import_runs(table, "generic", mapping=mapping, **given)
+
+
+def test_constants_count_as_said(table):
+    mapping, same = {"time_ms": "latency_ns*1e-6"}, {"problem.M": 64, **HERE}
+    runs = import_runs(table, "generic", mapping=mapping, constants=same).runs
+    assert runs["problem.M"].tolist() == [64]

@@ -1,0 +1,506 @@
+"""Measurements of language-model layers: AIConfigurator, Vidur, NeuSight."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.datasets import import_runs
+from foretune.datasets.importers import aiconfigurator_data
+from foretune.datasets.importers.aiconfigurator import operation_of
+from foretune.device import known_devices
+from foretune.errors import RunTableError
+
+LABELS = {"framework": ["TRTLLM"], "version": ["1.3.0rc20"], "device": ["NVIDIA H200"]}
+
+
+def aic(folder, op, place="h200_sxm/gemm/trtllm/1.3.0rc20", suffix=".parquet", **columns):
+    """Write a table of AIConfigurator as its package holds it; return its path."""
+    path = folder / place / f"{op}_perf{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = len(columns["kernel_source"])
+    labels = {name: value * rows for name, value in LABELS.items()}
+    table = pd.DataFrame({**labels, **columns})
+    table.to_parquet(path) if suffix == ".parquet" else table.to_csv(path, index=False)
+    return path
+
+
+def gemm(folder, **more):
+    rows = {"gemm_dtype": ["bfloat16", "sq"], "m": [1, 32768], "n": [32, 4096], "k": [64, 128],
+            "latency": [0.002, 1.5], **more}  # fmt: skip
+    place = {k: rows.pop(k) for k in ("place", "suffix") if k in rows}
+    return aic(folder, "gemm", kernel_source=["torch_flow"] * 2, **rows, **place)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".txt"])
+def test_gemm_of_aiconfigurator(tmp_path, survives, suffix):
+    runs = survives(import_runs(gemm(tmp_path, suffix=suffix), "aiconfigurator"))
+    row = runs.iloc[1]
+    assert (row["kernel"], row["device"], row["status"]) == ("gemm", "NVIDIA H200", "ok")
+    assert [row[f"problem.{n}"] for n in "MNK"] == [32768, 4096, 128]
+    assert runs["config.format"].tolist() == ["bf16", "int8"]
+    assert (row["config.backend"], row["config.implementation"]) == ("trtllm", "torch_flow")
+    assert (row["time_ms"], row["environment"]) == (1.5, "trtllm 1.3.0rc20")
+    assert row["source"] == f"aiconfigurator gemm_perf{suffix}"
+    assert row["device.memory_gbps"] == 4800
+    assert {c.partition(".")[0] for c in runs} >= {"problem", "config", "device"}
+    assert "problem.batch" not in runs
+
+
+def test_folders_say_more_than_columns(tmp_path):
+    for place, device in {
+        "data/rtx_pro_6000_server/vllm/0.24.0": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "gb200/gemm/sglang/0.5.14": "NVIDIA GB200",
+        "somewhere/else": "NVIDIA H200",
+    }.items():
+        runs = import_runs(gemm(tmp_path, place=place), "aiconfigurator").runs
+        assert runs["device"].tolist() == [device] * 2
+        known = "else" not in place
+        backend = place.split("/")[-2] if known else "trtllm"
+        assert runs["config.backend"].tolist() == [backend] * 2
+
+
+def test_put_together_tables_name_their_system(tmp_path):
+    path = tmp_path / "gemm.parquet"
+    pd.DataFrame(
+        {"kernel_source": ["a", "b"], "gemm_dtype": ["fp8", "fp8"], "m": [1, 2], "n": [3, 4],
+         "k": [5, 6], "latency": [0.1, 0.2], "system": ["a100_sxm", "abacus"],
+         "backend": ["vllm", "sglang"], "backend_version": ["0.14.0", "0.5.10"]}
+    ).to_parquet(path)  # fmt: skip
+    runs = import_runs(path, "aiconfigurator").runs
+    assert runs["device"].tolist() == ["NVIDIA A100-SXM4-80GB", "abacus"]
+    assert runs["environment"].tolist() == ["vllm 0.14.0", "sglang 0.5.10"]
+    runs = import_runs(path, "aiconfigurator", device="NVIDIA L40S").runs
+    assert runs["device"].tolist() == ["NVIDIA L40S"] * 2
+
+
+def attention(**more):
+    return {
+        "kernel_source": ["fa3"] * 2, "batch_size": [1, 8], "isl": [16, 1], "num_heads": [64, 64],
+        "num_key_value_heads": [8, 0], "head_dim": [128, 64], "beam_width": [1, 1],
+        "attn_dtype": ["bfloat16"] * 2, "kv_cache_dtype": ["fp8", "bfloat16"], "step": [0, 255],
+        "latency": [0.1, 0.2], **more,
+    }  # fmt: skip
+
+
+def test_attention_of_aiconfigurator(tmp_path):
+    path = aic(tmp_path, "context_attention", **attention(window_size=[None, 128]))
+    runs = import_runs(path, "aiconfigurator").runs
+    assert runs["kernel"].unique().tolist() == ["attention_prefill"]
+    assert runs["problem.kv_heads"].tolist() == [8, 64]  # 0 stands for as many as heads
+    assert runs["problem.window"].tolist() == [0, 128]
+    assert runs["problem.seq_len"].tolist() == [16, 1]
+    assert runs["problem.prefix_len"].tolist() == [0, 255]
+    assert runs["config.kv_format"].tolist() == ["fp8", "bf16"]
+    assert not [c for c in runs if "beam" in c]
+    runs = import_runs(aic(tmp_path, "generation_attention", **attention()), "aiconfigurator").runs
+    assert runs["problem.kv_len"].tolist() == [16, 256]
+    assert runs["problem.window"].tolist() == [0, 0]
+    assert not {"problem.seq_len", "problem.prefix_len"} & set(runs)
+    columns = {k: v for k, v in attention().items() if k not in ("step", "kv_cache_dtype")}
+    columns.pop("num_key_value_heads")
+    runs = import_runs(aic(tmp_path, "encoder_attention", **columns), "aiconfigurator").runs
+    assert runs["problem.kv_heads"].tolist() == [64, 64]
+    assert runs["kernel"].unique().tolist() == ["attention_encoder"]
+
+
+def test_mla_of_aiconfigurator(tmp_path):
+    columns = {
+        "kernel_source": ["default"], "mla_dtype": ["bfloat16"], "kv_cache_dtype": ["fp8"],
+        "num_heads": [16], "batch_size": [4], "isl": [1], "tp_size": [8], "step": [127],
+        "latency": [0.1],
+    }  # fmt: skip
+    module = {**columns, "model": ["M"], "architecture": ["A"], "gemm_type": ["fp8_block"]}
+    for op, kernel, table in (
+        ("context_mla", "mla_prefill", columns),
+        ("generation_mla", "mla_decode", columns),
+        ("mla_context_module", "mla_prefill_module", module),
+        ("mla_generation_module", "mla_decode_module", module),
+    ):
+        row = import_runs(aic(tmp_path, op, **table), "aiconfigurator").runs.iloc[0]
+        assert row["kernel"] == kernel
+        assert (row["problem.batch"], row["problem.heads"], row["config.tp"]) == (4, 16, 8)
+        sizes = {c.removeprefix("problem."): row[c] for c in row.index if c.endswith("_len")}
+        assert sizes == (
+            {"kv_len": 128} if "decode" in kernel else {"seq_len": 1, "prefix_len": 127}
+        )
+        if "module" in kernel:
+            assert (row["problem.model"], row["config.gemm_format"]) == ("M", "fp8_block")
+
+
+def test_moe_of_aiconfigurator(tmp_path):
+    columns = {
+        "kernel_source": ["k"], "moe_dtype": ["w4a16_mxfp4"], "num_tokens": [16],
+        "hidden_size": [4096], "inter_size": [1536], "topk": [8], "num_experts": [128],
+        "moe_tp_size": [2], "moe_ep_size": [4], "distribution": ["power_law_1.2"],
+        "latency": [0.1], "power": [300.0], "power_limit": [500.0],
+    }  # fmt: skip
+    row = import_runs(aic(tmp_path, "moe", **columns), "aiconfigurator").runs.iloc[0]
+    names = ("tokens", "hidden", "intermediate", "top_k", "experts", "distribution")
+    assert [row[f"problem.{n}"] for n in names] == [16, 4096, 1536, 8, 128, "power_law_1.2"]
+    assert (row["config.tp"], row["config.ep"], row["config.format"]) == (2, 4, "w4a16_mxfp4")
+    assert (row["power_w"], row["device.power_limit_w"]) == (300, 500)
+
+
+def test_collectives_of_aiconfigurator(tmp_path):
+    ops = ["all_gather", "alltoall", "reduce_scatter", "all_reduce"]
+    columns = {
+        "kernel_source": ["NCCL"] * 4, "nccl_dtype": ["half", "int8"] * 2, "num_gpus": [2] * 4,
+        "message_size": [256] * 4, "latency": [0.01] * 4,
+    }  # fmt: skip
+    path = aic(tmp_path, "nccl", "h100_sxm/comm/nccl/2.29.2", **columns, op_name=ops)
+    runs = import_runs(path, "aiconfigurator").runs
+    assert runs["kernel"].tolist() == ["all_gather", "all_to_all", "reduce_scatter", "all_reduce"]
+    assert runs["problem.message_bytes"].tolist() == [512, 256] * 2  # it counts elements
+    assert runs["config.backend"].tolist() == ["nccl"] * 4
+    assert "problem.op" not in runs
+    assert len(import_runs(path, "aiconfigurator", kernel="all_to_all").runs) == 1
+    columns = {
+        "kernel_source": ["TRTLLM"], "allreduce_dtype": ["bfloat16"], "num_gpus": [8],
+        "message_size": [1024], "latency": [0.01], "backend": ["sglang_graph"],
+        "implementation": ["trtllm"],
+    }  # fmt: skip
+    row = import_runs(aic(tmp_path, "custom_allreduce", **columns), "aiconfigurator").runs.iloc[0]
+    assert (row["kernel"], row["problem.message_bytes"]) == ("all_reduce", 2048)
+    assert (row["problem.devices"], row["config.implementation"]) == (8, "TRTLLM")
+    assert row["config.backend"] == "trtllm"
+    columns["allreduce_dtype"] = ["fp3"]
+    with pytest.raises(RunTableError, match="bytes of number format 'fp3' are not known"):
+        import_runs(aic(tmp_path, "custom_allreduce", **columns), "aiconfigurator")
+
+
+def test_quantisation_of_aiconfigurator(tmp_path):
+    columns = {"kernel_source": ["a"] * 2, "m": [1, 2], "k": [32, 64], "quant_dtype": ["fp8"] * 2}
+    for op, name in (("computescale", "compute_scale"), ("scale_matrix", "scale_matrix")):
+        done = import_runs(aic(tmp_path, op, **columns, latency=[0.0, 0.1]), "aiconfigurator")
+        assert done.rejected == {"time is zero": 1}
+        row = done.runs.iloc[0]
+        assert (row["kernel"], row["problem.op"], row["problem.M"]) == ("quantize", name, 2)
+
+
+def test_other_operations_keep_their_name(tmp_path):
+    columns = {
+        "kernel_source": ["k"], "op_name": ["pre"], "architecture": ["A"], "num_tokens": [4],
+        "hc_mult": [4], "fused": [True], "pre_dispatch": ["jit"], "latency": [0.1],
+    }  # fmt: skip
+    row = import_runs(aic(tmp_path, "mhc_module", **columns), "aiconfigurator").runs.iloc[0]
+    assert (row["kernel"], row["problem.op"]) == ("mhc_module", "pre")
+    assert (row["problem.tokens"], row["problem.hc_mult"]) == (4, 4)
+    assert (row["config.fused"], row["config.pre_dispatch"]) == (True, "jit")
+
+
+def test_exchanges_between_experts_are_two_rows_in_microseconds(tmp_path):
+    columns = {
+        "kernel_source": ["deepep"] * 2, "op_name": ["normal"] * 2, "node_num": [1, 2],
+        "num_token": [8, 16], "dispatch_sms": [4, 8], "dispatch_transmit_us": [20.0, 30.0],
+        "dispatch_notify_us": [5.0, None], "combine_sms": [12, 16],
+        "combine_transmit_us": [40.0, 50.0], "combine_notify_us": [0.0, 0.0],
+    }  # fmt: skip
+    done = import_runs(aic(tmp_path, "wideep_deepep_normal", **columns), "aiconfigurator")
+    assert done.rejected == {"no time": 1}
+    assert done.runs["problem.phase"].tolist() == ["dispatch", "combine", "combine"]
+    assert done.runs["time_ms"].tolist() == pytest.approx([0.025, 0.04, 0.05])
+    assert done.runs["config.sms"].tolist() == [4, 12, 16]
+    assert done.runs["device"].tolist() == ["NVIDIA H200"] * 3
+    columns = {
+        "kernel_source": ["deepep"], "phase": ["combine"], "comm_dtype": ["bfloat16"],
+        "num_tokens": [16], "transmit_us": [98.0], "notify_us": [2.0], "latency": [100.0],
+    }  # fmt: skip
+    row = import_runs(aic(tmp_path, "moe_a2a", **columns), "aiconfigurator").runs.iloc[0]
+    assert row["time_ms"] == pytest.approx(0.1)
+
+
+def test_power_without_latency(tmp_path, survives):
+    path = gemm(tmp_path, power=[300.0, 400.0], power_limit=[700.0, 700.0])
+    pd.read_parquet(path).drop(columns="latency").to_parquet(path)
+    runs = survives(import_runs(path, "aiconfigurator"))
+    assert runs["power_w"].tolist() == [300, 400]
+    assert runs["time_ms"].isna().all()
+    assert (runs["status"] == "ok").all()
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("gemm_perf.parquet", "gemm"),
+        ("power_h200_gemm.parquet", "gemm"),
+        ("oneccl.csv", "oneccl"),
+        ("wideep_context_mla.parquet", "wideep_context_mla"),
+        ("news_perf.txt", "news"),
+    ],
+)
+def test_the_name_says_the_operation(tmp_path, name, op):
+    assert operation_of(tmp_path / name) == op
+
+
+def test_tables_that_say_too_little(tmp_path):
+    path = gemm(tmp_path)
+    table = pd.read_parquet(path)
+    table.drop(columns="latency").to_parquet(path)
+    with pytest.raises(RunTableError, match=r"table of gemm: column 'latency' is missing"):
+        import_runs(path, "aiconfigurator")
+    table.drop(columns="gemm_dtype").to_parquet(path)
+    with pytest.raises(RunTableError, match=r"'gemm_dtype' is missing \(expected: kernel_source, "):
+        import_runs(path, "aiconfigurator")
+    path = gemm(tmp_path, place="elsewhere")
+    table.drop(columns="framework").to_parquet(path)
+    with pytest.raises(RunTableError, match="SYSTEM/…/BACKEND/VERSION, so it must name its own"):
+        import_runs(path, "aiconfigurator")
+
+
+def test_the_installed_data(tmp_path, monkeypatch):
+    data = tmp_path / "aiconfigurator_core" / "systems" / "data"
+    gemm(data)
+    gemm(data, place="a100_sxm/gemm/vllm/0.14.0")
+    (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert len(import_runs("installed", "aiconfigurator").runs) == 4
+    assert import_runs("a100_sxm", "aiconfigurator").runs["config.backend"].tolist() == ["vllm"] * 2
+    with pytest.raises(RunTableError, match="b60 does not exist"):
+        import_runs("b60", "aiconfigurator")
+
+
+def test_nothing_is_installed(monkeypatch):
+    monkeypatch.setattr(aiconfigurator_data, "installed_data", lambda: None)
+    with pytest.raises(RunTableError, match="pip install aiconfigurator-core, or give a folder"):
+        import_runs("installed", "aiconfigurator")
+
+
+TABLE = st.lists(
+    st.tuples(
+        st.integers(1, 2**31 - 1),
+        st.one_of(st.none(), st.floats(), st.sampled_from([0.0, 1.0])),
+        st.sampled_from(["bfloat16", "fp8_block", "new"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(TABLE)
+def test_every_row_of_aiconfigurator_is_imported_or_counted(tmp_path, survives, rows):
+    sizes, times, formats = zip(*rows, strict=True)
+    path = aic(
+        tmp_path, "gemm", kernel_source=["k"] * len(rows), gemm_dtype=formats, m=sizes, n=sizes,
+        k=sizes, latency=pd.array(times, dtype="float64"),
+    )  # fmt: skip
+    done = import_runs(path, "aiconfigurator")
+    assert len(done.runs) + sum(done.rejected.values()) == len(rows)
+    if len(done.runs):
+        good = [m for m, t, _ in rows if t is not None and 0 < t < np.inf]
+        assert survives(done)["problem.M"].tolist() == good
+
+
+MLP = {
+    "n_head": [32, 64], "n_kv_head": [32, 8], "n_embd": [4096, 8192],
+    "n_expanded_embd": [11008, 28672], "vocab_size": [32768, 32768], "use_gated_mlp": [True, True],
+    "num_tokens": [100, 200], "num_tensor_parallel_workers": [1, 4],
+}  # fmt: skip
+LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
+          "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
+
+
+def vidur(folder, place, table):
+    path = folder / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False)
+    return path
+
+
+def mlp(layers=LAYERS, **more):
+    times = {
+        f"time_stats.{layer}.{stat}": [i + 1.0, i + 2.0]
+        for i, layer in enumerate(layers)
+        for stat in ("min", "median", "std")
+    }
+    return pd.DataFrame({**times, **MLP, **more})
+
+
+def test_the_layers_of_vidur(tmp_path, survives):
+    path = vidur(tmp_path, "compute/h100/meta-llama/Llama-2-7b-hf/mlp.csv", mlp())
+    done = import_runs(path, "vidur")
+    runs = survives(done).set_index("config.implementation")
+    assert done.kernels == {"gemm": 8, "elementwise": 8, "norm": 4}
+    assert (runs["device"] == "NVIDIA H100 80GB HBM3").all()
+    assert (runs["source"] == "vidur mlp.csv meta-llama/Llama-2-7b-hf").all()
+    assert (runs["config.format"] == "fp16").all()
+    assert (runs["config.backend"] == "vidur").all()
+
+    def problem(layer, row, *names):
+        return [runs.loc[layer].iloc[row][f"problem.{n}"] for n in names]
+
+    # The second model has four ranks and grouped queries; heads are 128 wide.
+    for layer, sizes in {
+        "attn_pre_proj": ([100, 12288, 4096], [200, (64 + 16) * 128 // 4, 8192]),
+        "attn_post_proj": ([100, 4096, 4096], [200, 8192, 8192 // 4]),
+        "mlp_up_proj": ([100, 22016, 4096], [200, 2 * 28672 // 4, 8192]),
+        "mlp_down_proj": ([100, 4096, 11008], [200, 8192, 28672 // 4]),
+    }.items():
+        assert [problem(layer, i, *"MNK") for i in (0, 1)] == list(sizes)
+    for layer, op, columns in (
+        ("input_layernorm", "rms_norm", 8192), ("post_attention_layernorm", "rms_norm", 8192),
+        ("add", "add", 8192), ("emb", "embedding", 8192), ("mlp_act", "silu_and_mul", 7168),
+        ("attn_rope", "rope", (64 + 8) * 128 // 4),
+    ):  # fmt: skip
+        assert problem(layer, 1, "rows", "columns", "op") == [200, columns, op]
+    assert runs.loc["mlp_up_proj"]["time_ms"].tolist() == [7.0, 8.0]  # medians
+
+
+def test_models_of_vidur_differ_in_their_layers(tmp_path):
+    without = [layer for layer in LAYERS if layer != "post_attention_layernorm"]
+    path = vidur(tmp_path, "x/a40/microsoft/phi-2/mlp.csv", mlp(without, use_gated_mlp=[False] * 2))
+    runs = import_runs(path, "vidur").runs.set_index("config.implementation")
+    assert set(runs.loc["input_layernorm"]["problem.op"]) == {"layer_norm"}
+    assert set(runs.loc["mlp_act"]["problem.op"]) == {"gelu"}
+    assert runs.loc["mlp_up_proj"]["problem.N"].tolist() == [11008, 28672 // 4]
+    # Put together, a layer that a model does not have is no rejected row; a missing time is one.
+    table = mlp(model=["a", "b"], device=["a100", "h100"])
+    table.columns = [c.removeprefix("time_stats.") for c in table]
+    table.loc[0, "post_attention_layernorm.median"] = None
+    path = tmp_path / "all.parquet"
+    table.to_parquet(path)
+    done = import_runs(path, "vidur", kernel="norm")
+    assert (len(done.runs), done.rejected) == (3, {})
+    assert done.runs["problem.op"].tolist() == ["layer_norm", "rms_norm", "rms_norm"]
+    assert done.runs["device"].tolist()[0] == "NVIDIA A100 80GB PCIe"
+    table = table.assign(model="a")
+    table.to_parquet(path)
+    done = import_runs(path, "vidur")
+    assert (len(done.runs), done.rejected) == (19, {"no time": 1})
+
+
+def test_attention_of_vidur(tmp_path, survives):
+    table = pd.DataFrame(
+        {"time_stats.attn_prefill.median": [0.5, None, None],
+         "time_stats.attn_decode.median": [None, 0.25, None],
+         "time_stats.attn_output_reshape.median": [0.001] * 3,
+         "n_embd": [8192] * 3, "n_q_head": [64] * 3, "n_kv_head": [8] * 3, "block_size": [16] * 3,
+         "num_tensor_parallel_workers": [2] * 3, "max_model_len": [4096] * 3,
+         "batch_size": [1, 8, 8], "prefill_chunk_size": [64, 0, 0],
+         "kv_cache_size": [128, 1024, 2048], "is_prefill": [True, False, False],
+         "attention_backend": ["AttentionBackend.FLASHINFER"] * 3}
+    )  # fmt: skip
+    done = import_runs(vidur(tmp_path, "compute/a100/m/n/attention.csv", table), "vidur")
+    runs = survives(done)
+    assert done.rejected == {"no time": 1}
+    assert runs["kernel"].tolist() == ["attention_prefill", "attention_decode"]
+    assert runs["problem.seq_len"].tolist()[0] == 64
+    assert runs["problem.prefix_len"].tolist()[0] == 128
+    assert runs["problem.kv_len"].tolist()[1] == 1025  # the decoded token itself too
+    for name, value in {"heads": 32, "kv_heads": 4, "head_dim": 128, "window": 0}.items():
+        assert runs[f"problem.{name}"].tolist() == [value] * 2
+    assert runs["config.implementation"].tolist() == ["flashinfer"] * 2
+    assert runs["config.kv_format"].tolist() == ["fp16"] * 2
+    assert runs["time_ms"].tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "send_recv"])
+def test_collectives_of_vidur(tmp_path, survives, collective):
+    table = pd.DataFrame(
+        {f"time_stats.{collective}.median": [0.017], f"time_stats.{collective}.mean": [0.016],
+         "rank": [0], "num_workers": [2], "size": [2048], "collective": [collective],
+         "devices_per_node": [1], "max_devices_per_node": [8]}
+    )  # fmt: skip
+    path = vidur(tmp_path, f"network/a100_dgx/{collective}.csv", table)
+    row = survives(import_runs(path, "vidur")).iloc[0]
+    assert (row["kernel"], row["device"]) == (collective, "NVIDIA A100-SXM4-80GB")
+    assert (row["problem.message_bytes"], row["problem.devices"]) == (2048, 2)
+    assert (row["problem.devices_per_node"], row["time_ms"]) == (1, 0.017)
+
+
+def test_vidur_must_say_its_device(tmp_path):
+    path = vidur(tmp_path, "mlp.csv", mlp())
+    with pytest.raises(RunTableError, match="does not say the device: give it with --device"):
+        import_runs(path, "vidur")
+    assert import_runs(path, "vidur", device="NVIDIA L4").kernels["gemm"] == 8
+    with pytest.raises(RunTableError, match=r"expected columns of mlp\.csv \(n_expanded_embd, …"):
+        import_runs(vidur(tmp_path, "x.csv", pd.DataFrame({"a": [1]})), "vidur")
+    with pytest.raises(RunTableError, match=r"column 'emb\.median' is missing"):
+        import_runs(vidur(tmp_path, "h100/x.csv", mlp([])), "vidur")
+
+
+NEUSIGHT = """OPName,Latency,Device,Torch Version,CUDNN Version,Kernel Name,Grid x,Grid y,Grid z,\
+Block x,Block y,Block z,CUDA Version,"""
+PLACE = 'Tesla V100-PCIE-32GB,p2.1.0,8902,"void k<float, 4>(int)",32,2,1,128,4,1,cu121'
+
+
+def neusight(tmp_path, name, columns, *rows):
+    path = tmp_path / f"{name}.csv"
+    path.write_text("\n".join([NEUSIGHT + columns, *rows]))
+    return import_runs(path, "neusight")
+
+
+def test_products_of_neusight(tmp_path, survives):
+    rows = (f"bmm,0.5,{PLACE},8,100,200,300", f"linear,0.25,{PLACE},8,100,200,300")
+    runs = survives(neusight(tmp_path, "bmm", "B,M,N,K", *rows))
+    sizes = [[r[f"problem.{n}"] for n in ("batch", "M", "N", "K")] for _, r in runs.iterrows()]
+    # Theirs is (B, M, N) times (B, N, K): N is summed over; a linear layer takes all rows at once.
+    assert sizes == [[8, 100, 300, 200], [1, 800, 300, 200]]
+    row = runs.iloc[0]
+    assert (row["kernel"], row["config.format"], row["time_ms"]) == ("gemm", "fp32", 0.5)
+    assert (row["device"], row["environment"]) == ("Tesla V100-PCIE-32GB", "torch 2.1.0 cu121")
+    assert (row["static.grid_x"], row["static.block_y"]) == (32, 4)
+
+
+def test_other_operators_of_neusight(tmp_path):
+    rows = [f"{op},{i},{PLACE},4096,{i}" for i, op in enumerate(("ln", "softmax", "ADDU", "gelu"))]
+    done = neusight(tmp_path, "vec", "B,H", *rows)
+    assert done.rejected == {"time is zero": 1}
+    assert done.runs["kernel"].tolist() == ["softmax", "elementwise", "elementwise"]
+    assert done.runs["problem.op"].tolist()[1:] == ["addu", "gelu"]
+    assert done.runs["problem.rows"].tolist() == [4096] * 3
+    assert done.runs["problem.columns"].tolist() == [1, 2, 3]
+    done = neusight(tmp_path, "ln", "B,H", f"ln,1.0,{PLACE},8,1024")
+    assert done.runs[["kernel", "problem.op"]].iloc[0].tolist() == ["norm", "layer_norm"]
+    columns = "B,Input_Channel,Output_Channel,Kernel_Szie,Input_Size,Stride,Padding"
+    done = neusight(tmp_path, "conv", columns, f"conv,1.0,{PLACE},8,3,64,7,224,2,3")
+    assert done.runs[["kernel", "problem.filter", "problem.stride"]].iloc[0].tolist() == [
+        "conv", 7, 2,
+    ]  # fmt: skip
+
+
+def test_neusight_without_sizes(tmp_path):
+    with pytest.raises(RunTableError, match=r"NeuSight's bmm: column 'M' is missing"):
+        neusight(tmp_path, "bmm", "B,H", f"bmm,1.0,{PLACE},8,3")
+
+
+@pytest.mark.shared_data
+def test_the_measured_tables(shared_data, survives):
+    manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
+    rows = {f["file"]: f["rows"] for f in manifest["files"]}
+    for name, count in rows.items():
+        if name.startswith(
+            ("e2e", "gpu_specs", "power", "gemm", "moe", "generation_a", "context_a")
+        ):
+            continue  # no operators, or large: the next tests
+        format = "vidur" if name.startswith("vidur") else "aiconfigurator"
+        done = import_runs(shared_data / "llm" / name, format)
+        survives(done)
+        parts = {"vidur_mlp.parquet": 10, "wideep_deepep_ll.parquet": 2}
+        expected = count * parts.get(name, 2 if "normal" in name else 1)
+        missing = 783 if name == "vidur_mlp.parquet" else 0  # a model without the second norm
+        assert len(done.runs) + sum(done.rejected.values()) + missing == expected, name
+        assert set(done.runs["device"]) <= set(known_devices()), name
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["gemm", "context_attention", "generation_attention", "moe"])
+def test_large_tables(shared_data, name):
+    manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
+    rows = {f["file"]: f["rows"] for f in manifest["files"]}
+    done = import_runs(shared_data / "llm" / f"{name}.parquet", "aiconfigurator")
+    assert (len(done.runs), done.rejected) == (rows[f"{name}.parquet"], {})
+    problem = [c for c in done.runs if c.startswith("problem.")]
+    assert not done.runs[problem].isna().any().any()
+
+
+@pytest.mark.shared_data
+def test_measured_power_without_times(shared_data):
+    for path in sorted((shared_data / "llm").glob("power_*.parquet")):
+        done = import_runs(path, "aiconfigurator")
+        assert done.rejected == {}
+        assert done.runs["power_w"].between(50, 800).all()
+        assert done.runs["time_ms"].isna().all()

@@ -1,0 +1,416 @@
+"""What tuners write: Kernel Tuner, T4, KTT, Triton, the CUTLASS profiler."""
+
+import gzip
+import json
+import math
+
+import pytest
+
+from foretune.datasets import import_runs
+from foretune.errors import RunTableError, UsageError
+
+# A Kernel Tuner cache: one configuration a line, a failure in place of the time.
+HEAD = """{
+"schema_version": "1.0.0",
+"device_name": "NVIDIA RTX A4000",
+"kernel_name": "convolution_kernel",
+"problem_size": [
+4096,
+4096
+],
+"tune_params_keys": [
+"block_size_x",
+"use_padding",
+"filter_width"
+],
+"tune_params": {
+"block_size_x": [
+16,
+32,
+48
+],
+"use_padding": [
+0,
+1
+],
+"filter_width": [
+15
+]
+},
+"objective": "time",
+"cache": {
+"""
+MEASURED = (
+    '"time": 3.875, "times": [3.976, 3.774], "compile_time": 918.5, "verification_time": 0, '
+    '"benchmark_time": 126.4, "GFLOP/s": 1948.2, "strategy_time": 0, "framework_time": 105.2, '
+    '"nvml_power": 120.5, "nvml_energy": 0.467, "dram__bytes_read.sum": 67108864, "num_regs": 40, '
+    '"timestamp": "2023-12-22 09:54:05.502007+00:00"'
+)
+OUTCOMES = {
+    (16, 0): MEASURED,
+    (32, 0): '"compile_time": 661.5, "time": "CompilationFailedConfig"',
+    (32, 1): '"time": "RuntimeFailedConfig"',
+    (48, 0): '"time": "InvalidConfig"',
+    (48, 1): '"time": 1e20',
+}
+LINES = [
+    f'"{x},{p},15": {{"block_size_x": {x}, "use_padding": {p}, "filter_width": 15, {outcome}}}'
+    for (x, p), outcome in OUTCOMES.items()
+]
+
+
+def kerneltuner(tmp_path, text, name="A4000.json", **options):
+    path = tmp_path / name
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return import_runs(path, "kerneltuner", **options)
+
+
+@pytest.mark.parametrize("name", ["A4000.json", "A4000.json.gz"])
+def test_a_kernel_tuner_cache(tmp_path, name, survives):
+    done = kerneltuner(tmp_path, HEAD + ",\n".join(LINES) + "}\n}", name)
+    runs = survives(done)
+    assert done.rejected == {}
+    statuses = ["ok", "compile_error", "runtime_error", "invalid", "runtime_error"]
+    assert runs["status"].tolist() == statuses
+    first = runs.iloc[0]
+    assert (first["kernel"], first["device"]) == ("convolution_kernel", "NVIDIA RTX A4000")
+    assert first["config.block_size_x"] == 16
+    assert first["problem.filter_width"] == 15  # one value only: given, not chosen
+    assert (first["problem.size_0"], first["problem.size_1"]) == (4096, 4096)
+    assert (first["time_ms"], list(first["time_ms_samples"])) == (3.875, [3.976, 3.774])
+    assert first["compile_s"] == pytest.approx(0.9185)
+    assert (first["power_w"], first["energy_mj"]) == (120.5, pytest.approx(467))
+    assert first["counter.dram__bytes_read.sum"] == 67108864
+    assert first["static.registers"] == 40
+    assert first["recorded_at"] == "2023-12-22T09:54:05.502007+00:00"
+    assert runs["device.cores"].eq(48).all()
+    assert runs["time_ms"].isna().tolist() == [False, True, True, True, True]
+    assert runs["error"].tolist()[1] == "CompilationFailedConfig"
+    assert not [c for c in runs if "GFLOP" in c or "framework" in c]
+
+
+@pytest.mark.parametrize(
+    ("tail", "rows"),
+    [("\n", 2), (",\n", 2), (",\n" + LINES[2][:30], 2), (",\n" + LINES[2] + ",", 3)],
+)
+def test_a_kernel_tuner_that_was_stopped(tmp_path, tail, rows):
+    done = kerneltuner(tmp_path, HEAD + ",\n".join(LINES[:2]) + tail)
+    assert len(done.runs) == rows
+
+
+def test_a_kernel_tuner_cache_that_is_damaged(tmp_path):
+    with pytest.raises(RunTableError, match="finished or not, with device_name, kernel_name"):
+        kerneltuner(tmp_path, HEAD + ",\n".join(LINES[:2])[40:])
+
+
+def test_names_given_replace_those_in_the_cache(tmp_path):
+    done = kerneltuner(tmp_path, HEAD + LINES[0], kernel="convolution", device="NVIDIA L40")
+    assert (done.runs["kernel"][0], done.runs["device"][0]) == ("convolution", "NVIDIA L40")
+
+
+def test_problem_sizes_of_every_shape(tmp_path):
+    cache = json.loads(HEAD + LINES[0] + "}}")
+    for size, columns in ((100, [100]), (["n", 2], ["n", 2]), ([], [])):
+        done = kerneltuner(tmp_path, json.dumps({**cache, "problem_size": size}))
+        sizes = [c for c in done.runs if c.startswith("problem.size")]
+        assert [done.runs[c][0] for c in sizes] == columns
+
+
+def test_parameters_may_be_objects(tmp_path):
+    cache = json.loads(HEAD + LINES[0] + "}}")
+    cache["cache"]["16,0,15"]["block_size_x"] = {"a": 1}
+    done = kerneltuner(tmp_path, json.dumps(cache))
+    assert done.runs["config.block_size_x"][0] == '{"a": 1}'
+
+
+def t4_result(value, unit="ms", invalidity="correct", **more):
+    return {
+        "timestamp": "2023-12-21 10:44:42+00:00",
+        "configuration": {"block_size_x": 16, "mode": "fast"},
+        "times": {"compilation": 661.5, "runtimes": [12.25, 12.5, 12.0], "framework": 53.1},
+        "invalidity": invalidity,
+        "correctness": 1,
+        "measurements": [
+            {"name": "time", "value": value, "unit": unit},
+            {"name": "GFLOP/s", "value": 615.6, "unit": ""},
+        ],
+        "objectives": ["time"],
+        **more,
+    }
+
+
+def t4(tmp_path, *results, metadata=None, **options):
+    path = tmp_path / "t4.json"
+    data = {"results": results, "schema_version": "1.0.0"}
+    path.write_text(json.dumps({**data, **({"metadata": metadata} if metadata else {})}))
+    return import_runs(path, "t4", **options)
+
+
+def test_t4_of_kernel_tuner(tmp_path, survives):
+    failures = ("timeout", "compile", "runtime", "correctness", "constraints", "news")
+    results = [t4_result("failed", invalidity=i) for i in failures]
+    named = {"kernel": "convolution", "device": "NVIDIA H200"}
+    done = t4(tmp_path, t4_result(12.2), *results, t4_result(12200, "us"), **named)
+    runs = survives(done)
+    expected = ["ok", "timeout", "compile_error", "runtime_error", "wrong_result", "invalid",
+                "runtime_error", "ok"]  # fmt: skip
+    assert runs["status"].tolist() == expected
+    assert runs["time_ms"].dropna().tolist() == pytest.approx([12.2, 12.2])
+    assert runs["config.block_size_x"].tolist() == [16] * 8
+    assert list(runs["time_ms_samples"][0]) == [12.25, 12.5, 12.0]
+    assert runs["error"][6] == "news"
+
+
+def test_t4_without_a_time_takes_the_median(tmp_path):
+    done = t4(tmp_path, t4_result(0) | {"measurements": []}, kernel="k", device="d")
+    assert done.runs["time_ms"].tolist() == [12.25]
+    result = t4_result(0) | {"measurements": [], "times": {}}
+    assert t4(tmp_path, result, kernel="k", device="d").rejected == {"no time": 1}
+
+
+def test_t4_of_ktt(tmp_path, survives):
+    about = {
+        "autotuner": "KTT", "autotuner_version": "2.2.0", "device": "NVIDIA GeForce RTX 3090",
+        "timeunit": "microseconds", "compute_api": "CUDA",
+    }  # fmt: skip
+    result = {
+        "configuration": {"multiply_block_size": "32", "scale": "0.5", "on": "true", "kind": "a"},
+        "correctness": 1,
+        "invalidity": "correct",
+        "measurements": [
+            {"name": "time", "unit": "", "value": 90.656},
+            {"name": "dram__sectors_read.sum", "type": "Double", "unit": "", "value": 4828.0},
+        ],
+        "compilation_data": {
+            "global_size": {"x": 32768, "y": 1, "z": 1}, "local_memory_size": 64, "registers": 12,
+        },
+        "times": {"compilation_time": 16215.021, "runtimes": [90.656]},
+    }  # fmt: skip
+    done = t4(tmp_path, result, metadata=about, kernel="add")
+    row = survives(done).iloc[0]
+    assert (row["device"], row["environment"]) == ("NVIDIA GeForce RTX 3090", "KTT 2.2.0")
+    assert (row["time_ms"], row["compile_s"]) == pytest.approx((0.090656, 0.016215021))
+    config = [row[f"config.{n}"] for n in ("multiply_block_size", "scale", "on", "kind")]
+    assert config == [32, 0.5, True, "a"]
+    assert (row["static.registers"], row["static.shared_bytes"]) == (12, 64)
+    assert row["counter.dram__sectors_read.sum"] == 4828
+    with pytest.raises(RunTableError, match="time unit 'fortnights' is none of ns"):
+        t4(tmp_path, result, metadata={**about, "timeunit": "Fortnights"}, kernel="add")
+
+
+def test_t4_that_does_not_say_whose_it_is(tmp_path):
+    with pytest.raises(UsageError, match="does not say which kernel it is of: give --kernel NAME"):
+        t4(tmp_path, t4_result(1.0), device="d")
+    with pytest.raises(UsageError, match="which device it is from: give --device NAME"):
+        t4(tmp_path, t4_result(1.0), kernel="k")
+
+
+def ktt_result(status="Ok", duration=77.152):
+    return {
+        "CompilationOverhead": 13654.823,
+        "ComputationResults": [
+            {
+                "CompilationData": {
+                    "ConstantMemorySize": 0, "LocalMemorySize": 128, "MaxWorkGroupSize": 1024,
+                    "PrivateMemorySize": 8, "RegistersCount": 12,
+                },
+                "Duration": duration,
+                "GlobalSize": {"X": 32768, "Y": 1, "Z": 1},
+                "KernelFunction": "vectorAddition",
+                "LocalSize": {"X": 32, "Y": 1, "Z": 1},
+                "ProfilingData": {
+                    "Counters": [
+                        {"Name": "lts__t_sectors_op_read.sum", "Type": "Double", "Value": 262738.0}
+                    ],
+                    "RemainingProfilingRuns": 0,
+                },
+            }
+        ],
+        "Configuration": [
+            {"Name": "multiply_block_size", "Value": 32, "ValueType": "UnsignedInt"}
+        ],
+        "ExtraDuration": 0.0,
+        "KernelName": "Addition",
+        "Status": status,
+        "Timestamp": "2026-09-29 15:10:25 UTC",
+        "TotalDuration": duration,
+    }  # fmt: skip
+
+
+KTT_METADATA = {
+    "ComputeApi": "CUDA", "Device": "NVIDIA GeForce RTX 3090", "GlobalSizeType": "CUDA",
+    "KttVersion": "2.3.1", "Platform": "NVIDIA CUDA", "TimeUnit": "Microseconds",
+    "Timestamp": "2026-09-29 15:10:26 UTC",
+}  # fmt: skip
+
+
+def ktt(tmp_path, *results, **metadata):
+    path = tmp_path / "ktt.json"
+    path.write_text(json.dumps({"Metadata": {**KTT_METADATA, **metadata}, "Results": results}))
+    return import_runs(path, "ktt")
+
+
+def test_ktt(tmp_path, survives):
+    failed = {"KernelName": "Addition", "Configuration": [], "TotalDuration": 1e9}
+    kinds = ("ComputationFailed", "ValidationFailed", "CompilationFailed", "DeviceLimitsExceeded")
+    done = ktt(tmp_path, ktt_result(), *[{**failed, "Status": k} for k in (*kinds, "Other")])
+    runs = survives(done)
+    expected = ["ok", "runtime_error", "wrong_result", "compile_error", "invalid", "runtime_error"]
+    assert runs["status"].tolist() == expected
+    assert runs["time_ms"].isna().tolist() == [False] + [True] * 5
+    row = runs.iloc[0]
+    assert (row["kernel"], row["device"]) == ("Addition", "NVIDIA GeForce RTX 3090")
+    assert row["time_ms"] == pytest.approx(0.077152)
+    assert row["config.multiply_block_size"] == 32
+    assert (row["static.registers"], row["static.private_bytes"]) == (12, 8)
+    assert row["counter.lts__t_sectors_op_read.sum"] == 262738
+    assert row["recorded_at"] == "2026-09-29T15:10:25 UTC"
+    assert row["environment"] == "KTT 2.3.1 CUDA"
+
+
+@pytest.mark.parametrize(
+    ("unit", "ms"), [("Nanoseconds", 77.152e-6), ("Milliseconds", 77.152), ("Seconds", 77152.0)]
+)
+def test_units_of_ktt(tmp_path, unit, ms):
+    assert ktt(tmp_path, ktt_result(), TimeUnit=unit).runs["time_ms"][0] == pytest.approx(ms)
+    with pytest.raises(RunTableError, match="time unit 'ages'"):
+        ktt(tmp_path, ktt_result(), TimeUnit="Ages")
+
+
+def triton(tmp_path, key, timings, name="matmul_kernel.autotune.json", **options):
+    path = tmp_path / name
+    path.write_text(json.dumps({"key": key, "configs_timings": timings}))
+    return import_runs(path, "triton", **options)
+
+
+def triton_config(warps, **kwargs):
+    return {
+        "kwargs": kwargs, "num_warps": warps, "num_ctas": 1, "num_stages": 3, "maxnreg": None,
+        "pre_hook": None, "ir_override": None,
+    }  # fmt: skip
+
+
+TRITON_KEY = [512, 256, 128, "torch.float16", "torch.float16", True]
+
+
+def test_triton(tmp_path, survives):
+    timings = [
+        [triton_config(4, BLOCK_M=64, SPLIT=None), [0.05, 0.04, 0.06]],
+        [triton_config(8, BLOCK_M=128, SPLIT=2), [math.inf, math.inf, math.inf]],
+        [triton_config(8, BLOCK_M=32), 0.07],
+        [triton_config(2, BLOCK_M=32), None],
+    ]
+    mapping = {"problem.M": "key_0", "problem.N": "key_1", "problem.K": "key_2"}
+    done = triton(tmp_path, TRITON_KEY, timings, device="NVIDIA H200", mapping=mapping)
+    runs = survives(done)
+    assert done.rejected == {"no time": 1}
+    assert runs["kernel"].tolist() == ["matmul_kernel"] * 3
+    assert runs["status"].tolist() == ["ok", "compile_error", "ok"]
+    assert runs["time_ms"].dropna().tolist() == [0.05, 0.07]
+    assert [runs[f"problem.{n}"][0] for n in ("M", "N", "K", "key_3", "key_5")] == [
+        512, 256, 128, "fp16", True,
+    ]  # fmt: skip
+    assert [runs[f"config.{n}"][0] for n in ("BLOCK_M", "num_warps", "num_stages")] == [64, 4, 3]
+    assert "config.maxnreg" not in runs
+    assert "config.ir_override" not in runs
+
+
+def test_triton_says_neither_device_nor_names(tmp_path):
+    timings = [[triton_config(4, BLOCK_M=64), [0.05, 0.04, 0.06]]]
+    with pytest.raises(UsageError, match="give --device"):
+        triton(tmp_path, TRITON_KEY, timings)
+    with pytest.raises(UsageError, match=r"--map problem\.M=M: the key has key_0, key_1"):
+        triton(tmp_path, TRITON_KEY, timings, device="d", mapping={"problem.M": "M"})
+
+
+def test_triton_writes_what_is_read(tmp_path):
+    triton_package = pytest.importorskip("triton")
+    config = triton_package.Config({"BLOCK": 128}, num_warps=8)
+    assert {"kwargs", "num_warps", "num_stages", "num_ctas"} <= set(vars(config))
+    done = triton(tmp_path, [64], [[vars(config), [0.5, 0.4, 0.6]]], device="d", kernel="k")
+    assert done.runs[["config.BLOCK", "config.num_warps"]].iloc[0].tolist() == [128, 8]
+    assert done.kernels == {"k": 1}
+
+
+CUTLASS = """
+=============================
+  Problem ID: 1
+
+        Provider: CUTLASS
+         Runtime: 1.44857  ms
+
+=============================
+
+CSV Results:
+
+Problem,Provider,OperationKind,Operation,Disposition,Status,gemm_kind,m,n,k,A,B,C,D,alpha,beta,\
+split_k_mode,split_k_slices,batch_count,raster_order,op_class,accum,cta_m,cta_n,cta_k,cluster_m,\
+stages,warps_m,inst_m,min_cc,max_cc,Bytes,Flops,Flops/Byte,Runtime,GB/s,GFLOPs
+1,CUTLASS,gemm,cutlass_tensorop_h16816gemm_256x128_32x3_nt_align8,passed,success,universal,1024,\
+512,256,f16:column,f16:row,f16:column,f16:column,1,0,serial,1,1,heuristic,tensorop,f16,256,128,32,\
+1,3,4,16,80,1024,16,87,4,0.5,43.9142,257531
+1,CUTLASS,gemm,cutlass_tensorop_wrong,incorrect,success,universal,1024,512,256,f16:column,f16:row,\
+f16:column,f16:column,1,0,serial,1,1,heuristic,tensorop,f16,256,128,32,1,3,4,16,80,1024,16,87,4,\
+0.5,43.9142,257531
+1,CUTLASS,gemm,cutlass_tensorop_big,not_supported,invalid_problem,universal,1024,512,256,\
+f16:column,f16:row,f16:column,f16:column,1,0,serial,1,1,heuristic,tensorop,f16,256,128,32,1,3,4,\
+16,80,1024,16,87,4,0,,
+1,cuBLAS,gemm,cublas,not_verified,success,universal,1024,512,256,f16:column,f16:row,f16:column,\
+f16:column,1,0,serial,1,1,heuristic,tensorop,f16,256,128,32,1,3,4,16,80,1024,16,87,4,0.4,50,300000
+1,CUTLASS,gemm,cutlass_tensorop_idle,not_run,success,universal,1024,512,256,f16:column,f16:row,\
+f16:column,f16:column,1,0,serial,1,1,heuristic,tensorop,f16,256,128,32,1,3,4,16,80,1024,16,87,4,\
+0,0,0
+"""
+
+
+def cutlass(tmp_path, text, **options):
+    path = tmp_path / "out.gemm.csv"
+    path.write_text(text)
+    return import_runs(path, "cutlass", **{"device": "NVIDIA H200", **options})
+
+
+def test_the_cutlass_profiler(tmp_path, survives):
+    done = cutlass(tmp_path, CUTLASS)
+    runs = survives(done)
+    assert done.rejected == {"time is zero": 1}
+    assert runs["status"].tolist() == ["ok", "wrong_result", "invalid", "ok"]
+    assert runs["time_ms"].dropna().tolist() == [0.5, 0.4]
+    row = runs.iloc[0]
+    assert [row[f"problem.{n}"] for n in "MNK"] == [1024, 512, 256]
+    assert (row["problem.layout_a"], row["problem.layout_b"]) == ("column", "row")
+    assert "problem.batch" not in runs
+    assert (row["config.format"], row["config.backend"]) == ("fp16", "cutlass")
+    assert (row["config.cta_m"], row["config.stages"], row["config.inst_m"]) == (256, 3, 16)
+    assert row["config.implementation"].startswith("cutlass_tensorop_h16816gemm")
+    assert runs["config.backend"].tolist()[3] == "cublas"
+
+
+def test_the_cutlass_profiler_with_batches_and_several_runs(tmp_path):
+    batched = CUTLASS.replace(",serial,1,1,", ",serial,1,8,")
+    done = cutlass(tmp_path, CUTLASS + "\n" + batched, kernel="gemm")
+    assert done.runs["problem.batch"].dropna().eq(8).all()
+    assert len(done.runs) == 8
+    with pytest.raises(RunTableError, match="no row of kernel 'conv2d'"):
+        cutlass(tmp_path, CUTLASS, kernel="conv2d")
+
+
+def test_the_cutlass_profiler_damaged(tmp_path):
+    with pytest.raises(RunTableError, match=r"line \d+ is damaged: \d+ cells, the header has 37"):
+        cutlass(tmp_path, CUTLASS.rstrip()[:-30])
+    with pytest.raises(RunTableError, match="no header with Provider, OperationKind"):
+        cutlass(tmp_path, "Problem,Provider\n")
+    with pytest.raises(UsageError, match="give --device"):
+        cutlass(tmp_path, CUTLASS, device=None)
+
+
+def test_convolutions_of_the_cutlass_profiler(tmp_path):
+    text = (
+        "Problem,Provider,OperationKind,Operation,Disposition,Status,conv_kind,n,h,w,c,k,r,s,"
+        "Activation,Filter,Output,stages,Bytes,Flops,Runtime,GB/s,GFLOPs\n"
+        "1,CUTLASS,conv2d,op,passed,success,fprop,8,56,56,64,64,3,3,f32:nhwc,f32:nhwc,f32:nhwc,2,"
+        "1,2,0.25,3,4\n"
+    )
+    row = cutlass(tmp_path, text).runs.iloc[0]
+    assert (row["kernel"], row["problem.conv_kind"], row["problem.k"]) == ("conv2d", "fprop", 64)
+    assert (row["config.format"], row["config.stages"]) == ("fp32", 2)
