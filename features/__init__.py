@@ -3,7 +3,7 @@
 from foretune.features.candidates import candidate_rows, rows_of
 from foretune.features.featureset import FEATURES_VERSION, FeatureSet
 from foretune.features.known import family_for
-from foretune.features.roofline import row_cost, row_groups, row_limits_ms, row_roofline_ms
+from foretune.features.roofline import row_cost, row_limits_ms, row_roofline_ms, text_columns
 
 __all__ = [
     "FEATURES_VERSION",
@@ -11,8 +11,8 @@ __all__ = [
     "candidate_rows",
     "family_for",
     "row_cost",
-    "row_groups",
     "row_limits_ms",
     "row_roofline_ms",
     "rows_of",
+    "text_columns",
 ]

@@ -25,6 +25,8 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
     text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
     if not text and all(v is None or isinstance(v, (bool, int, float)) for v in cells):
         return np.array([np.nan if v is None else float(v) for v in cells])[codes]
+    if column.dtype == object and any(v in (0, 1) for v in distinct):
+        return as_text(column)  # True and 1 are equal, so that of both only one is distinct
     return as_text(cells)[codes]
 
 
@@ -53,13 +55,11 @@ class Groups:
 
 
 def groups_of(rows: pd.DataFrame, columns: Sequence[str]) -> Groups:
-    """Return the groups of rows that agree in those of ``columns`` that hold text."""
+    """Return the groups of rows that agree in ``columns``, whatever these hold, as text."""
     total, names = np.zeros(len(rows), dtype=np.int64), [""]
     for column in columns:
-        values = as_array(rows[column])
-        if values.dtype.kind != "U":
-            continue
-        codes, distinct = pd.factorize(values)
+        codes, values = pd.factorize(as_array(rows[column]), use_na_sentinel=False)
+        distinct = as_text(values.tolist())
         pairs = total * len(distinct) + codes
         seen, total = np.unique(pairs, return_inverse=True)
         names = [f"{names[p // len(distinct)]}/{distinct[p % len(distinct)]}" for p in seen]

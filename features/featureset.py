@@ -89,8 +89,10 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"another version of its kernel (here: {name}); train it again"
             )
         matrix = np.empty((len(runs), len(self.columns_ or ())), dtype=np.float32, order="F")
-        for i, name in enumerate(self.columns_ or ()):
-            matrix[:, i] = table[name]
+        with np.errstate(over="ignore"):
+            for i, name in enumerate(self.columns_ or ()):
+                matrix[:, i] = table[name]
+                matrix[np.isinf(matrix[:, i]), i] = np.nan  # of a size of 0, say: not known
         return pd.DataFrame(matrix, columns=self.columns_, index=runs.index, copy=False)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -107,15 +109,19 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         table = {c: unknown if c in missing else as_array(runs[c]) for c in self.numbers_}
         if texts := [c for c, values in table.items() if values.dtype.kind == "U"]:
             raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
+        for column, numbers in table.items():
+            if len(infinite := np.flatnonzero(np.isinf(numbers))):
+                raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
         for column, values in self.categories_.items():
             table.update(_indicators(column, runs[column], values))
         arrays = {group: group_arrays(runs, group) for group in GROUPS}
         for name, sizes in arrays["problem"].items():
             if sizes.dtype.kind != "U":
                 table[f"alignment.{name}"] = _alignment(sizes)
-        parts = [launch_geometry(arrays["problem"], arrays["config"], arrays["device"])]
-        if self.family is not None:
-            parts.append(self._physics(self.family, runs, arrays))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = [launch_geometry(arrays["problem"], arrays["config"], arrays["device"])]
+            if self.family is not None:
+                parts.append(self._physics(self.family, runs, arrays))
         for part in parts:
             table |= {
                 k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in part.items()

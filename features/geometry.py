@@ -15,6 +15,7 @@ from foretune.features.families.tiles import wave_features
 
 AXES = ("x", "y", "z")
 WARP = 32.0
+_CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
 
 
 def launch_geometry(
@@ -26,7 +27,7 @@ def launch_geometry(
 
     Empty where the names are not recognised. Sizes are logarithms to base 2.
     """
-    if "MWG" in config and "MDIMC" in config:
+    if all(name in config and config[name].dtype.kind != "U" for name in _CLBLAST):
         return _clblast(problem, config, device)
     blocks = _axes(config, "block_size") or _axes(config, "block_dim")
     if not blocks:

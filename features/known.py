@@ -30,7 +30,7 @@ def _understands(family: Family, runs: pd.DataFrame) -> bool:
     one = runs.iloc[:1]
     try:
         family.cost(group_arrays(one, "problem"), group_arrays(one, "config"))
-    except KeyError:
+    except (KeyError, TypeError):  # a column is missing, or holds text
         return False
     return True
 

@@ -7,7 +7,7 @@ from foretune.datasets.schema import columns_of
 from foretune.device import peak_rate
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import Groups, group_arrays, groups_of
+from foretune.features.arrays import as_array, group_arrays
 
 SMALLEST_MS = 1e-9
 """Work that is nothing by one limit takes this long by it, so that logarithms exist."""
@@ -23,6 +23,8 @@ def row_cost(family: Family, rows: pd.DataFrame) -> Cost:
         cost = family.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
     except KeyError as e:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
+    except TypeError as e:
+        raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
@@ -53,6 +55,11 @@ def row_roofline_ms(family: Family | None, rows: pd.DataFrame) -> np.ndarray:
     return np.asarray(row_limits_ms(family, rows).max(axis=1))
 
 
-def row_groups(rows: pd.DataFrame) -> Groups:
-    """Return the device and the text-valued configuration of every row, as one name."""
-    return groups_of(rows, ["device", *columns_of(rows, "config")])
+def text_columns(rows: pd.DataFrame) -> list[str]:
+    """Return the configuration's columns of text that varies.
+
+    The device is not among them: what is calibrated on some devices must hold on others.
+    """
+    configs = {c: as_array(rows[c]) for c in columns_of(rows, "config")}
+    texts = [c for c, values in configs.items() if values.dtype.kind == "U"]
+    return [c for c in texts if (configs[c] != configs[c][:1]).any()]

@@ -1,9 +1,11 @@
 """The blend: several opinions on one value, each weighted by how far off it usually is here.
 
-Weights are inverse squares of expected errors (the best linear combination of independent, unbiased
-estimates), and what is expected is learned from held-out rows: a small model per opinion.
+Weights are inverse powers of expected errors (squares would be the best linear combination of
+independent, unbiased estimates), and what is expected is learned from held-out rows: a small model
+per opinion, and the power that would have been best.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +15,7 @@ import numpy as np
 from foretune.models.boosting import BoostingModel
 from foretune.models.spread import SMALLEST
 
-LEAST_ROWS = 60
-"""With fewer held-out rows an opinion's error is the same everywhere: its median."""
+SHARPNESSES = (1.0, 2.0, 3.0, 5.0, 8.0)
 _GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
 
 
@@ -31,50 +32,72 @@ class Blend:
     sharpness: float
 
     @classmethod
-    def fit(cls, Z: np.ndarray, opinions: np.ndarray, truth: np.ndarray, seed: int = 0) -> Self:
-        """Learn from held-out rows.
+    def fit(
+        cls,
+        Z: np.ndarray,
+        opinions: np.ndarray,
+        truth: np.ndarray,
+        trials: np.ndarray,
+        seed: int = 0,
+    ) -> tuple[Self, np.ndarray]:
+        """Learn from held-out rows; also return each trial's values by a blend of the others.
 
         Args:
             Z: the circumstances (rows, features).
             opinions: one column each; NaN for none.
             truth: what was to be predicted (rows).
+            trials: which rows were held out together.
             seed: of the models.
         """
-        models = []
-        for opinion in opinions.T:
-            known = np.isfinite(opinion)
-            size = np.log(np.maximum(np.abs(opinion - truth)[known], SMALLEST))
-            models.append(BoostingModel(seed=seed, **_GENTLE).fit(Z[known], size))
-        return cls(models, 3.0)
+        names = np.unique(trials)
+        values = {sharpness: np.empty(len(truth)) for sharpness in SHARPNESSES}
+        for name in names:
+            out = trials == name if len(names) > 1 else np.ones(len(truth), dtype=bool)
+            known = ~out if len(names) > 1 else out
+            blend = cls(_error_models(Z[known], opinions[known], truth[known], seed), 0.0)
+            log_errors = blend.log_errors(Z[out])
+            for sharpness in SHARPNESSES:
+                values[sharpness][out] = _combine(opinions[out], log_errors, sharpness)
+        best = min(SHARPNESSES, key=lambda s: float(np.abs(values[s] - truth).mean()))
+        return cls(_error_models(Z, opinions, truth, seed), best), values[best]
 
     def predict(self, Z: np.ndarray, opinions: np.ndarray) -> np.ndarray:
         """Return one value per row; an opinion that is NaN has no weight."""
-        log_errors = np.column_stack([model.predict(Z) for model in self.models])
-        log_weights = np.where(np.isfinite(opinions), -self.sharpness * log_errors, -np.inf)
-        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-        total = (weights * np.nan_to_num(opinions)).sum(axis=1)
-        result: np.ndarray = total / weights.sum(axis=1)
-        return result
+        return _combine(opinions, self.log_errors(Z), self.sharpness)
 
-    @classmethod
-    def out_of_trial(
-        cls, Z: np.ndarray, opinions: np.ndarray, truth: np.ndarray, trial: np.ndarray, seed: int
-    ) -> np.ndarray:
-        """Return the blend of every trial's rows by a blend that learned from the others."""
-        result = np.empty(len(truth))
-        for number in np.unique(trial):
-            out = trial == number
-            blend = cls.fit(Z[~out], opinions[~out], truth[~out], seed)
-            result[out] = blend.predict(Z[out], opinions[out])
-        return result
+    def log_errors(self, Z: np.ndarray) -> np.ndarray:
+        """Return the log of each opinion's expected error (rows, opinions)."""
+        return np.column_stack([model.predict(Z) for model in self.models])
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
         for i, model in enumerate(self.models):
             model.save(folder / f"blend{i}{model.suffix}")
+        (folder / "blend.json").write_text(json.dumps(self.sharpness), encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
-        files = sorted(folder.glob(f"blend*{BoostingModel.suffix}"))
-        return cls([BoostingModel.load(file) for file in files], 3.0)
+    def load(cls, folder: Path, opinions: int) -> Self:
+        """Read what `save` wrote for that many opinions."""
+        files = [folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions)]
+        sharpness = json.loads((folder / "blend.json").read_text(encoding="utf-8"))
+        return cls([BoostingModel.load(file) for file in files], float(sharpness))
+
+
+def _error_models(
+    Z: np.ndarray, opinions: np.ndarray, truth: np.ndarray, seed: int
+) -> list[BoostingModel]:
+    """Return a model of the log of the error's size per opinion."""
+    models = []
+    for opinion in opinions.T:
+        known = np.isfinite(opinion)
+        size = np.log(np.maximum(np.abs(opinion - truth)[known], SMALLEST))
+        models.append(BoostingModel(seed=seed, **_GENTLE).fit(Z[known], size))
+    return models
+
+
+def _combine(opinions: np.ndarray, log_errors: np.ndarray, sharpness: float) -> np.ndarray:
+    log_weights = np.where(np.isfinite(opinions), -sharpness * log_errors, -np.inf)
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    total = (weights * np.nan_to_num(opinions)).sum(axis=1)
+    result: np.ndarray = total / weights.sum(axis=1)
+    return result

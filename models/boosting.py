@@ -26,9 +26,9 @@ class BoostingModel(Regressor):
 
     def __init__(
         self,
-        rounds: int = 500,
+        rounds: int = 250,
         depth: int = 8,
-        rate: float = 0.08,
+        rate: float = 0.12,
         rows: float = 0.8,
         columns: float = 0.6,
         least_weight: float = 2.0,

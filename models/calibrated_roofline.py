@@ -58,7 +58,8 @@ class CalibratedRoofline:
 
     def log_ms(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
         """Return the log of the calibrated time of each row in milliseconds."""
-        parameters = np.array([self.own.get(name, self.common) for name in groups.names])
+        own = [self.own.get(name, self.common) for name in groups.names]
+        parameters = np.array(own).reshape(len(own), len(self.common))
         return _log_ms(parameters[groups.codes].T, limits)
 
     def to_json(self) -> dict[str, Any]:

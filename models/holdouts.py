@@ -5,21 +5,28 @@ sizes that were run. How well each kind is predicted differs by an order of magn
 and calibration look at all of them: every kind has a share in what is held out.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from foretune.models.neighbours import Places
+from foretune.models.neighbours import Axis, Places
 
 SHARE = 0.25
 """Of the rows, in one mixed hold-out, roughly."""
 MOST = 0.45
 
 
-def kinds_of_novelty(axes: int) -> list[tuple[int, ...]]:
-    """Return sets of axes whose combination may be new: single ones, all but one, all."""
-    every = tuple(range(axes))
+def kinds_of_novelty(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """Return sets of axes whose combination may be new.
+
+    Single axes; the problem's together, and those without one (a new matrix at known batch sizes);
+    all.
+    """
+    every = tuple(range(len(axes)))
+    problem = tuple(i for i in every if axes[i].column.startswith("problem."))
     singles = [(i,) for i in every]
-    rest = [tuple(j for j in every if j != i) for i in every] if axes > 2 else []
-    return list(dict.fromkeys([*singles, *rest, every]))
+    without = [tuple(j for j in problem if j != i) for i in problem] if len(problem) > 2 else []
+    return list(dict.fromkeys([*singles, *without, problem or every, every]))
 
 
 def mixed_holdout(

@@ -16,9 +16,13 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import as_array
+from foretune.features.arrays import as_array, as_text
 
 LEAST_VALUES = 3
+MOST_VALUES = 1 << 30
+LEAST_DEVICES = 2
+DEVICE_AXIS = "device.memory_gbps"
+"""Where runs on several devices lie: what the same work takes elsewhere is a neighbour too."""
 MOST_AXES = 8
 WIDE = 8.0
 """A positive axis that spans this factor is measured in octaves."""
@@ -67,6 +71,9 @@ class Neighbourhood:
     def of(cls, runs: pd.DataFrame) -> Self:
         """Return the axes and series that ``runs`` have, without values yet."""
         axes, series = [], ["device"]
+        if (speed := _device_axis(runs)) is not None:
+            axes.append((MOST_VALUES, speed))
+            series = []
         for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
             values = as_array(runs[column])
             numeric = values.dtype.kind != "U"
@@ -74,7 +81,7 @@ class Neighbourhood:
             if numeric and len(distinct) >= LEAST_VALUES:
                 octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= WIDE)
                 axes.append((len(distinct), Axis(column, octaves, float(np.ptp(distinct)))))
-            else:
+            elif len(pd.unique(values)) > 1:  # what never varied need not be there later
                 series.append(column)
         axes.sort(key=lambda pair: -pair[0])
         series += [axis.column for _, axis in axes[MOST_AXES:]]
@@ -198,7 +205,7 @@ class Places:
         found = (line.names[number] == series) & ~np.isnan(wanted_at)
         target = number * line.span + (wanted_at - line.low).clip(-line.margin, line.span / 2.0)
         below = np.searchsorted(line.at, target - 1e-9) - 1
-        above = np.searchsorted(line.at, target + 1e-9)
+        above = np.searchsorted(line.at, target + 1e-9, side="right")
         has_below = found & (below >= line.first[number])
         has_above = found & (above < line.last[number])
         below, above = (
@@ -267,11 +274,20 @@ class _Line:
         return cls(order, names, first, last, line, low, span, (high - low + 1.0) / 2.0)
 
 
+def _device_axis(runs: pd.DataFrame) -> Axis | None:
+    """Return the axis along which devices lie, if there are several and each has its own place."""
+    if DEVICE_AXIS not in runs or runs[DEVICE_AXIS].isna().any():
+        return None
+    places = runs.groupby("device", observed=True)[DEVICE_AXIS].nunique()
+    if len(places) < LEAST_DEVICES or runs[DEVICE_AXIS].nunique() != len(places):
+        return None
+    return Axis(DEVICE_AXIS, True, float(np.ptp(runs[DEVICE_AXIS])))
+
+
 def _hash(column: str, values: np.ndarray) -> np.ndarray:
     """Return an integer per value that depends on column and value alone, on every machine."""
     codes, names = pd.factorize(values, use_na_sentinel=False)
-    plain = np.asarray(names, dtype=object if values.dtype.kind == "U" else np.float64)
-    hashed = pd.util.hash_array(plain, categorize=False)
+    hashed = pd.util.hash_array(as_text(names.tolist()).astype(object), categorize=False)
     factor = np.uint64(2 * crc32(column.encode()) + 1)
     result: np.ndarray = (hashed * factor)[codes]
     return result

@@ -1,5 +1,6 @@
 """The predictor: runs in; time, power and energy out, each with an interval."""
 
+import copy
 import json
 import os
 import shutil
@@ -10,16 +11,18 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import validate
 from foretune.device import Device
-from foretune.errors import ForetuneError, OutputError, PredictorError
+from foretune.errors import ForetuneError, OutputError, PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for
 from foretune.features.known import known_family
+from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor
 from foretune.models.target_model import TargetModel
@@ -52,6 +55,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         kernel_name_: the kernel it knows.
         features_: the fitted `FeatureSet`.
         targets_: target -> its fitted `TargetModel`.
+        corrections_: (target, device) -> what `calibrate` learned there.
         validity_: the model of which configurations run at all.
         range_: the training range, to say what lies outside it.
         runs_: the rows it was trained on; saved with it, so that training can go on.
@@ -90,6 +94,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.range_ = TrainingRange.of(runs)
         self.targets_: dict[Target, TargetModel] = {}
+        self.corrections_: dict[tuple[Target, str], Correction] = {}
         for target in self.targets or present_targets(runs) or ("time_ms",):
             rows = usable_rows(target, runs)
             X = self.features_.transform(rows).to_numpy()
@@ -108,8 +113,13 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj``
         (power × time) with power, ``p_valid``, and ``outside``: how many octaves the row lies
         outside the training range (`TrainingRange.explain` says in which column).
+
+        Raises:
+            PredictorError: the rows are of another kernel, or lack what training had.
         """
         check_is_fitted(self, "targets_")
+        if "kernel" in runs and len(runs) and (name := only_kernel(runs)) != self.kernel_name_:
+            raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
         parts = [
             self._predict_chunk(runs.iloc[start : start + CHUNK_ROWS])
             for start in range(0, max(len(runs), 1), CHUNK_ROWS)
@@ -144,8 +154,43 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return R² of the logarithm of the first target on ``runs``: larger is better."""
         target = next(iter(self.targets_))
         rows = usable_rows(target, latest(validate(runs)))
-        truth, predicted = np.log(rows[target]), np.log(self.predict(rows)[target])
-        return float(1.0 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
+        return float(r2_score(np.log(rows[target]), np.log(self.predict(rows)[target])))
+
+    def calibrate(self, runs: pd.DataFrame) -> "Predictor":
+        """Return this predictor, corrected for the devices of ``runs`` by what was measured there.
+
+        Ten runs find the scale, some hundred also how it depends on sizes and formats; draw them
+        at random from what is to be predicted. Other devices are predicted as before.
+
+        Raises:
+            RunTableError, PredictorError: a row is impossible, of another kernel, or a device has
+                fewer than five runs.
+        """
+        check_is_fitted(self, "targets_")
+        runs = latest(validate(runs)).reset_index(drop=True)
+        check_times(self.features_.family, runs)
+        calibrated = copy.copy(self)
+        calibrated.corrections_ = dict(self.corrections_)
+        plain = copy.copy(self)
+        plain.corrections_ = {}
+        for target in self.targets_:
+            if target not in runs:
+                continue
+            rows = usable_rows(target, runs)
+            errors = np.log(rows[target] / plain.predict(rows)[target]).to_numpy()
+            for device in rows["device"].astype(str).unique():
+                here = (rows["device"] == device).to_numpy()
+                if here.sum() >= LEAST_ROWS:
+                    correction = Correction().fit(rows[here], errors[here], self.seed)
+                    calibrated.corrections_[target, device] = correction
+        if calibrated.corrections_ == self.corrections_:
+            raise PredictorError(f"no device has {LEAST_ROWS} successful runs to calibrate with")
+        calibrated.range_ = TrainingRange.of(pd.concat([self.runs_, runs], ignore_index=True))
+        calibrated.training_ = {
+            **self.training_,
+            "calibrated": sorted({device for _, device in calibrated.corrections_}),
+        }
+        return calibrated
 
     def log_spread(self, target: Target = "time_ms") -> float:
         """Return the standard deviation of log errors that the typical 90 % interval stands for."""
@@ -154,7 +199,11 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of the kind this predictor uses."""
         kind = load("models", self.model)
-        regressor: Regressor = kind(seed=self.seed, **(self.parameters or {}))
+        parameters = {"seed": self.seed, **(self.parameters or {})}
+        for name in parameters:
+            if name not in (known := kind().get_params()):
+                raise UnknownName(f"parameter of {self.model}", name, known)
+        regressor: Regressor = kind(**parameters)
         return regressor
 
     def _predict_chunk(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -163,6 +212,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         result: dict[str, np.ndarray] = {}
         for target, model in self.targets_.items():
             log_value, width = model.predict(self.features_, rows, X, outside)
+            self._correct(target, rows, log_value, width)
             value, factor = np.exp(log_value), np.exp(width)
             result |= {
                 target: value,
@@ -174,6 +224,16 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         result["p_valid"] = self.validity_.probability(X)
         result["outside"] = outside
         return pd.DataFrame(result, index=rows.index)
+
+    def _correct(
+        self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, width: np.ndarray
+    ) -> None:
+        """Correct ``log_value`` and ``width`` in place where a device was calibrated."""
+        for (corrected, device), correction in self.corrections_.items():
+            here = np.flatnonzero((rows["device"] == device).to_numpy())
+            if corrected == target and len(here):
+                shift, width[here] = correction.predict(rows.iloc[here])
+                log_value[here] += shift
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and models in formats that run no code.
@@ -198,6 +258,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "categories": self.features_.categories_,
             "roofline_known": self.features_.roofline_known_,
             "targets": list(self.targets_),
+            "corrections": list(self.corrections_),
             "range": self.range_.to_json(),
             "training": self.training_,
         }
@@ -207,6 +268,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             for target, model in self.targets_.items():
                 model.save(new / target)
             self.validity_.save(new)
+            for i, correction in enumerate(self.corrections_.values()):
+                correction.save(new, f"correction{i}")
             write_runs(new / RUNS_FILE, self.runs_)
             (new / "predictor.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
             if (folder / "predictor.json").exists():  # never anything but a predictor
@@ -276,6 +339,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.targets_ = {
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
+        }
+        self.corrections_ = {
+            (target, device): Correction.load(folder, f"correction{i}")
+            for i, (target, device) in enumerate(card["corrections"])
         }
         self.validity_ = ValidityModel.load(folder)
 

@@ -5,13 +5,15 @@ its device does with such work, which carries over to other sizes far better tha
 Power is learned as log(watts). Energy is always power × time, never a third model.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.features import FeatureSet, row_groups, row_limits_ms
+from foretune.features import FeatureSet, row_limits_ms, text_columns
+from foretune.features.arrays import groups_of
 from foretune.models.calibrated_roofline import CalibratedRoofline
 
 Target = Literal["time_ms", "power_w"]
@@ -23,10 +25,14 @@ class Unit:
 
     Attributes:
         roofline: the calibrated roofline, or None for plain milliseconds or watts.
+        columns: text-valued configuration that it is calibrated apart for.
     """
 
-    def __init__(self, roofline: CalibratedRoofline | None = None) -> None:
+    def __init__(
+        self, roofline: CalibratedRoofline | None = None, columns: Sequence[str] = ()
+    ) -> None:
         self.roofline = roofline
+        self.columns = list(columns)
 
     @classmethod
     def fit(
@@ -36,7 +42,9 @@ class Unit:
         if target != "time_ms" or not features.roofline_known_:
             return cls()
         limits = row_limits_ms(features.family, runs)
-        return cls(CalibratedRoofline().fit(np.log(limits), log_target, row_groups(runs)))
+        columns = text_columns(runs)
+        groups = groups_of(runs, columns)
+        return cls(CalibratedRoofline().fit(np.log(limits), log_target, groups), columns)
 
     def log(self, features: FeatureSet, runs: pd.DataFrame) -> np.ndarray:
         """Return the logarithm of the unit of every row.
@@ -50,19 +58,21 @@ class Unit:
         if not np.isfinite(limits).all():
             row = int(np.flatnonzero(~np.isfinite(limits).all(axis=1))[0])
             raise PredictorError(
-                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps),"
-                " which the predictor was trained with"
+                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
+                " or a size, which the predictor was trained with"
             )
-        return self.roofline.log_ms(np.log(limits), row_groups(runs))
+        return self.roofline.log_ms(np.log(limits), groups_of(runs, self.columns))
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values that `from_json` reads."""
-        return None if self.roofline is None else self.roofline.to_json()
+        if self.roofline is None:
+            return None
+        return {**self.roofline.to_json(), "columns": self.columns}
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> Self:
         """Return what `to_json` wrote."""
-        return cls(None if data is None else CalibratedRoofline.from_json(data))
+        return cls() if data is None else cls(CalibratedRoofline.from_json(data), data["columns"])
 
 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
@@ -83,4 +93,5 @@ def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
 
 def present_targets(runs: pd.DataFrame) -> list[Target]:
     """Return the targets that ``runs`` can teach."""
-    return [t for t in TARGETS if t in runs and int(runs[t].notna().sum()) >= 5]
+    ok = runs["status"] == "ok"
+    return [t for t in TARGETS if t in runs and int((ok & runs[t].notna()).sum()) >= 5]

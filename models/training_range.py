@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import as_array
+from foretune.features.arrays import as_array, as_text
 
 NEVER_SEEN = 1.0
 """Octaves that a text value nobody ran, or a number where none ever varied, counts for."""
@@ -76,14 +76,16 @@ class TrainingRange:
     def _outside(self, column: str, rows: pd.DataFrame) -> np.ndarray:
         values = as_array(rows[column])
         if column in self.texts:
-            distinct, codes = np.unique(values.astype(str), return_inverse=True)
-            return np.where(np.isin(distinct, self.texts[column]), 0.0, NEVER_SEEN)[codes]
+            distinct, codes = np.unique(values, return_inverse=True)
+            known = np.isin(as_text(distinct.tolist()), self.texts[column])
+            return np.where(known, 0.0, NEVER_SEEN)[codes]
         if values.dtype.kind == "U":
             return np.full(len(rows), NEVER_SEEN)
         low, high = self.numbers[column]
         with np.errstate(divide="ignore", invalid="ignore"):
             if low > 0:
                 distance = np.fmax(np.log2(values / high), np.log2(low / values))
+                distance = np.where(values <= 0, np.inf, distance)
             else:
                 distance = np.fmax(values - high, low - values) / ((high - low) or 1.0)
         return np.nan_to_num(np.maximum(distance, 0.0), nan=0.0, posinf=64.0)

@@ -14,6 +14,7 @@ from foretune import registry
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing
 from foretune.datasets import read_runs, write_runs
+from foretune.models import Predictor
 from foretune.tune.doctor import Finding
 from foretune.tune.preset import PRESETS, Preset
 
@@ -136,6 +137,20 @@ def test_train_evaluate_predict(capsys, runs):
     assert best["config"]["behaviour"] == "ok"
 
 
+def test_what_is_held_out_can_be_chosen(capsys, runs):
+    arguments = ["train", str(runs), "--out", "p", "--model", "random_forest"]
+    trained = run_json(capsys, *arguments, "--group", "config.work", "--split", "grouped")
+    assert set(trained["time_ms"]) == {"grouped"}
+    says = fails(capsys, 2, *arguments, "--group", "config.wrok")
+    assert "unknown group 'config.wrok': did you mean 'config.work'?" in says
+
+
+def test_a_row_of_a_problem_far_away_is_flagged(runs, predictor):
+    loaded = Predictor.load(predictor)
+    far = read_runs(runs).head(3).assign(**{"problem.n": 100_000})
+    assert (loaded.predict(far)["outside"] > 5).all()
+
+
 def test_tune(capsys, predictor):
     tuned = run_json(
         capsys, "tune", "toy", "--problem", PROBLEM, "--budget", "3", "--predictor", predictor,
@@ -222,6 +237,8 @@ def test_help_without_arguments(capsys):
         (["campaign", "toy", "--preset", "hughe"], "known: full, quick"),
         (["campaign", "toy", "--model", "oracle"], "unknown model"),
         (["train", "runs.parquet", "--out", "p", "--target", "beauty"], "unknown target"),
+        (["train", "runs.parquet", "--out", "p", "--split", "halves"], "unknown split"),
+        (["train", "runs.parquet", "--out", "p", "--model", "oracle"], "known: ensemble, random_f"),
         (["report", "nowhere"], "no campaign's folder"),
     ],
 )

@@ -19,6 +19,7 @@ from foretune.device import Device
 from foretune.errors import ProblemError, UsageError
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
+from foretune.models.attribution import importance, is_explainable
 from foretune.models.explain import parameter_worth
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -29,7 +30,7 @@ from foretune.tune.folder import Folder, open_folder
 from foretune.tune.preset import PRESETS, Preset
 from foretune.tune.report import ReportData, write_report
 from foretune.tune.results import TuneResult
-from foretune.tune.tracking import Tracker
+from foretune.tune.tracking import Tracker, score_metrics
 from foretune.tune.tuner import require_meter, tune_problem
 
 GUIDED_POOL = 30_000
@@ -317,19 +318,16 @@ def _track(
 ) -> None:
     run_id, speedups = campaign.mlflow_run_id, [r.winner.ratio for r in campaign.results]
     metrics = {
-        f"{target}.{split}.{metric}": value
-        for target, splits in campaign.training.metrics().items()
-        for split, scores in splits.items()
-        for metric, value in scores.items()
+        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))),
+        "verified_wins": float(sum(r.verified for r in campaign.results)),
     }
-    metrics["speedup_geomean"] = float(np.exp(np.mean(np.log(speedups))))
-    metrics["verified_wins"] = float(sum(r.verified for r in campaign.results))
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
     tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
     training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
     tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
-    tracker.log_predictor(run_id, campaign.training.predictor, training_rows, folder.predictor)
+    predictor, scores = campaign.training.predictor, score_metrics(campaign.training)
+    tracker.log_predictor(run_id, predictor, training_rows, folder.predictor, scores)
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)
@@ -355,4 +353,5 @@ def _report_data(
         seconds=campaign.seconds,
         mlflow_uri=campaign.mlflow_uri,
         space_size=max(len(kernel.space(r.problem)) for r in results),
+        attribution=importance(predictor) if is_explainable(predictor) else None,
     )

@@ -1,8 +1,8 @@
-"""Tracking: a campaign in MLflow.
+"""Tracking: campaigns and trainings in MLflow.
 
-One parent run per campaign, one nested run per tuned problem. A search's measurements are metric
-steps sent in one batch: a hundred single calls take seconds, one batch of a thousand points a
-fraction of one.
+One parent run per campaign, one nested run per tuned problem; one run per training. A search's
+measurements are metric steps sent in one batch: a hundred single calls take seconds, one batch of a
+thousand points a fraction of one.
 """
 
 import json
@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import TrackingError
-from foretune.models import Predictor
-from foretune.models.boosting import BoostingModel
-from foretune.models.forest import TRUSTED, ForestModel
+from foretune.models import Predictor, Training
+from foretune.models.predictor import RUNS_FILE
+from foretune.tune.flavour import log_model
 from foretune.tune.results import TuneResult
 
 EXPERIMENT = "foretune"
@@ -36,7 +36,7 @@ _QUIET = {
 
 
 class Tracker:
-    """Writes one campaign to an MLflow server or file.
+    """Writes campaigns and trainings to an MLflow server or file.
 
     Args:
         uri: tracking URI; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
@@ -129,8 +129,42 @@ class Tracker:
             | ({"library": result.library.value} if result.library else {}),
         )
 
+    def log_training(self, run_id: str, training: Training, folder: Path) -> None:
+        """Write a training: parameters, scores by target and split, rows, model and plots.
+
+        Args:
+            run_id: of the run.
+            training: what `train_predictor` returned.
+            folder: where its predictor has been saved.
+
+        Raises:
+            TrackingError: the server cannot be reached or refuses something.
+        """
+        from foretune.tune.report.validation import validation_page
+
+        predictor = training.predictor
+        kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
+        own = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
+        params = {
+            "kernel": kernel,
+            "model": predictor.model,
+            "targets": ", ".join(predictor.targets_),
+            "seed": predictor.seed,
+            "compiled": predictor.compiled,
+            **predictor.training_,
+            **own,
+        }
+        self.log(run_id, params)
+        source = (folder / RUNS_FILE).resolve()
+        self.log_dataset(run_id, predictor.runs_, f"{kernel} runs", source)
+        self.log_predictor(run_id, predictor, predictor.runs_, folder, score_metrics(training))
+        title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
+        text = validation_page(title, training.validation)
+        with _tracking(self.uri):
+            self._client.log_text(run_id, text, "predictions.html")
+
     def log_dataset(self, run_id: str, runs: pd.DataFrame, name: str, source: Path) -> None:
-        """Record ``runs`` as the campaign's dataset (schema, digest, where it lies)."""
+        """Record ``runs`` as what the run learned from (schema, digest, where it lies)."""
         import mlflow
         from mlflow.data.pandas_dataset import from_pandas
 
@@ -140,43 +174,41 @@ class Tracker:
             mlflow.log_input(dataset, context="training")
 
     def log_predictor(
-        self, run_id: str, predictor: Predictor, runs: pd.DataFrame, folder: Path
+        self,
+        run_id: str,
+        predictor: Predictor,
+        runs: pd.DataFrame,
+        folder: Path,
+        metrics: Mapping[str, float] = {},
     ) -> None:
-        """Log the runtime model with signature and example, and register it as champion.
+        """Log the predictor saved in ``folder`` as a model and register it as champion.
 
-        The whole predictor (features, intervals, all targets) goes along as the artifact folder
-        ``predictor``, which `Predictor.load` reads.
+        It loads anywhere Foretune is installed, with
+        ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``; see
+        `foretune.tune.flavour`.
+
+        Args:
+            run_id: of the run.
+            predictor: what was saved.
+            runs: what it learned from; names its devices.
+            folder: where.
+            metrics: scores, for the run and beside the model.
+
+        Raises:
+            TrackingError: the server cannot be reached or refuses something.
         """
-        import mlflow
-        from mlflow.models import infer_signature
+        from mlflow.entities import Metric
 
-        rows = runs[runs["status"] == "ok"].head(5)
-        example = predictor.features_.transform(rows)
-        regressor = predictor.targets_["time_ms"].regressor
-        signature = infer_signature(example, regressor.predict(example.to_numpy()))
-        common = {
-            "name": "runtime",
-            "signature": signature,
-            "input_example": example,
-            "metadata": {"target": "log(time / roofline time)", "predictor": "artifact predictor/"},
-        }
+        now = int(time.time() * 1000)
         with _tracking(self.uri), self._active(run_id):
-            self._client.log_artifacts(run_id, str(folder), "predictor")
-            if isinstance(regressor, ForestModel):
-                info = mlflow.sklearn.log_model(
-                    regressor.forest,
-                    serialization_format="skops",
-                    skops_trusted_types=TRUSTED,
-                    pip_requirements=["scikit-learn", "skops"],
-                    **common,
-                )
-            elif isinstance(regressor, BoostingModel):
-                info = mlflow.xgboost.log_model(
-                    regressor.booster, model_format="ubj", pip_requirements=["xgboost"], **common
-                )
-            else:
-                return  # another package's model; the artifact folder has it
-            devices = ", ".join(runs["device"].unique())
+            info = log_model(predictor, folder)
+            if points := [
+                Metric(k, float(v), now, 0, model_id=info.model_id, run_id=run_id)
+                for k, v in metrics.items()
+                if np.isfinite(v)
+            ]:
+                self._client.log_batch(run_id, metrics=points)
+            devices = ", ".join(map(str, runs["device"].unique()))
             self._register(f"foretune-{predictor.kernel_name_}", run_id, info, devices)
 
     def _register(self, name: str, run_id: str, info: Any, devices: str) -> None:
@@ -221,6 +253,16 @@ class Tracker:
         with mlflow.start_run(run_id=run_id, nested=True):
             yield
         self._client.update_run(run_id, status="RUNNING")  # leaving it ended the run
+
+
+def score_metrics(training: Training) -> dict[str, float]:
+    """Return ``TARGET.SPLIT.METRIC`` -> value of the trained model itself."""
+    return {
+        f"{target}.{split}.{metric}": value
+        for target, splits in training.metrics().items()
+        for split, scores in splits.items()
+        for metric, value in scores.items()
+    }
 
 
 @contextmanager

@@ -7,8 +7,17 @@ from sklearn.base import clone
 
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.features import FeatureSet, candidate_rows, row_cost, row_roofline_ms, rows_of
-from foretune.features.arrays import as_array
+from foretune.features import (
+    FeatureSet,
+    candidate_rows,
+    row_cost,
+    row_limits_ms,
+    row_roofline_ms,
+    rows_of,
+    text_columns,
+)
+from foretune.features.arrays import as_array, groups_of
+from foretune.features.families.collectives import AllGather
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 
@@ -119,7 +128,7 @@ def test_unfitted(matmul, toy_runs):
 
 def test_it_is_an_estimator(fitted, matmul, toy_runs):
     copy = clone(fitted)
-    assert copy.get_params()["kernel"].name == matmul.name
+    assert copy.get_params()["family"].name == matmul.name
     assert not hasattr(copy, "columns_")
     assert copy.fit(toy_runs).columns_ == fitted.columns_
     pd.testing.assert_frame_equal(copy.fit_transform(toy_runs), fitted.transform(toy_runs))
@@ -137,11 +146,60 @@ def test_an_unknown_kernel_has_its_raw_columns():
     )
     features = FeatureSet().fit(runs)
     X = features.transform(runs)
-    assert list(X) == ["problem.n", "config.x", "config.flag", "config.mode=a", "config.mode=b"]
+    assert list(X) == [
+        "problem.n", "config.x", "config.flag", "config.mode=a", "config.mode=b", "alignment.n",
+    ]  # fmt: skip
     np.testing.assert_array_equal(
-        X.to_numpy(), [[8, 1, 1, 1, 0], [8, 2, np.nan, 0, 1], [16, 4, 0, 0, 0]]
+        X.to_numpy(), [[8, 1, 1, 1, 0, 3], [8, 2, np.nan, 0, 1, 3], [16, 4, 0, 0, 0, 4]]
     )
-    np.testing.assert_array_equal(features.unit_ms(runs), [1, 1, 1])
+    assert not features.roofline_known_
+
+
+def test_alignments_of_sizes():
+    sizes = [1, 6, 96, 1024, 1.5, 0, None, 2**60]
+    X = FeatureSet().fit_transform(raw(**{"problem.n": sizes}))
+    expected = [0, 1, 5, 8, np.nan, np.nan, np.nan, np.nan]  # up to 256; not of such large ones
+    np.testing.assert_array_equal(X["alignment.n"], expected)
+
+
+def test_launch_geometry_is_a_feature():
+    blocks = raw(**{"config.block_size_x": [16, 64, 128], "problem.size_0": [256, 256, 1000]})
+    X = FeatureSet().fit_transform(blocks)
+    assert X["log2_threads"].tolist() == [4, 6, 7]
+    assert X["fill_blocks"].tolist() == pytest.approx([16 / 128, 4 / 128, 8 / 128])
+
+
+def test_what_the_compiled_code_shows_if_asked_for():
+    runs = raw(**{"config.x": [1, 2, 3], "static.registers": [32.0, 64.0, 96.0]})
+    assert FeatureSet().fit(runs).columns_ == ["config.x"]
+    compiled = FeatureSet(compiled=True).fit(runs)
+    assert compiled.columns_ == ["config.x", "static.registers"]
+    before = compiled.transform(runs.drop(columns="static.registers"))  # not compiled yet
+    assert before["static.registers"].isna().all()
+
+
+@pytest.mark.parametrize("column", ["problem.n", "config.x"])
+def test_infinite_values_are_refused(column):
+    runs = raw(**{"problem.n": [8.0, 16.0], "config.x": [1.0, 2.0]})
+    features = FeatureSet().fit(runs)
+    infinite = runs.assign(**{column: [1.0, np.inf]})
+    for use in (features.transform, FeatureSet().fit):
+        with pytest.raises(PredictorError, match=rf"column '{column}' is infinite in row 1"):
+            use(infinite)
+
+
+def test_what_cannot_be_computed_is_not_known(matmul, toy_runs):
+    """Logarithms of nothing, and numbers beyond single precision, are gaps."""
+    nothing = toy_runs.head(3).assign(**{"problem.M": [0, 64, 96]})
+    X = FeatureSet(matmul).fit(toy_runs).transform(nothing)
+    assert not np.isinf(X.to_numpy()).any()
+    large = FeatureSet().fit_transform(raw(**{"config.x": [1.0, 2.0, 1e200]}))
+    np.testing.assert_array_equal(large["config.x"], [1, 2, np.nan])
+
+
+def test_text_where_the_cost_needs_a_number(matmul, toy_runs):
+    with pytest.raises(PredictorError, match="hold text where 'matmul' has a number"):
+        FeatureSet(matmul).fit(toy_runs.assign(**{"problem.M": "many"}))
 
 
 def test_nothing_varies():
@@ -219,12 +277,44 @@ def test_costs_and_rooflines_are_per_row(matmul, toy_runs, toy_device):
 def test_the_roofline_of_an_unknown_device_is_not_known(matmul, toy_runs):
     bare = toy_runs.drop(columns=[c for c in toy_runs if c.startswith("device.")])
     assert np.isnan(row_roofline_ms(matmul, bare)).all()
-    np.testing.assert_array_equal(FeatureSet(matmul).fit(bare).unit_ms(bare), np.ones(len(bare)))
-    with pytest.raises(PredictorError, match="row 0 lacks its device's peak rates"):
-        FeatureSet(matmul).fit(toy_runs).transform(bare)
+    assert not FeatureSet(matmul).fit(bare).roofline_known_
+    assert FeatureSet(matmul).fit(toy_runs).roofline_known_
     half = toy_runs.assign(**{"device.fp32_gflops": np.nan})
     expected = row_cost(matmul, toy_runs).bytes_moved / (toy_runs["device.memory_gbps"] * 1e6)
     np.testing.assert_allclose(row_roofline_ms(matmul, half), expected)
+    assert np.isnan(row_limits_ms(None, toy_runs)).all()
+
+
+def test_limits_by_the_hand(matmul, toy_runs):
+    cost, limits = row_cost(matmul, toy_runs), row_limits_ms(matmul, toy_runs)
+    np.testing.assert_allclose(limits[:, 0], cost.flops / 200e6)  # the toy's 200 Gflop/s
+    np.testing.assert_allclose(limits[:, 1], cost.bytes_moved / 20e6)  # and 20 GB/s
+    np.testing.assert_array_equal(row_roofline_ms(matmul, toy_runs), limits.max(axis=1))
+
+
+def test_work_that_is_nothing_by_one_limit():
+    runs = raw(
+        **{"problem.message_bytes": [1e6], "problem.devices": [2], "device.memory_gbps": 1.0}
+    )
+    limits = row_limits_ms(AllGather(), runs)
+    assert limits[0].tolist() == [1e-9, 0.5]  # half a megabyte at 1 GB/s, and no operations
+
+
+def test_groups_are_what_rows_have_in_common():
+    table = pd.DataFrame(
+        {"a": ["x", "y", "x", None], "b": pd.Series([1, 1.0, "z", 1], dtype=object)}
+    )
+    groups = groups_of(table, ["a", "b"])
+    assert [groups.names[c] for c in groups.codes] == ["x/1", "y/1", "x/z", "/1"]
+    alone = groups_of(table.iloc[[0]].infer_objects(), ["a", "b"])  # b holds but numbers here
+    assert alone.names == ["x/1"]
+    assert groups_of(table.iloc[:0], ["a"]).names == []
+
+
+def test_text_that_tells_runs_apart():
+    runs = raw(**{"config.mode": ["a", "b"], "config.same": ["c", "c"], "config.x": [1, 2]})
+    assert text_columns(runs) == ["config.mode"]
+    assert text_columns(runs.head(1)) == text_columns(runs.head(0)) == []
 
 
 @pytest.mark.parametrize(

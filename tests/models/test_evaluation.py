@@ -2,29 +2,36 @@
 
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from foretune.datasets import from_measurements
 from foretune.errors import PredictorError, RunTableError
 from foretune.models import Predictor, evaluate_predictor, metrics_table, train_predictor
-from foretune.models.baselines import BASELINES, calibrated_roofline, nearest_neighbour
+from foretune.models.baselines import BASELINES
 from foretune.models.evaluation import cross_validate
 from foretune.models.metrics import METRICS
+
+QUICK = {"rounds": 40, "rate": 0.2}
 
 
 @pytest.fixture(scope="module")
 def training(toy_measurements, toy_device):
-    return train_predictor(from_measurements(toy_measurements, toy_device))
+    return train_predictor(from_measurements(toy_measurements, toy_device), parameters=QUICK)
+
+
+def validate(runs, **options):
+    predictor = Predictor(targets=("time_ms",), parameters=QUICK).fit(runs)
+    return cross_validate(predictor, runs, **options)
 
 
 def test_baselines_stand_in_every_table(training):
     assert set(training.scores) == {"time_ms", "power_w"}
-    for splits in training.scores.values():
+    for target, splits in training.scores.items():
         assert set(splits) == {"random", "grouped"}
         for models in splits.values():
-            assert set(models) == {"xgboost", *BASELINES}
+            unknown = {"roofline"} if target == "power_w" else set()
+            assert set(models) == {"xgboost", *BASELINES} - unknown
             for metrics in models.values():
                 assert set(METRICS) <= set(metrics)
 
@@ -32,7 +39,7 @@ def test_baselines_stand_in_every_table(training):
 def test_the_table_for_people(training):
     table = metrics_table(training.scores)
     assert list(table)[:3] == ["target", "split", "model"]
-    assert len(table) == 2 * 2 * 3
+    assert len(table) == 2 * (1 + len(BASELINES)) + 2 * len(BASELINES)
     row = table[(table["target"] == "time_ms") & (table["split"] == "grouped")].iloc[0]
     assert row["mape"] == training.scores["time_ms"]["grouped"]["xgboost"]["mape"]
 
@@ -44,25 +51,66 @@ def test_every_successful_row_is_scored_once(training, toy_runs):
         assert {m["groups"] for m in models.values()} == {6}
 
 
+def test_the_rows_of_problems_held_out(training, toy_runs):
+    held_out = training.validation.held_out
+    assert set(held_out) == {"time_ms", "power_w"}
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    for target, table in held_out.items():
+        assert list(table) == ["problem", "truth", "prediction", "low", "high"]
+        assert sorted(table["truth"]) == sorted(ok[target])
+        assert (table["low"] < table["prediction"]).all()
+        assert (table["prediction"] < table["high"]).all()
+        assert table["problem"].nunique() == 6
+    inside = held_out["time_ms"].eval("low <= truth <= high").mean()
+    assert inside == training.scores["time_ms"]["grouped"]["xgboost"]["coverage90"]
+
+
+def test_the_random_split_shares_its_problems_with_training(training):
+    assert training.validation.twins == {"time_ms": 1.0, "power_w": 1.0}
+
+
 def test_one_problem_cannot_be_held_out(toy_runs):
     one = toy_runs[toy_runs["problem.M"] == 96]
-    scores = cross_validate(Predictor(), one, "time_ms")
-    assert set(scores) == {"random"}
+    assert set(validate(one).scores["time_ms"]) == {"random"}
+
+
+def test_the_splits_that_are_asked_for(toy_runs):
+    times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
+    found = validate(toy_runs.assign(recorded_at=times), splits=("random", "device", "time"))
+    assert set(found.scores["time_ms"]) == {"random", "time"}  # there is one device only
+    rows = {split: models["xgboost"]["rows"] for split, models in found.scores["time_ms"].items()}
+    assert rows["time"] < 0.4 * rows["random"]
+    assert set(validate(toy_runs, splits=("random",)).held_out) == set()
 
 
 def test_devices_can_be_held_out(toy_runs):
     other = toy_runs.assign(device="Other", time_ms=toy_runs["time_ms"] * 2)
     both = pd.concat([toy_runs, other], ignore_index=True)
-    scores = cross_validate(Predictor(), both, "time_ms", group="device")
-    grouped = scores["grouped"]["nearest neighbour"]
-    # each device is predicted with the times of the other: by 2, or by one half
-    assert grouped["median_ape"] == pytest.approx(0.75, abs=0.25)
+    for options in ({"splits": ("device",)}, {"splits": ("grouped",), "group": "device"}):
+        (scores,) = validate(both, **options).scores["time_ms"].values()
+        # each device is predicted with the times of the other: by 2, or by one half
+        assert scores["nearest neighbour"]["median_ape"] == pytest.approx(0.75, abs=0.25)
+
+
+def test_columns_can_be_held_out(toy_runs):
+    found = validate(toy_runs, group="problem.N,problem.K", splits=("grouped",))
+    assert (
+        found.scores["time_ms"]["grouped"]["xgboost"]["rows"] == (toy_runs["status"] == "ok").sum()
+    )
+
+
+def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch):
+    monkeypatch.setattr("foretune.models.evaluation.MANY_ROWS", 100)
+    few = validate(toy_runs, splits=("random",)).scores["time_ms"]["random"]["xgboost"]
+    assert few["rows"] < 0.3 * len(toy_runs)
 
 
 def test_cross_validation_leaves_the_predictor_alone(toy_runs):
-    predictor = Predictor()
-    cross_validate(predictor, toy_runs, "time_ms")
-    assert not hasattr(predictor, "targets_")
+    predictor = Predictor(parameters=QUICK).fit(toy_runs)
+    before = predictor.predict(toy_runs)
+    cross_validate(predictor, toy_runs, splits=("grouped",))
+    assert predictor.targets is None
+    pd.testing.assert_frame_equal(predictor.predict(toy_runs), before)
 
 
 def test_scores_on_training_rows_flatter(training, toy_runs):
@@ -105,11 +153,3 @@ def test_nothing_succeeded(training, toy_runs):
 def test_impossible_rows(training, toy_runs):
     with pytest.raises(RunTableError):
         evaluate_predictor(training.predictor, toy_runs.assign(time_ms=0.0))
-
-
-def test_baselines():
-    X = np.array([[0.0, 100.0], [1.0, 0.0], [np.nan, 50.0]])
-    y = np.array([1.0, 2.0, 6.0])
-    new = np.array([[0.9, 10.0], [0.1, 90.0]])
-    assert calibrated_roofline(X, y, new).tolist() == [2.0, 2.0]
-    assert nearest_neighbour(X, y, new).tolist() == [2.0, 1.0]

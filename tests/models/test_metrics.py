@@ -46,6 +46,21 @@ def test_regret_is_what_the_predicted_best_costs(scores):
     assert scores["top1_regret"] == pytest.approx((0.0 + 1.0) / 2)
 
 
+def test_regret_of_the_best_five():
+    truth = np.array([9.0, 8.0, 7.0, 6.0, 3.0, 2.0])
+    best_last = score(truth, np.arange(1.0, 7.0), np.zeros(6))
+    assert best_last["top1_regret"] == pytest.approx(3.5)  # 9 where 2 is possible
+    assert best_last["top5_regret"] == pytest.approx(0.5)  # 3 is among the five
+    assert score(truth[:3], truth[2::-1], np.zeros(3))["top5_regret"] == 0
+
+
+def test_width_is_a_fraction_of_the_prediction(scores):
+    assert scores["width90"] == pytest.approx(0.2)
+    wide = score(TRUTH, PREDICTION, GROUPS, np.log([1.1, 1.2, 1.5, 2.0, 3.0]))
+    assert wide["width90"] == pytest.approx(0.5)
+    assert np.isnan(score(TRUTH, PREDICTION, GROUPS)["width90"])
+
+
 def test_coverage(scores):
     # factors 1.1 and 1 (twice) lie within 1.2; 4/3 and 3 do not
     assert scores["coverage90"] == pytest.approx(3 / 5)
@@ -56,13 +71,14 @@ def test_coverage(scores):
 
 def test_perfection():
     perfect = score(TRUTH, TRUTH, GROUPS, np.zeros(5))
-    assert [perfect[m] for m in METRICS] == [1, 1, 0, 0, 0, 1, 0, 1]
+    assert [perfect[m] for m in METRICS] == [1, 1, 0, 0, 0, 1, 0, 0, 1, 0]
 
 
 def test_what_cannot_be_computed_is_nan():
     lone = score(TRUTH, PREDICTION, np.arange(5))
     assert np.isnan(lone["spearman"])
     assert np.isnan(lone["top1_regret"])
+    assert np.isnan(lone["top5_regret"])
     for value in (0.1, 1.0, 1e-7):  # 0.1 is not its own mean
         constant = score(np.full(7, value), np.linspace(1, 2, 7), np.zeros(7))
         assert np.isnan(constant["r2"])

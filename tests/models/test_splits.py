@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.models.splits import FOLDS, fold_of_rows, groups_of, out_of_fold
+from foretune.errors import UnknownName
+from foretune.models.splits import FOLDS, NEVER, fold_of_rows, group_columns, groups_of
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 4), st.sampled_from([None, 1, 2])),
@@ -61,16 +62,37 @@ def test_toy_problems(toy_runs):
     assert fold_of_rows(toy_runs, "grouped", group="device") is None
 
 
-@pytest.mark.parametrize("split", ["random", "grouped"])
-def test_no_model_sees_what_it_predicts(toy_runs, split):
-    folds = fold_of_rows(toy_runs, split)
-    X = np.arange(len(toy_runs))[:, None]
-    y = X[:, 0].astype(float)
+def test_groups_by_column(toy_runs):
+    assert group_columns(toy_runs) == ["device", *toy_runs.filter(like="problem.")]
+    assert group_columns(toy_runs, "problem.N, problem.K") == ["problem.N", "problem.K"]
+    folds = fold_of_rows(toy_runs, "grouped", group="problem.K")
+    assert len(np.unique(folds)) == toy_runs["problem.K"].nunique()
+    assert all(len(set(part)) == 1 for _, part in pd.Series(folds).groupby(toy_runs["problem.K"]))
+    with pytest.raises(UnknownName, match=r"unknown group 'problem.L': did you mean 'problem"):
+        fold_of_rows(toy_runs, "grouped", group="problem.L")
 
-    def learn(X, y, X_new):
-        assert not set(X[:, 0]) & set(X_new[:, 0])
-        assert len(X) + len(X_new) == len(toy_runs)
-        np.testing.assert_array_equal(X[:, 0], y)
-        return -X_new[:, 0]
 
-    np.testing.assert_array_equal(out_of_fold(learn, X, y, folds), -y)
+def test_devices_are_held_out_whole(toy_runs):
+    assert fold_of_rows(toy_runs, "device") is None
+    three = pd.concat([toy_runs.assign(device=d) for d in "abc"], ignore_index=True)
+    folds = fold_of_rows(three, "device")
+    assert sorted(set(folds)) == [0, 1, 2]
+    assert pd.crosstab(three["device"], folds).gt(0).to_numpy().sum() == 3
+
+
+def test_the_latest_fifth_is_held_out(toy_runs):
+    assert fold_of_rows(toy_runs, "time") is None  # nobody knows when these were measured
+    times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
+    folds = fold_of_rows(toy_runs.assign(recorded_at=times), "time")
+    assert set(folds) == {0, NEVER}
+    assert np.mean(folds == 0) == pytest.approx(0.2, abs=0.05)
+    held_out, before = (pd.Series(times)[folds == f] for f in (0, NEVER))
+    assert held_out.min() > before.max()
+
+
+@pytest.mark.parametrize(
+    "times", [["2030"] * 10, ["2030"] * 9 + [None]], ids=["all at once", "one unknown"]
+)
+def test_times_that_tell_nothing(times):
+    runs = table([("a", 1, 1)] * 10).assign(recorded_at=times)
+    assert fold_of_rows(runs, "time") is None

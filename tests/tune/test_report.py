@@ -13,11 +13,14 @@ import pytest
 
 from foretune.device import Device
 from foretune.errors import OutputError
+from foretune.models.attribution import Importance
+from foretune.models.evaluation import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.report import ReportData, headline, write_report
 from foretune.tune.report.figures import pareto_front, trace_figure, value_axis
+from foretune.tune.report.validation import held_out_rows, validation_page
 from foretune.tune.results import Contender, Step, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
@@ -261,6 +264,62 @@ def test_empty_campaign_has_a_page(tmp_path):
     )
     assert "No problem was tuned." in page.text
     assert page.figures == []
+
+
+def attribution(*names):
+    """Contributions of the named features, each half as strong as the one before."""
+    means = [0.8 * 0.5**i for i in range(len(names))]
+    features = pd.DataFrame({"feature": names, "group": "config", "mean": means})
+    features.loc[features.index[-1], ["group", "mean"]] = ["problem", 0.0]
+    groups = pd.DataFrame({"group": ["config", "problem"], "mean": [1.0, 0.0]})
+    tables = (t.assign(factor=np.exp(t["mean"])) for t in (features, groups))
+    return Importance(*tables, 1000)
+
+
+def test_what_predictions_rest_on(tmp_path):
+    known = attribution("config.tile", "config.order", "problem.N")
+    text = written(tmp_path, [result()], attribution=known)
+    page = Page(text)
+    assert "What predictions rest on" in page.text
+    assert "in the mean over 1,000 runs of training" in page.text
+    assert "Configuration 2.72× config.tile 2.23× config.order 1.49×" in page.text
+    assert "Sizes of the problem 1.00×" in page.text
+    assert "problem.N" not in page.text  # it does nothing
+    assert page.tags.count("h2") == page.tags.count("section") == 7
+
+
+def test_only_the_strongest_features_are_named(tmp_path):
+    known = attribution(*(f"config.{c}" for c in "abcdefgh"))
+    text = Page(written(tmp_path, [result()], attribution=known)).text
+    assert "config.d" in text
+    assert "config.e" not in text
+
+
+def test_a_model_without_contributions_shows_none(tmp_path):
+    assert "What predictions rest on" not in Page(written(tmp_path, [result()])).text
+
+
+def test_features_of_any_name_are_shown_not_run(tmp_path):
+    text = written(tmp_path, [result()], attribution=attribution(EVIL, "problem.N"))
+    assert "<script>alert" not in text
+    assert EVIL in Page(text).text
+
+
+def test_a_training_has_a_page_of_its_own():
+    data = report_data([])
+    held_out = {"time_ms": data.held_out.drop(columns="target")}
+    text = validation_page(f"matmul: {EVIL}", Validation(data.scores, held_out))
+    page = Page(text)
+    assert not any(page.loaded)
+    assert len(page.figures) == 1
+    assert "90 % of 10 measurements in the 90 % interval" in page.text
+    assert "nearest neighbour" in page.text
+    assert "<script>alert" not in text
+
+
+def test_a_training_without_held_out_rows_has_a_page():
+    assert held_out_rows(Validation()).empty
+    assert "too few problems" in Page(validation_page("x", Validation())).text
 
 
 def test_energy_is_drawn_without_predicted_times():

@@ -99,15 +99,13 @@ def chart(
 
 
 def page(
-    title: str, header: Html, sections: Iterable[Html], links: Iterable[tuple[str, str]]
+    title: str, header: Html, sections: Iterable[Html], links: Iterable[tuple[str, str]] = ()
 ) -> str:
-    """Return the whole document."""
+    """Return the whole document; ``links`` are the sections' anchors and names, if any."""
     from plotly.offline import get_plotlyjs
 
-    nav = element(
-        "nav", *(element("a", text, href=f"#{anchor}") for anchor, text in links),
-        aria_label="Sections",
-    )  # fmt: skip
+    anchors = [element("a", text, href=f"#{anchor}") for anchor, text in links]
+    nav = element("nav", *anchors, aria_label="Sections") if anchors else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

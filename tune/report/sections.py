@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
+from foretune.models.attribution import GROUPS, Importance
 from foretune.models.evaluation import Scores
 from foretune.objective import Objective
 from foretune.tune.report.figures import (
@@ -32,6 +33,8 @@ from foretune.tune.report.wins import wins_table
 from foretune.tune.results import TuneResult
 
 MOST_PARETO_CHARTS = 6
+MOST_FEATURES = 4
+"""Named of each group of features."""
 _TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
 _METRICS = {
     "mape": ("Mean error", percent),
@@ -178,11 +181,17 @@ def _scores(splits: Scores) -> Html:
     return table("Scores by split and model", headings, groups, class_="scores")
 
 
-def parameters_section(importance: pd.DataFrame) -> Html:
-    """Return what each tunable parameter is worth."""
+def parameters_section(importance: pd.DataFrame, attribution: Importance | None = None) -> Html:
+    """Return what each tunable parameter is worth, and what predictions rest on if that is known.
+
+    Args:
+        importance: what `foretune.models.explain.parameter_worth` returned.
+        attribution: of the predictor's features.
+    """
     title = "What each parameter is worth"
     if importance.empty:
-        return section("parameters", title, element("p", "There are no tunable parameters."))
+        none = element("p", "There are no tunable parameters.")
+        return section("parameters", title, none, _rests_on(attribution))
     text = (
         "Each parameter alone is set to every value it may have while the others stay: the bar is "
         "the slowest value's mean predicted time over the fastest value's."
@@ -196,8 +205,34 @@ def parameters_section(importance: pd.DataFrame) -> Html:
         for w in worth.to_dict("records")
     ]
     numbers = element("details", element("summary", "As a table"), table(title, headings, [rows]))
-    return section(
-        "parameters", title, element("p", text), chart("", worth_figure(worth), summary, numbers)
+    drawn = chart("", worth_figure(worth), summary, numbers)
+    return section("parameters", title, element("p", text), drawn, _rests_on(attribution))
+
+
+def _rests_on(attribution: Importance | None) -> Html:
+    """Return a table of feature groups with the strongest features of each."""
+    if attribution is None or attribution.groups.empty:
+        return Html("")
+    title = "What predictions rest on"
+    text = (
+        "By how much a feature makes a run slower or faster than the average run, in the mean over "
+        f"{count(attribution.rows, 'run')} of training. These are the trees' exact contributions "
+        "(TreeSHAP) to time over calibrated roofline: what the roofline says is not in them."
+    )
+    rows = []
+    for group in attribution.groups.to_dict("records"):
+        features = attribution.features
+        own = features[(features["group"] == group["group"]) & (features["mean"] > 0)]
+        items = (
+            element("li", element("code", f["feature"]), f" {ratio(f['factor'])}")
+            for f in own.head(MOST_FEATURES).to_dict("records")
+        )
+        strongest = element("ul", *items, class_="chips")
+        name = GROUPS.get(group["group"], group["group"]).capitalize()
+        rows.append(row([name, ratio(group["factor"]), strongest]))
+    headings = ["Features", "Typical effect", "Strongest of them"]
+    return join(
+        [element("h3", title), element("p", text), table(title, headings, [rows], class_="plain")]
     )
 
 

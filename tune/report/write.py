@@ -15,6 +15,7 @@ import pandas as pd
 from foretune.datasets import to_measurements
 from foretune.device import SPECS, Device
 from foretune.errors import OutputError
+from foretune.models.attribution import Importance
 from foretune.models.evaluation import Scores
 from foretune.objective import Objective
 from foretune.tune.report.page import (
@@ -67,6 +68,7 @@ class ReportData:
         seconds: wall time of the campaign.
         mlflow_uri: where it is tracked; None if nowhere.
         space_size: configurations a search chooses from; None if unknown.
+        attribution: what predictions rest on; None where the model has no exact contributions.
     """
 
     kernel: str
@@ -82,6 +84,7 @@ class ReportData:
     seconds: float
     mlflow_uri: str | None
     space_size: int | None = None
+    attribution: Importance | None = None
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
@@ -133,7 +136,7 @@ def _document(data: ReportData) -> str:
         "Winners": ("winners", winners_section(data.results)),
         "Search": ("search", search_section(data.results)),
         "Predictions": ("predictions", predictions_section(data.held_out, data.scores)),
-        "Parameters": ("parameters", parameters_section(data.importance)),
+        "Parameters": ("parameters", parameters_section(data.importance, data.attribution)),
         "Energy": ("energy", energy_section(data.runs)),
         "Failures": ("failures", failures_section(data.runs)),
         "Method": ("method", _method(data)),

@@ -8,7 +8,17 @@ import threading
 import typer
 
 from foretune import __version__
-from foretune.cli import campaign, importing, machine, predictors, runs, tuning
+from foretune.cli import (
+    calibrating,
+    campaign,
+    drifting,
+    explaining,
+    importing,
+    machine,
+    predictors,
+    runs,
+    tuning,
+)
 from foretune.errors import ForetuneError
 
 INTERRUPTED = 130
@@ -19,7 +29,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _commands in (campaign, runs, importing, predictors, tuning, machine):
+_GROUPS = (
+    campaign,
+    runs,
+    importing,
+    predictors,
+    calibrating,
+    explaining,
+    drifting,
+    tuning,
+    machine,
+)
+for _commands in _GROUPS:
     _commands.register(app)
 
 

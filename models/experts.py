@@ -1,0 +1,136 @@
+"""The experts on one target: models that see the same runs in different ways.
+
+All speak of the logarithm of the target over its unit (the calibrated roofline):
+
+- ``tree``: a regressor on the features, learning the target over its unit;
+- ``direct``: the same, learning the target itself: where the unit misleads, it does not follow;
+- ``corrected``: a regressor on features and neighbours, learning what interpolating misses.
+
+Plain interpolation and the unit alone, of which nothing is to be learned, are opinions too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from foretune.models.neighbours import Neighbourhood, Places
+from foretune.models.regressor import Regressor
+
+VIEWS = 2
+"""How often each row is shown to ``corrected``, each time with other neighbours missing."""
+VIEW_FOLDS = 5
+ONE_SIDED = 0.15
+"""Share of views without neighbours above: what a row beyond all runs will see."""
+
+Make = Callable[[], Regressor]
+PARTS = ("tree", "direct", "corrected")
+
+
+@dataclass
+class Table:
+    """Training rows in every form the experts need.
+
+    Attributes:
+        X: features (rows, features).
+        y: log of the target over its unit (rows).
+        log_unit: log of the unit (rows).
+        hood, places: the neighbourhood, and where the rows lie in it.
+        kinds: the ways in which a row can be new.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    log_unit: np.ndarray
+    hood: Neighbourhood
+    places: Places
+    kinds: list[tuple[int, ...]]
+
+
+@dataclass
+class Experts:
+    """The fitted models; with only a ``tree`` where rows have no neighbours."""
+
+    tree: Regressor
+    direct: Regressor | None = None
+    corrected: Regressor | None = None
+
+    @classmethod
+    def fit_tree(cls, make: Make, table: Table, rows: np.ndarray) -> Self:
+        """Return the tree alone, trained on ``rows``."""
+        return cls(make().fit(table.X[rows], table.y[rows]))
+
+    @classmethod
+    def fit_all(
+        cls,
+        make: Make,
+        table: Table,
+        known: np.ndarray,
+        rows: np.ndarray,
+        rng: np.random.Generator,
+    ) -> Self:
+        """Return all, trained on ``rows``, which see neighbours among ``known``."""
+        experts = cls.fit_tree(make, table, rows)
+        experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
+        inputs, rest = [], []
+        for _ in range(VIEWS):
+            look = _view(table, known, rows, rng)
+            seen = np.isfinite(look[:, -2])
+            inputs.append(np.hstack([table.X[rows[seen]], look[seen]]))
+            rest.append(table.y[rows[seen]] - look[seen, -2])
+        experts.corrected = make().fit(np.vstack(inputs), np.concatenate(rest))
+        return experts
+
+    def opinions(self, X: np.ndarray, look: np.ndarray, log_unit: np.ndarray) -> np.ndarray:
+        """Return what each expert says of rows, one column each; NaN where one cannot tell."""
+        columns = [self.tree.predict(X)]
+        if self.direct is not None and self.corrected is not None:
+            interpolated = look[:, -2].astype(np.float64)
+            columns += [
+                self.direct.predict(X) - log_unit,
+                self.corrected.predict(np.hstack([X, look])) + interpolated,
+                interpolated,
+                np.zeros(len(X)),
+            ]
+        return np.column_stack(columns)
+
+    def save(self, folder: Path) -> None:
+        """Write to ``folder``."""
+        for part in PARTS:
+            if (model := getattr(self, part)) is not None:
+                model.save(folder / f"{part}{model.suffix}")
+
+    @classmethod
+    def load(cls, folder: Path, kind: type[Regressor], alone: bool) -> Self:
+        """Read what `save` wrote: the tree ``alone``, or all."""
+        parts = PARTS[:1] if alone else PARTS
+        return cls(*(kind.load(folder / f"{part}{kind.suffix}") for part in parts))
+
+
+def circumstances(look: np.ndarray, opinions: np.ndarray) -> np.ndarray:
+    """Return what tells whom to believe: the neighbours, and how far opinions differ (float32)."""
+    differences = opinions[:, 1:] - opinions[:, :1]
+    return np.hstack([look[:, :-2], look[:, -1:], differences]).astype(np.float32)
+
+
+def _view(
+    table: Table, known: np.ndarray, rows: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return what each of ``rows`` sees when the like of it is held out, in one of many ways."""
+    look = np.full((len(rows), len(table.hood.columns)), np.nan, dtype=np.float32)
+    kind_of_row = rng.integers(len(table.kinds), size=len(rows))
+    one_sided = rng.random(len(rows)) < ONE_SIDED
+    for number, kind in enumerate(table.kinds):
+        combination = table.places.combination(kind)
+        fold_of = rng.integers(VIEW_FOLDS, size=int(combination.max()) + 1)
+        fold_known, fold_row = fold_of[combination[known]], fold_of[combination[rows]]
+        for fold in range(VIEW_FOLDS):
+            shown = np.flatnonzero((kind_of_row == number) & (fold_row == fold))
+            kept = known[fold_known != fold]
+            if len(shown) and len(kept):
+                look[shown] = table.hood.look(
+                    table.places[kept], table.y[kept], table.places[rows[shown]], one_sided[shown]
+                )
+    return look

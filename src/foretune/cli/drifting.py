@@ -1,0 +1,51 @@
+"""``foretune drift``: does a predictor still hold?"""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, percent
+from foretune.cli.predictors import FILES, read_files
+
+DRIFTED = 1
+"""The exit code."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(drift)
+
+
+def drift(
+    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    files: list[Path] = FILES,
+    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Compare a predictor with fresh measurements; exit code 0 if it holds, 1 if it has drifted.
+
+    'foretune train --resume' then goes on with the fresh runs.
+    """
+    from foretune.models import Predictor
+    from foretune.models.drift import check_drift
+
+    output = Output(as_json)
+    found = check_drift(Predictor.load(predictor), read_files(files, kernel))
+    columns = ("", "rows", "in interval", "least", "median error", "expected", "bias", "allowed",
+               "repeats", "change")  # fmt: skip
+    rows = [
+        [t, str(d.rows), percent(d.coverage), percent(d.coverage_least), percent(d.median_error),
+         percent(d.expected_error), percent(d.bias), percent(d.bias_limit), str(d.repeats),
+         percent(d.change)]
+        for t, d in found.items()
+    ]  # fmt: skip
+    output.table(f"{predictor} on fresh measurements", columns, rows)
+    for target, d in found.items():
+        output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
+    drifted = any(d.reasons for d in found.values())
+    verdicts = {t: {"verdict": d.verdict, **asdict(d)} for t, d in found.items()}
+    output.result({"verdict": "drifted" if drifted else "ok", "targets": verdicts})
+    if drifted:
+        raise typer.Exit(DRIFTED)

@@ -1,0 +1,191 @@
+"""``foretune explain``: what a predictor goes by, and why it prefers one configuration."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output
+from foretune.errors import PredictorError, UnknownName, UsageError
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    from foretune.device import Device
+    from foretune.kernel import Kernel
+    from foretune.models import Predictor
+    from foretune.models.attribution import Comparison, Importance
+    from foretune.models.targets import Target
+
+LINES = 15
+"""Shown to people; the JSON has all."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(explain)
+
+
+def explain(
+    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    kernel: str | None = typer.Option(None, help="The predictor's; another is refused."),
+    problem: str | None = typer.Option(None, help="M=…,N=…,…: compare two configurations of it."),
+    config: list[str] = typer.Option(
+        [], help="NAME=VALUE,…, default or best; give two: why is the second faster?"
+    ),
+    device: str | None = typer.Option(None, help="Its name; where training had one, that one."),
+    target: str = typer.Option("time_ms", help="time_ms or power_w."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Say what predictions rest on; with two configurations, why one is predicted faster.
+
+    Contributions are exact (TreeSHAP), so this needs a predictor of model xgboost.
+    """
+    from foretune.models import Predictor
+    from foretune.models.targets import TARGETS
+
+    if target not in TARGETS:
+        raise UnknownName("target", target, TARGETS)
+    if (problem is not None or config) and (problem is None or len(config) != 2):
+        raise UsageError("to compare, give --problem and --config twice; without them, neither")
+    loaded, output = Predictor.load(predictor), Output(as_json)
+    if kernel not in (None, loaded.kernel_name_):
+        raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
+    if problem is None:
+        from foretune.models.attribution import importance
+
+        _show_importance(output, importance(loaded, target=target), target)
+    else:
+        _compare(output, loaded, problem, config, device, target)
+
+
+def _show_importance(output: Output, found: "Importance", target: str) -> None:
+    from foretune.models.attribution import GROUPS
+
+    title = f"what predicted {target} rests on ({found.rows:,} rows)"
+    rows = [
+        [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
+        for f in found.features.head(LINES).to_dict("records")
+    ]
+    output.table(title, ("feature", "group", "typical effect"), rows)
+    groups: list[dict[str, Any]] = found.groups.to_dict("records")
+    rows = [[g["group"], GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
+    output.say("")
+    output.table("by group", ("group", "what it is", "typical effect"), rows)
+    features = found.features.to_dict("records")
+    output.result({"target": target, "rows": found.rows, "features": features, "groups": groups})
+
+
+def _compare(
+    output: Output,
+    predictor: "Predictor",
+    problem_text: str,
+    config_texts: list[str],
+    device_name: str | None,
+    target: "Target",
+) -> None:
+    from foretune.features import rows_of
+    from foretune.models.attribution import compare
+
+    kernel = _kernel_of(predictor)
+    problem = Problem.parse(problem_text)
+    problem = kernel.problem(problem) if kernel else problem
+    device = _device(predictor, device_name)
+    a, b = (_read_config(predictor, kernel, problem, device, text) for text in config_texts)
+    rows = rows_of(predictor.kernel_name_, problem, [a, b], device)
+    done = compare(predictor, rows, 0, 1, target)
+    _show_comparison(output, done, problem, a, b)
+    for line in predictor.range_.explain(rows).to_dict("records"):
+        output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
+    output.result(
+        {
+            "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
+            "device": device.name, "predicted_ratio": done.predicted, "tree_ratio": done.tree,
+            "factors": done.factors.to_dict("records"),
+        }
+    )  # fmt: skip
+
+
+def _show_comparison(
+    output: Output, done: "Comparison", problem: Problem, a: Configuration, b: Configuration
+) -> None:
+    output.say(f"A: {_differing(a, b)}\nB: {_differing(b, a)}")
+    title = f"{problem}: {done.target} of B over A is predicted {done.predicted:.3f}×"
+    rows = [
+        [str(f["feature"]), _text(f["a"]), _text(f["b"]), f"{f['factor']:.3f}×"]
+        for f in done.factors.head(LINES).to_dict("records")
+    ]
+    output.table(title, ("feature", "A", "B", "factor"), rows)
+    if (left := len(done.factors) - LINES) > 0:
+        rest = float(done.factors["factor"].iloc[LINES:].prod())
+        output.say(f"{left} more: {rest:.3f}× together")
+    output.say(f"product, which is what the trees say: {done.tree:.3f}×")
+
+
+def _kernel_of(predictor: "Predictor") -> "Kernel | None":
+    """Return the predictor's kernel if it can be run, so has defaults and a space; else None."""
+    from foretune.kernel import Kernel
+
+    family = predictor.features_.family
+    return family if isinstance(family, Kernel) else None
+
+
+def _device(predictor: "Predictor", name: str | None) -> "Device":
+    """Return the device called ``name``, as training knew it or else as this machine's."""
+    from foretune.datasets.schema import columns_of
+    from foretune.device import Device
+
+    runs = predictor.runs_
+    known = sorted(map(str, runs["device"].unique()))
+    if name is None and len(known) > 1:
+        raise UsageError(f"training had several devices: give --device, one of {', '.join(known)}")
+    if name is not None and name not in known:
+        return options.read_device(name)
+    row = runs[runs["device"] == (name or known[0])].iloc[-1]
+    # Only name and specs are read from here on, not the kind.
+    specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
+    return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
+
+
+def _read_config(
+    predictor: "Predictor",
+    kernel: "Kernel | None",
+    problem: Problem,
+    device: "Device",
+    text: str,
+) -> Configuration:
+    """Return the configuration meant by ``text``; what it leaves out is as in the default."""
+    from foretune.datasets.schema import columns_of
+
+    if text in ("default", "best"):
+        if kernel is None:
+            raise UsageError(
+                f"--config {text} needs a kernel that can be run; {predictor.kernel_name_} is "
+                "known from its runs alone: write NAME=VALUE,…"
+            )
+        if text == "default":
+            return kernel.default(problem)
+        space = kernel.space(problem)
+        return space[int(predictor.predict_space(problem, space, device)["time_ms"].argmin())]
+    given = Configuration.parse(text)
+    known = [c.removeprefix("config.") for c in columns_of(predictor.runs_, "config")]
+    for name in given:
+        if name not in known:
+            raise UnknownName("parameter", name, known)
+    start = dict(kernel.default(problem)) if kernel else {}
+    config = Configuration({**start, **given})
+    if missing := [n for n in known if n not in config]:
+        raise UsageError(f"--config {text!r} lacks {', '.join(missing)}")
+    return config
+
+
+def _differing(config: Configuration, other: Configuration) -> str:
+    parts = [f"{k}={v}" for k, v in config.items() if k not in other or other[k] != v]
+    return " ".join(parts) or "the same"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.6g}"
+    return "" if value is None else str(value)

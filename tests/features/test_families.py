@@ -1,0 +1,242 @@
+"""Families: work counted by hand, and the same for columns of many runs as for one."""
+
+import numpy as np
+import pytest
+
+from foretune.device import peak_rate
+from foretune.family import Family
+from foretune.features.families import formats
+from foretune.features.families.expert_load import busiest_rank
+from foretune.features.families.tiles import padding, wave_features
+from foretune.registry import load, registered
+
+FAMILIES = sorted(registered("families"))
+
+
+def family(name) -> Family:
+    return load("families", name)()
+
+
+GEMM = {"M": 128, "N": 512, "K": 64}
+PREFILL = {"batch": 2, "seq_len": 8, "heads": 4, "kv_heads": 2, "head_dim": 16}
+DECODE = {"batch": 3, "kv_len": 100, "heads": 8, "kv_heads": 2, "head_dim": 64}
+MOE = {"tokens": 16, "hidden": 32, "intermediate": 64, "top_k": 2, "experts": 8}
+ROWS = {"rows": 10, "columns": 96}
+IMAGE = {"size_0": 100, "size_1": 50, "filter_height": 3, "filter_width": 5}
+MESSAGE = {"message_bytes": 1024, "devices": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "config", "flops", "moved", "dtype"),
+    [
+        ("gemm", GEMM, {}, 2 * 128 * 512 * 64, 2 * (128 * 64 + 64 * 512 + 128 * 512), "fp16"),
+        ("gemm", {**GEMM, "dtype": "fp32"}, {}, 2 * 128 * 512 * 64,
+         4 * (128 * 64 + 64 * 512 + 128 * 512), "fp32"),
+        # eight-bit factors, a product of 16 bits
+        ("gemm", GEMM, {"format": "fp8"}, 2 * 128 * 512 * 64,
+         128 * 64 + 64 * 512 + 2 * 128 * 512, "fp8"),
+        # weights of four bits and a scale of two bytes for 128 of them
+        ("gemm", {**GEMM, "batch": 3}, {"format": "int4_wo"}, 3 * 2 * 128 * 512 * 64,
+         3 * (2 * 128 * 64 + (0.5 + 2 / 128) * 64 * 512 + 2 * 128 * 512), "fp16"),
+        # every query sees itself and those before it: (8 + 1) / 2 keys
+        ("attention_prefill", PREFILL, {}, 4 * 2 * 4 * 16 * 8 * 4.5,
+         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2), "bf16"),
+        ("attention_prefill", {**PREFILL, "prefix_len": 10}, {}, 4 * 2 * 4 * 16 * 8 * 14.5,
+         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 18 * 2), "bf16"),
+        ("attention_prefill", {**PREFILL, "window": 4}, {}, 4 * 2 * 4 * 16 * 8 * 4,
+         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2), "bf16"),
+        ("attention_encoder", {**PREFILL, "kv_heads": 0}, {}, 4 * 2 * 4 * 16 * 8 * 8,
+         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 4), "bf16"),
+        ("attention_decode", DECODE, {}, 4 * 3 * 8 * 64 * 100,
+         3 * 64 * (2 * 2 * 8 + 2 * 2 * 100 * 2), "bf16"),
+        # a cache of eight bits beside queries of sixteen; only the window is read
+        ("attention_decode", {**DECODE, "window": 10}, {"format": "fp16", "kv_format": "fp8"},
+         4 * 3 * 8 * 64 * 10, 3 * 64 * (2 * 2 * 8 + 2 * 1 * 10 * 2), "fp16"),
+        ("norm", ROWS, {}, 8 * 960, 2 * 2 * 960, "fp32"),
+        ("softmax", ROWS, {"format": "fp32"}, 8 * 960, 2 * 4 * 960, "fp32"),
+        ("elementwise", ROWS, {}, 2 * 960, 2 * 2 * 960, "fp32"),
+        ("quantize", {"M": 10, "K": 96}, {}, 4 * 960, 2 * 2 * 960, "fp32"),
+        ("convolution", IMAGE, {}, 2 * 5000 * 15, 8 * 5000, "fp32"),
+        ("all_reduce", MESSAGE, {}, 0, 2 * 1024 * 3 / 4, "fp32"),
+        ("all_gather", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
+        ("reduce_scatter", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
+        ("all_to_all", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
+        ("send_recv", MESSAGE, {}, 0, 1024, "fp32"),
+        ("all_reduce", {**MESSAGE, "devices": 1}, {}, 0, 1, "fp32"),  # nobody to send to
+    ],
+)  # fmt: skip
+def test_work_counted_by_hand(name, problem, config, flops, moved, dtype):
+    cost = family(name).cost(problem, config)
+    assert float(cost.flops) == pytest.approx(flops)
+    assert float(cost.bytes_moved) == pytest.approx(moved)
+    assert str(cost.dtype) == dtype
+
+
+def test_experts_of_one_rank_that_get_every_token():
+    """With as many choices as experts all are active, and each gets every token."""
+    problem = {**MOE, "top_k": 8}
+    cost = family("moe").cost(problem, {"format": "bf16"})
+    pairs = 16 * 8
+    assert float(cost.flops) == pytest.approx(2 * 3 * pairs * 32 * 64)
+    weights, traffic = 8 * 3 * 32 * 64, pairs * (2 * 32 + 3 * 64)
+    assert float(cost.bytes_moved) == pytest.approx(2 * weights + 2 * traffic, rel=1e-6)
+    assert str(cost.dtype) == "bf16"
+
+
+def test_one_token_wakes_its_own_experts_only():
+    moe, one = family("moe"), {**MOE, "tokens": 1}
+    derived = moe.derived(one, {}, {})
+    assert 2 ** float(derived["log2_active"]) == pytest.approx(2)
+    assert float(derived["sparsity"]) == 0.25
+    weights, traffic = 2 * 3 * 32 * 64, 2 * (2 * 32 + 3 * 64)
+    moved = float(moe.cost(one, {}).bytes_moved)
+    assert moved == pytest.approx(2 * weights + 2 * traffic)
+
+
+def test_ranks_share_experts_and_matrices():
+    moe = family("moe")
+    whole, half = (moe.cost(MOE, {"tp": tp, "ep": 1}) for tp in (1, 2))
+    assert float(whole.flops) == pytest.approx(2 * float(half.flops))
+    shared = moe.cost(MOE, {"tp": 1, "ep": 2})
+    assert float(whole.flops) == pytest.approx(2 * float(shared.flops))
+    assert float(shared.bytes_moved) < float(whole.bytes_moved)
+
+
+@pytest.mark.parametrize("exponent", ["power_law_1.01", "power_law_1.2", "power_law"])
+def test_the_busiest_rank_has_more_than_its_share(exponent):
+    even = busiest_rank(4096, 2, 64, 8, "balanced")
+    assert (float(even.pairs), float(even.active), float(even.largest)) == (1024, 8, 128)
+    uneven = busiest_rank(4096, 2, 64, 8, exponent)
+    assert 1024 < uneven.pairs <= 8192
+    assert 128 < uneven.largest <= 4096  # an expert gets a token once
+    assert uneven.active <= 8
+    alone = busiest_rank(4096, 2, 64, 1, exponent)  # one rank has everything
+    assert float(alone.pairs) == pytest.approx(8192)
+
+
+def test_loads_of_rows_are_those_of_each():
+    tokens, ranks = np.array([1.0, 512.0, np.nan, 512.0]), np.array([1, 8, 1, 0])
+    kinds = np.array(["balanced", "power_law_1.2", "balanced", "balanced"])
+    load = busiest_rank(tokens, 2, 64, ranks, kinds)
+    for i in range(2):
+        one = busiest_rank(tokens[i], 2, 64, ranks[i], kinds[i])
+        assert (load.pairs[i], load.active[i]) == (one.pairs, one.active)
+    assert np.isnan(load.pairs[2:]).all()  # a gap, and no ranks at all
+
+
+PROBLEMS = {
+    "gemm": {"M": [1, 128, 300], "N": [512, 64, 40], "K": [64, 64, 4096], "batch": [1, 2, 1]},
+    "attention_prefill": {
+        "batch": [1, 2, 8], "seq_len": [8, 1000, 77], "heads": [4, 32, 8], "kv_heads": [4, 8, 0],
+        "head_dim": [64, 128, 128], "prefix_len": [0, 10, 5], "window": [0, 64, 0],
+    },
+    "attention_decode": {
+        "batch": [1, 2, 8], "kv_len": [8, 1000, 77], "heads": [4, 32, 8], "kv_heads": [4, 8, 0],
+        "head_dim": [64, 128, 128], "window": [0, 64, 0],
+    },
+    "moe": {
+        "tokens": [1, 64, 4096], "hidden": [256, 512, 64], "intermediate": [64, 128, 96],
+        "top_k": [1, 2, 8], "experts": [8, 64, 8],
+    },
+    "quantize": {"M": [1, 7, 4096], "K": [64, 1000, 512]},
+    "convolution": {
+        "size_0": [64, 4096, 77], "size_1": [64, 100, 33],
+        "filter_height": [3, 5, 17], "filter_width": [3, 7, 1],
+    },
+}  # fmt: skip
+PROBLEMS["attention_encoder"] = PROBLEMS["attention_prefill"]
+for _name in ("norm", "softmax", "elementwise"):
+    PROBLEMS[_name] = {"rows": [1, 7, 4096], "columns": [64, 1000, 512]}
+for _name in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"):
+    PROBLEMS[_name] = {"message_bytes": [8, 4096, 2**30], "devices": [1, 2, 8]}
+CONFIGS = {"format": ["bf16", "fp8_block", "nvfp4"], "tp": [1, 2, 4], "ep": [1, 4, 2]}
+DEVICES = {"cores": [132.0, np.nan, 4.0]}
+
+
+def arrays(columns):
+    return {name: np.array(values, dtype=_kind(values)) for name, values in columns.items()}
+
+
+def scalars(columns, i):
+    return {name: values[i] for name, values in columns.items()}
+
+
+def _kind(values):
+    return None if isinstance(values[0], str) else float
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_arrays_equal_scalars(name):
+    """What a family says of a table is what it says of every row alone."""
+    known = family(name)
+    together = known.cost(arrays(PROBLEMS[name]), arrays(CONFIGS))
+    derived = known.derived(arrays(PROBLEMS[name]), arrays(CONFIGS), arrays(DEVICES))
+    for i in range(3):
+        alone = (scalars(PROBLEMS[name], i), scalars(CONFIGS, i), scalars(DEVICES, i))
+        cost = known.cost(*alone[:2])
+        for quantity in ("flops", "bytes_moved"):
+            value = np.broadcast_to(getattr(together, quantity), 3)[i]
+            assert value == pytest.approx(float(getattr(cost, quantity))), quantity
+        assert np.broadcast_to(together.dtype, 3)[i] == str(cost.dtype)
+        one = known.derived(*alone)
+        assert set(one) == set(derived)
+        for quantity, value in derived.items():
+            assert np.broadcast_to(value, 3)[i] == pytest.approx(float(one[quantity])), quantity
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_work_and_quantities_are_finite(name):
+    known = family(name)
+    cost = known.cost(arrays(PROBLEMS[name]), arrays(CONFIGS))
+    assert (np.broadcast_to(cost.bytes_moved, 3) > 0).all()
+    assert (np.broadcast_to(cost.flops, 3) >= 0).all()
+    for quantity, value in known.derived(arrays(PROBLEMS[name]), arrays(CONFIGS), {}).items():
+        assert np.isfinite(value).all(), quantity
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_more_work_is_never_less(name):
+    """Doubling any size of a problem takes at least as many operations and bytes."""
+    known, sizes = family(name), arrays(PROBLEMS[name])
+    before = known.cost(sizes, arrays(CONFIGS))
+    for size in set(sizes) - {"devices", "kv_heads", "window", "experts", "top_k"}:
+        after = known.cost({**sizes, size: sizes[size] * 2}, arrays(CONFIGS))
+        assert np.all(after.flops >= before.flops), size
+        assert np.all(np.asarray(after.bytes_moved) >= before.bytes_moved * (1 - 1e-12)), size
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_are_named_as_they_are_registered(name):
+    assert family(name).name == name
+    assert family(name).source_hash
+
+
+def test_waves():
+    features = wave_features("t", np.array([4.0, 5.0, 8.0]), {"cores": np.array([4.0, 4.0, 4.0])})
+    np.testing.assert_allclose(features["waves_t"], [0, 1, 1])  # 1, 2 and 2 whole waves
+    np.testing.assert_allclose(features["fill_t"], [1, 5 / 8, 1])
+    unknown = wave_features("t", np.array([128.0]), {"cores": np.array([np.nan])})
+    assert unknown["fill_t"][0] == wave_features("t", 128.0, {})["fill_t"] == 1.0  # 128 cores
+
+
+def test_padding():
+    assert padding(np.array([64, 65, 1]), 64).tolist() == [1.0, 65 / 128, 1 / 64]
+
+
+def test_formats_know_sizes_and_precision():
+    kinds = np.array(["fp16", "int8_wo", "nvfp4"])
+    assert formats.weight_bytes(kinds).tolist() == [2, 1, 0.5 + 1 / 16]
+    assert formats.activation_bytes(kinds).tolist() == [2, 2, 0.5 + 1 / 16]
+    assert formats.compute_dtype(kinds).tolist() == ["fp16", "fp16", "fp4"]
+
+
+@pytest.mark.parametrize("strange", ["fp3", "", np.nan])
+def test_an_unknown_format_is_taken_for_16_bits(strange):
+    assert float(formats.weight_bytes(strange)) == 2.0
+    assert str(formats.compute_dtype(np.array([strange]))[0]) == "fp16"
+
+
+def test_every_format_has_a_rate_on_some_device():
+    specs = {"fp64_gflops": 1.0, "fp32_gflops": 2.0}
+    for kind in formats.FORMATS:
+        assert peak_rate(str(formats.compute_dtype(kind)), specs) in (1.0, 2.0)

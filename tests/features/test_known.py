@@ -1,0 +1,58 @@
+"""Who knows a kernel's runs: the kernel that was given, ours, or a family, and nobody else."""
+
+import pandas as pd
+import pytest
+
+from foretune.errors import PredictorError
+from foretune.family import Cost, Family
+from foretune.features import family_for
+from foretune.features.known import known_family
+
+
+class Theirs(Family):
+    name = "theirs"
+    source_hash = "1"
+
+    def cost(self, problem, config):
+        return Cost(1.0, 1.0)
+
+
+def runs(**problem):
+    columns = {f"problem.{name}": [value] for name, value in problem.items()}
+    return pd.DataFrame({**columns, "config.algorithm": ["two_pass"]})
+
+
+def kind(name, table, given=None):
+    found = family_for(name, table, given)
+    return found and f"{type(found).__module__.split('.')[1]} {type(found).__name__}"
+
+
+def test_a_name_that_is_kernel_and_family_goes_to_who_finds_its_columns():
+    assert kind("softmax", runs(R=8, C=64)) == "collect Softmax"
+    assert kind("softmax", runs(rows=8, columns=64)) == "features Softmax"
+    assert kind("softmax", runs(height=8)) is None
+
+
+def test_a_family_needs_its_columns_and_a_kernel_of_ours_complains_itself():
+    assert kind("gemm", runs(M=8, N=8, K=8)) == "features Gemm"
+    assert kind("gemm", runs(M=8, N=8)) is None
+    assert kind("gemm", runs(M="many", N=8, K=8)) is None
+    assert kind("matmul", runs(M=8, N=8)) == "collect Matmul"
+    assert kind("nobody's", runs(M=8)) is None
+
+
+def test_who_is_given_comes_first_if_the_name_fits():
+    mine = Theirs()
+    assert family_for("theirs", runs(M=8), mine) is mine
+    assert kind("gemm", runs(M=8, N=8, K=8), mine) == "features Gemm"
+
+
+def test_a_family_is_found_again_by_its_class():
+    assert type(known_family("softmax", "Softmax")).__name__ == "Softmax"
+    assert known_family("gemm", None) is None
+    mine = Theirs()
+    assert known_family("theirs", "Theirs", mine) is mine
+    with pytest.raises(PredictorError, match=r"'theirs' \(Theirs\) is not known here"):
+        known_family("theirs", "Theirs")
+    with pytest.raises(PredictorError, match="is not known here"):
+        known_family("gemm", "OtherGemm")

@@ -1,0 +1,79 @@
+"""The blend believes whom experience has shown to be right, here."""
+
+import numpy as np
+import pytest
+
+from foretune.models.blend import Blend
+
+
+def argument(n, seed, noise=(0.02, 0.5)):
+    """Two opinions: the first is good where the circumstance is low, the second elsewhere."""
+    rng = np.random.default_rng(seed)
+    Z = rng.uniform(0, 1, (n, 2)).astype(np.float32)
+    truth = rng.normal(0, 1, n)
+    low = Z[:, 0] < 0.5
+    sizes = np.where(low[:, None], noise, noise[::-1])
+    return Z, truth[:, None] + rng.normal(0, 1, (n, 2)) * sizes, truth
+
+
+def error(predicted, truth):
+    return float(np.median(np.abs(predicted - truth)))
+
+
+@pytest.fixture(scope="module")
+def blend():
+    return Blend.fit(*argument(1500, 0))
+
+
+def test_it_believes_who_is_right_here(blend):
+    Z, opinions, truth = argument(1000, 1)
+    blended = error(blend.predict(Z, opinions), truth)
+    assert blended < 0.1 * error(opinions[:, 0], truth) + 0.02
+    assert blended < 0.2 * error(opinions.mean(axis=1), truth)
+
+
+def test_a_blend_lies_between_the_opinions(blend):
+    Z, opinions, _ = argument(200, 2)
+    predicted = blend.predict(Z, opinions)
+    assert (predicted >= opinions.min(axis=1) - 1e-12).all()
+    assert (predicted <= opinions.max(axis=1) + 1e-12).all()
+
+
+def test_who_has_no_opinion_has_no_weight(blend):
+    Z, opinions, _ = argument(50, 3)
+    opinions[:25, 1] = np.nan
+    predicted = blend.predict(Z, opinions)
+    np.testing.assert_allclose(predicted[:25], opinions[:25, 0])
+    assert np.isfinite(predicted).all()
+
+
+def test_gaps_in_what_it_learns_from():
+    Z, opinions, truth = argument(800, 4)
+    opinions[::2, 1] = np.nan
+    fitted = Blend.fit(Z, opinions, truth)
+    Z, opinions, truth = argument(800, 5)
+    assert error(fitted.predict(Z, opinions), truth) < error(opinions.mean(axis=1), truth)
+
+
+def test_equals_share():
+    Z, opinions, truth = argument(2000, 6, noise=(0.3, 0.3))
+    fitted = Blend.fit(Z, opinions, truth)
+    assert error(fitted.predict(Z, opinions), truth) < 0.9 * error(opinions[:, 0], truth)
+
+
+def test_no_row_is_blended_by_what_it_taught():
+    Z, opinions, truth = argument(600, 7)
+    trial = np.arange(600) % 3
+    blended = Blend.out_of_trial(Z, opinions, truth, trial, 0)
+    for number in range(3):
+        out = trial == number
+        others = Blend.fit(Z[~out], opinions[~out], truth[~out])
+        np.testing.assert_array_equal(blended[out], others.predict(Z[out], opinions[out]))
+
+
+def test_it_comes_back_from_disk_the_same(blend, tmp_path):
+    blend.save(tmp_path)
+    Z, opinions, _ = argument(100, 8)
+    np.testing.assert_array_equal(
+        Blend.load(tmp_path, 2).predict(Z, opinions), blend.predict(Z, opinions)
+    )

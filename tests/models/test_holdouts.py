@@ -1,0 +1,78 @@
+"""Hold-outs: every way in which a row can be new has its share."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.models.holdouts import MOST, kinds_of_novelty, mixed_holdout
+from foretune.models.neighbours import Axis, Neighbourhood
+
+
+def axes(*columns):
+    return [Axis(column, True, 1.0) for column in columns]
+
+
+def test_kinds():
+    assert kinds_of_novelty([]) == [()]
+    assert kinds_of_novelty(axes("problem.M")) == [(0,)]
+    kinds = kinds_of_novelty(axes("problem.M", "config.x", "problem.N", "problem.K"))
+    assert kinds[:4] == [(0,), (1,), (2,), (3,)]
+    assert {(0, 2), (2, 3), (0, 3), (0, 2, 3), (0, 1, 2, 3)} == set(kinds[4:])
+    assert len(set(kinds)) == len(kinds)
+
+
+@given(st.integers(1, 4), st.integers(2, 6), st.integers(0, 3), st.integers(10, 200))
+def test_a_share_is_held_out_and_more_than_half_remains(width, values, seed, n):
+    rng = np.random.default_rng(seed)
+    runs = pd.DataFrame({"device": "d"}, index=range(n))
+    for i in range(width):
+        runs[f"problem.p{i}"] = 2.0 ** rng.integers(0, values, n)
+    around = Neighbourhood.of(runs)
+    if not around.axes:
+        return
+    places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
+    out = mixed_holdout(places, kinds, np.random.default_rng(seed))
+    assert out.dtype == bool
+    assert out.shape == (n,)
+    assert 0 < out.mean() <= max(MOST, 0.6)  # by chance, where only single rows can be held out
+    again = mixed_holdout(places, kinds, np.random.default_rng(seed))
+    np.testing.assert_array_equal(out, again)
+
+
+@pytest.fixture
+def grid():
+    sizes = 2.0 ** np.arange(8)
+    runs = pd.DataFrame(
+        [("d", m, n, k) for m in sizes for n in sizes for k in sizes],
+        columns=["device", "problem.M", "problem.N", "problem.K"],
+    )
+    return runs, Neighbourhood.of(runs)
+
+
+def test_what_is_held_out_is_new_in_every_way(grid):
+    """Over some hold-outs: sizes nobody ran, pairs nobody ran, and what lies beyond all runs."""
+    runs, around = grid
+    places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
+    ways = set()
+    for seed in range(10):
+        out = mixed_holdout(places, kinds, np.random.default_rng(seed))
+        assert 0.1 < out.mean() <= MOST
+        known, new = runs[~out], runs[out]
+        for column in ("problem.M", "problem.N", "problem.K"):
+            missing = set(new[column]) - set(known[column])
+            ways |= {"a size"} if missing else set()
+            ways |= {"beyond"} if missing and max(missing) > known[column].max() else set()
+        pairs = [set(zip(t["problem.M"], t["problem.N"], strict=True)) for t in (known, new)]
+        ways |= {"a pair"} if pairs[1] - pairs[0] else set()
+    assert ways == {"a size", "a pair", "beyond"}
+
+
+def test_where_nothing_fits_single_rows_are_held_out():
+    runs = pd.DataFrame({"device": "d", "problem.N": [1.0, 2.0, 3.0] * 20})
+    around = Neighbourhood.of(runs)
+    out = mixed_holdout(around.locate(runs.head(2)), [(0,)], np.random.default_rng(3))
+    assert out.shape == (2,)
+    out = mixed_holdout(around.locate(runs), [(0,)], np.random.default_rng(0))
+    assert 0 < out.mean() < 0.5

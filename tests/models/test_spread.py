@@ -1,0 +1,101 @@
+"""Intervals hold as often as they say, are narrow where errors are small, and wide far away."""
+
+import numpy as np
+import pytest
+
+from foretune.models.spread import LEAST_ROWS, SMALLEST, Spread, quantile
+
+
+@pytest.mark.parametrize("n", [9, 19, 50, 99, 500])
+def test_new_residuals_are_covered_nine_times_in_ten(n):
+    rng = np.random.default_rng(n)
+    covered = []
+    for _ in range(2000):
+        width = quantile(np.abs(rng.standard_t(4, n)))
+        covered.append(np.mean(np.abs(rng.standard_t(4, 20)) <= width))
+    expected = np.ceil((n + 1) * 0.9) / (n + 1)  # exactly, for continuous residuals
+    assert np.mean(covered) == pytest.approx(expected, abs=0.006)
+    assert expected >= 0.9
+
+
+@pytest.mark.parametrize(("n", "rank"), [(9, 9), (10, 10), (19, 18), (99, 90), (100, 91)])
+def test_it_is_the_residual_of_the_right_rank(n, rank):
+    assert quantile(np.random.default_rng(0).permutation(np.arange(1.0, n + 1))) == rank
+
+
+def test_too_few_give_the_largest():
+    assert quantile(np.array([3.0, 1.0, 2.0])) == 3.0
+    assert quantile(np.array([0.5])) == 0.5
+
+
+def test_more_confidence_is_wider():
+    sizes = np.arange(1.0, 101)
+    assert quantile(sizes, 0.5) == 51
+    assert quantile(sizes, 0.95) == 96
+
+
+def hard_and_easy(n, seed):
+    """Errors ten times larger where the first feature is large; which hold-out is chance."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, (n, 3)).astype(np.float32)
+    size = np.where(X[:, 0] > 0.5, 0.3, 0.03)
+    return X, rng.normal(0, size), rng.integers(0, 3, n)
+
+
+@pytest.fixture(scope="module")
+def spread():
+    return Spread.fit(*hard_and_easy(3000, 0))
+
+
+def test_nine_of_ten_new_errors_are_covered(spread):
+    X, errors, _ = hard_and_easy(5000, 1)
+    width = spread.half_width(X, np.zeros(len(X)))
+    covered = np.abs(errors) <= width
+    assert covered.mean() == pytest.approx(0.9, abs=0.02)
+    hard = X[:, 0] > 0.5
+    for part in (hard, ~hard):  # not by hiding the hard rows behind the easy ones
+        assert covered[part].mean() == pytest.approx(0.9, abs=0.05)
+    assert np.median(width[hard]) > 5 * np.median(width[~hard])
+    assert np.quantile(width, 0.2) < spread.typical < np.quantile(width, 0.8)
+
+
+def test_few_errors_give_every_row_the_same():
+    X, errors, holdouts = hard_and_easy(LEAST_ROWS - 1, 0)
+    few = Spread.fit(X, errors, holdouts)
+    assert few.model is None
+    assert few.half_width(X, np.zeros(len(X))).tolist() == [few.typical] * len(X)
+    assert (np.abs(errors) <= few.typical).mean() == pytest.approx(0.9, abs=0.02)
+    alone = Spread.fit(*hard_and_easy(500, 0)[:2], np.zeros(500))  # one hold-out: nobody to check
+    assert alone.model is None
+
+
+@pytest.mark.parametrize("n", [100, 3000])
+def test_intervals_grow_outside_the_training_range(n):
+    X, errors, holdouts = hard_and_easy(n, 0)
+    fitted = Spread.fit(X, errors, holdouts)
+    inside, near, far = (fitted.half_width(X[:5], np.full(5, o)) for o in (0.0, 0.5, 3.0))
+    np.testing.assert_allclose(near, 1.5 * inside)
+    np.testing.assert_allclose(far, 4.0 * inside)
+
+
+def test_no_error_at_all():
+    """Rows that were met exactly have an interval all the same."""
+    nothing = Spread.fit(np.zeros((300, 1), np.float32), np.zeros(300), np.arange(300) % 3)
+    width = nothing.half_width(np.zeros((2, 1), np.float32), np.zeros(2))
+    assert (width >= 0).all()
+    assert (width <= SMALLEST).all()
+
+
+@pytest.mark.parametrize("n", [50, 1000])
+def test_it_comes_back_from_disk_the_same(n, tmp_path):
+    X, errors, holdouts = hard_and_easy(n, 0)
+    fitted = Spread.fit(X, errors, holdouts)
+    fitted.save(tmp_path, "spread")
+    loaded = Spread.load(tmp_path, "spread")
+    assert (loaded.factor, loaded.typical) == (fitted.factor, fitted.typical)
+    outside = np.linspace(0, 2, n)
+    np.testing.assert_array_equal(loaded.half_width(X, outside), fitted.half_width(X, outside))
+
+
+def test_no_rows(spread):
+    assert spread.half_width(np.empty((0, 3), np.float32), np.empty(0)).shape == (0,)

@@ -1,0 +1,169 @@
+"""The model of one target: neighbours where there are any, trees elsewhere, honest in between."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.features import FeatureSet
+from foretune.models import Predictor
+from foretune.models.boosting import BoostingModel
+from foretune.models.target_model import LEAST_ROWS, TargetModel
+
+SIZES = 2.0 ** np.arange(2, 13)
+QUICK = {"rounds": 40, "rate": 0.2}
+
+
+def make():
+    return BoostingModel(**QUICK)
+
+
+def law(runs):
+    """Smooth in octaves, with a step that depends on the mode."""
+    m, n = np.log2(runs["problem.M"]), np.log2(runs["problem.N"])
+    slow = np.where(runs["config.mode"] == "slow", 0.7, 0.0)
+    return np.exp(0.6 * m + 0.4 * n + 0.02 * m * n + slow - 8)
+
+
+def dense(sizes=SIZES):
+    """Every combination of sizes and modes."""
+    rows = [("d", m, n, x) for m in sizes for n in sizes for x in ("fast", "slow")]
+    runs = pd.DataFrame(rows, columns=["device", "problem.M", "problem.N", "config.mode"])
+    runs = runs.assign(kernel="theirs", status="ok", **{"config.version": 3})
+    return runs.assign(time_ms=law(runs))
+
+
+def scattered(n=300):
+    """Sizes that no two runs share."""
+    rng = np.random.default_rng(0)
+    sizes = {f"problem.{s}": rng.uniform(16, 2048, n) for s in "MN"}
+    modes = rng.choice(["fast", "slow"], n)
+    runs = pd.DataFrame({"device": "d", **sizes, "config.mode": modes})
+    runs = runs.assign(kernel="theirs", status="ok")
+    return runs.assign(time_ms=law(runs))
+
+
+def fit(runs, seed=0):
+    features = FeatureSet().fit(runs)
+    X = features.transform(runs).to_numpy()
+    return TargetModel("time_ms", make, seed).fit(features, runs, X), features
+
+
+def predict(fitted, rows):
+    model, features = fitted
+    X = features.transform(rows).to_numpy()
+    return model.predict(features, rows, X, np.zeros(len(rows)))
+
+
+@pytest.fixture(scope="module")
+def on_grid():
+    return fit(dense())
+
+
+@pytest.fixture(scope="module")
+def off_grid():
+    return fit(scattered())
+
+
+@pytest.fixture
+def between():
+    """Sizes halfway between those of the grid."""
+    return dense(SIZES[1:-2] * 2**0.5)
+
+
+def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
+    assert on_grid[0].blend is not None
+    assert on_grid[0].experts.corrected is not None
+    assert off_grid[0].blend is None
+    assert off_grid[0].experts.corrected is None
+    few = dense(SIZES[:4])
+    assert len(few) < LEAST_ROWS
+    assert fit(few)[0].blend is None
+
+
+def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
+    """On a row of the grid that was left out: one axis is known, the other is not."""
+    runs = dense()
+    out = runs["problem.M"] == 128
+    fitted = fit(runs[~out].reset_index(drop=True))
+    held_out = runs[out]
+    truth = np.log(held_out["time_ms"].to_numpy())
+    with_neighbours = np.abs(predict(fitted, held_out)[0] - truth)
+    tree = np.abs(fitted[0].experts.tree.predict(fitted[1].transform(held_out).to_numpy()) - truth)
+    assert np.median(with_neighbours) < 0.3 * np.median(tree)
+    assert np.median(with_neighbours) < 0.06
+
+
+def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
+    model, features = on_grid
+    log_value, width = predict(on_grid, between)
+    X = features.transform(between).to_numpy()
+    assert np.isfinite(log_value).all()
+    assert (width > 0).all()
+    assert np.abs(log_value - np.log(between["time_ms"])).median() < 0.5
+    elsewhere = between.assign(device="elsewhere")  # none of the runs is beside these
+    alone = predict(on_grid, elsewhere)[0]
+    assert np.isfinite(alone).all()
+    assert np.median(np.abs(alone - model.experts.tree.predict(X))) < 0.5
+
+
+@pytest.mark.parametrize("fixture", ["on_grid", "off_grid"])
+def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
+    model, features = request.getfixturevalue(fixture)
+    model.save(tmp_path / "time_ms")
+    loaded = TargetModel.load(tmp_path / "time_ms", "time_ms", make)
+    for rows in (between, dense(), between.iloc[:0]):
+        for one, other in zip(
+            predict((loaded, features), rows), predict((model, features), rows), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "part", ["tree.ubj", "direct.ubj", "corrected.ubj", "blend1.ubj", "blend4.ubj", "spread.json",
+             "neighbours.npz", "target.json"],
+)  # fmt: skip
+def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
+    on_grid[0].save(tmp_path / "time_ms")
+    (tmp_path / "time_ms" / part).unlink()
+    with pytest.raises((OSError, ValueError)):
+        TargetModel.load(tmp_path / "time_ms", "time_ms", make)
+
+
+def test_the_seed_decides(on_grid, between):
+    again = predict(fit(dense()), between)[0]
+    np.testing.assert_array_equal(again, predict(on_grid, between)[0])
+    assert (predict(fit(dense(), seed=1), between)[0] != again).any()
+
+
+def test_what_never_varied_need_not_be_there_later(on_grid, between):
+    bare = between.drop(columns="config.version")
+    for one, other in zip(predict(on_grid, bare), predict(on_grid, between), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("runs", [dense(), scattered()], ids=["on a grid", "scattered"])
+def test_one_row_is_predicted_as_in_company(runs):
+    predictor = Predictor(parameters=QUICK).fit(runs)
+    together = predictor.predict(runs)
+    for i in (0, 17, len(runs) - 1):
+        pd.testing.assert_frame_equal(predictor.predict(runs.iloc[[i]]), together.iloc[[i]])
+
+
+def noisy(seed, n=900):
+    """Measured with an error that is four times larger where the mode is slow."""
+    rng = np.random.default_rng(seed)
+    runs = pd.concat([scattered(n), scattered(n).assign(**{"problem.M": rng.uniform(16, 2048, n)})])
+    runs = runs.reset_index(drop=True)
+    noise = rng.normal(0, np.where(runs["config.mode"] == "slow", 0.2, 0.05))
+    return runs.assign(time_ms=law(runs) * np.exp(noise))
+
+
+def test_intervals_hold_on_rows_like_those_of_training():
+    runs, new = noisy(0), noisy(1)
+    log_value, width = predict(fit(runs), new)
+    covered = np.abs(np.log(new["time_ms"]) - log_value) <= width
+    assert covered.mean() == pytest.approx(0.91, abs=0.06)
+    slow = (new["config.mode"] == "slow").to_numpy()
+    assert np.median(width[slow]) > 1.5 * np.median(width[~slow])
+    assert covered[slow].mean() > 0.8
+    assert covered[~slow].mean() > 0.8

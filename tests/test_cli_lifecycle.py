@@ -1,0 +1,255 @@
+"""A predictor's life on the command line: explained, tracked, gone on with, checked for drift."""
+
+import json
+import shutil
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from toy_kernel import DEVICE, FakeRunner, Toy
+
+import foretune.collect
+from foretune import registry
+from foretune.cli import main
+from foretune.collect import plan_configurations
+from foretune.datasets import from_measurements, read_runs, write_runs
+from foretune.models import Predictor
+
+A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=ok"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty directory, the toy kernel registered, a device that needs no probe."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # MLflow sets it, this takes it back
+    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
+    registry.registered.cache_clear()
+    yield tmp_path
+    registry.registered.cache_clear()
+
+
+def measured(problems, seed=0, configs=20):
+    """Run configurations of the toy kernel on the fake runner."""
+    plan = plan_configurations(Toy(), problems, configs, seed)
+    rows = [m for p, cs in plan.items() for m in FakeRunner().run(Toy(), p, cs)]
+    return from_measurements(rows, DEVICE)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Runs of half of the problems in ``old``, of the others in ``new``, a predictor of ``old``."""
+    folder, monkeypatch = tmp_path_factory.mktemp("made"), pytest.MonkeyPatch()
+    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    registry.registered.cache_clear()
+    problems = Toy().training_problems(8)
+    write_runs(folder / "old.parquet", measured(problems[:4]))
+    write_runs(folder / "new.parquet", measured(problems[4:], seed=1))
+    arguments = ["train", str(folder / "old.parquet"), "--out", str(folder / "predictor")]
+    assert main([*arguments, "--seed", "3", "--split", "grouped"]) == 0
+    monkeypatch.undo()
+    registry.registered.cache_clear()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def files(made, place):
+    shutil.copytree(made, place, dirs_exist_ok=True)
+
+
+def run_json(capsys, *arguments, code=0):
+    """Run a command with --json; return the one object on stdout."""
+    assert main([*arguments, "--json"]) == code
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def fails(capsys, code, *arguments):
+    """Run a command that must fail; return its one line."""
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    return captured.err.splitlines()[-1].removeprefix("foretune: ")
+
+
+def test_what_predictions_rest_on(capsys):
+    said = run_json(capsys, "explain", "predictor")
+    assert said["rows"] == (read_runs("old.parquet")["status"] == "ok").sum()
+    assert said["features"][0]["feature"] == "config.work"
+    assert said["features"][0]["group"] == "config"
+    assert said["groups"][0]["group"] == "config"
+    assert said["groups"][0]["factor"] > 1.5
+
+
+def test_what_predictions_rest_on_for_people(capsys):
+    assert main(["explain", "predictor", "--kernel", "toy"]) == 0
+    out = capsys.readouterr().out
+    assert "what predicted time_ms rests on" in out
+    assert "sizes of the problem" in out
+
+
+def test_why_b_is_faster_than_a(capsys):
+    said = run_json(
+        capsys, "explain", "predictor", "--problem", "n=50", "--config", A, "--config", B
+    )
+    assert said["factors"][0]["feature"] == "config.work"
+    assert (said["factors"][0]["a"], said["factors"][0]["b"]) == (8, 1)
+    assert np.prod([f["factor"] for f in said["factors"]]) == pytest.approx(said["tree_ratio"])
+    assert said["predicted_ratio"] == pytest.approx(1 / 8, rel=0.5)
+    assert said["problem"] == {"n": 50, "dtype": "fp32"}
+    assert said["device"] == "Toy CPU"
+
+
+def test_why_the_best_is_faster_than_the_default(capsys):
+    arguments = ["explain", "predictor", "--problem", "n=50", "--config", "default"]
+    said = run_json(capsys, *arguments, "--config", "best")
+    assert said["a"] == dict(Toy().default(None))
+    assert said["predicted_ratio"] < 1
+    assert main([*arguments, "--config", "work=16"]) == 0  # the rest as in the default
+    out = capsys.readouterr().out
+    assert "A: work=4\nB: work=16" in out
+    assert "product, which is what the trees say" in out
+
+
+def test_what_lies_outside_the_training_range_is_said(capsys):
+    arguments = ["explain", "predictor", "--problem", "n=5000", "--config", A, "--config", B]
+    assert main(arguments) == 0
+    assert "octaves outside" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--config", A, "--config", B], 2, "give --problem and --config twice"),
+        (["--problem", "n=9"], 2, "give --problem and --config twice"),
+        (["--problem", "n=9", "--config", A], 2, "give --problem and --config twice"),
+        (["--problem", "n=9", "--config", A, "--config", "wrk=3"], 2, "did you mean 'work'?"),
+        (["--target", "joy"], 2, "unknown target"),
+        (["--target", "power_w"], 1, "does not know power_w: it learned time_ms"),
+        (["--kernel", "matmul"], 1, "knows 'toy', not 'matmul'"),
+    ],
+)
+def test_what_cannot_be_explained(capsys, arguments, code, says):
+    assert says in fails(capsys, code, "explain", "predictor", *arguments)
+
+
+def test_a_kernel_that_is_known_from_its_runs_alone(capsys):
+    write_runs("theirs.parquet", read_runs("old.parquet").assign(kernel="theirs"))
+    assert main(["train", "theirs.parquet", "--out", "theirs", "--split", "random"]) == 0
+    capsys.readouterr()
+    arguments = ["explain", "theirs", "--problem", "n=50,dtype=fp32", "--config", A, "--config"]
+    assert run_json(capsys, *arguments, B)["factors"][0]["feature"] == "config.work"
+    assert "write NAME=VALUE" in fails(capsys, 2, *arguments, "best")
+    assert "lacks skew, order, behaviour" in fails(capsys, 2, *arguments, "work=1")
+
+
+def test_a_forest_explains_nothing(capsys):
+    assert main(["train", "old.parquet", "--out", "forest", "--model", "random_forest"]) == 0
+    capsys.readouterr()
+    assert "train one with --model xgboost" in fails(capsys, 1, "explain", "forest")
+
+
+def test_training_goes_on_with_new_rows(capsys):
+    old = Predictor.load("predictor")
+    # Measured again, later: this row must replace the old one.
+    again = old.runs_[old.runs_["status"] == "ok"].head(1).assign(
+        time_ms=0.5, recorded_at="2999-01-01T00:00:00+00:00"
+    )  # fmt: skip
+    write_runs("again.parquet", again)
+    said = run_json(
+        capsys, "train", "new.parquet", "again.parquet", "--resume", "predictor", "--out", "both"
+    )
+    both = Predictor.load("both")
+    assert said["training"]["rows"] == len(old.runs_) + len(read_runs("new.parquet"))
+    assert said["training"]["problems"] == 8
+    assert (both.runs_["time_ms"] == 0.5).sum() == 1
+    assert (both.model, both.seed, both.targets) == (old.model, 3, old.targets)
+    assert len(old.runs_) == len(Predictor.load("predictor").runs_)
+
+
+def test_resuming_is_training_on_all_rows(capsys):
+    everything = ["old.parquet", "new.parquet", "--seed", "3", "--split", "grouped"]
+    assert main(["train", *everything, "--out", "whole"]) == 0
+    resumed = ["new.parquet", "--resume", "predictor", "--split", "grouped", "--out", "resumed"]
+    assert main(["train", *resumed]) == 0
+    rows = read_runs("new.parquet")
+    whole, gone_on = (Predictor.load(d).predict(rows) for d in ("whole", "resumed"))
+    pd.testing.assert_frame_equal(whole, gone_on)
+
+
+def test_resuming_in_place_and_with_another_model(capsys):
+    assert main(["train", "old.parquet", "--model", "random_forest", "--out", "f"]) == 0
+    assert main(["train", "new.parquet", "--resume", "f", "--out", "f"]) == 0
+    assert Predictor.load("f").model == "random_forest"
+    assert Predictor.load("f").training_["problems"] == 8
+
+
+def test_what_cannot_be_resumed(capsys):
+    write_runs("other.parquet", read_runs("new.parquet").assign(kernel="other"))
+    for arguments, code, says in [
+        (["other.parquet", "--resume", "predictor"], 1, "the new runs are of other"),
+        (["new.parquet", "--resume", "nowhere"], 1, "holds no predictor"),
+        (["new.parquet", "--resume", "predictor", "--model", "xgboost"], 2, "leave --model out"),
+        (["new.parquet", "--resume", "predictor", "--seed", "1"], 2, "leave --seed out"),
+    ]:
+        assert says in fails(capsys, code, "train", *arguments, "--out", "x")
+    assert not Path("x").exists()
+
+
+def test_a_calibrated_predictor_is_not_resumed(capsys):
+    elsewhere = read_runs("new.parquet").assign(device="Other CPU")
+    write_runs("other.parquet", elsewhere)
+    Predictor.load("predictor").calibrate(elsewhere).save("calibrated")
+    arguments = ["train", "new.parquet", "--resume", "calibrated", "--out", "x"]
+    assert "resume the one it was made from" in fails(capsys, 1, *arguments)
+    assert run_json(capsys, "drift", "calibrated", "other.parquet")["verdict"] == "ok"
+
+
+def test_a_training_is_tracked(capsys, place):
+    uri = f"sqlite:///{place / 'mlflow.db'}"
+    said = run_json(
+        capsys, "train", "old.parquet", "--out", "p", "--mlflow", uri, "--split", "grouped"
+    )
+    mlflow.set_tracking_uri(uri)
+    rows = read_runs("new.parquet")
+    predicted = mlflow.pyfunc.load_model("models:/foretune-toy@champion").predict(rows)
+    pd.testing.assert_frame_equal(predicted, Predictor.load("p").predict(rows))
+    (run,) = mlflow.MlflowClient(uri).search_runs(
+        [e.experiment_id for e in mlflow.MlflowClient(uri).search_experiments()]
+    )
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["time_ms.grouped.mape"] == pytest.approx(
+        said["time_ms"]["grouped"]["mape"]
+    )
+
+
+def test_an_unreachable_server_is_noticed_before_training(capsys):
+    arguments = ["train", "old.parquet", "--out", "p", "--mlflow", "http://127.0.0.1:9"]
+    assert "start it, or set" in fails(capsys, 1, *arguments)
+    assert not Path("p").exists()
+
+
+def test_drift_is_an_exit_code(capsys):
+    steady = run_json(capsys, "drift", "predictor", "new.parquet")
+    assert steady["verdict"] == steady["targets"]["time_ms"]["verdict"] == "ok"
+    assert steady["targets"]["time_ms"]["reasons"] == []
+    fresh = read_runs("new.parquet")
+    write_runs("slow.parquet", fresh.assign(time_ms=3 * fresh["time_ms"]))
+    slow = run_json(capsys, "drift", "predictor", "slow.parquet", code=1)
+    assert slow["verdict"] == "drifted"
+    shift = (1 + slow["targets"]["time_ms"]["bias"]) / (1 + steady["targets"]["time_ms"]["bias"])
+    assert shift == pytest.approx(3)
+    assert main(["drift", "predictor", "slow.parquet"]) == 1
+    captured = capsys.readouterr()
+    assert "time_ms: drifted" in captured.out
+    assert captured.err == ""
+
+
+def test_drift_of_another_kernel(capsys):
+    write_runs("other.parquet", read_runs("new.parquet").assign(kernel="other"))
+    assert "the runs are of 'other'" in fails(capsys, 1, "drift", "predictor", "other.parquet")
