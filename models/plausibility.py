@@ -9,7 +9,7 @@ from foretune.features import row_roofline_ms
 
 TOO_FAST = 100.0
 """Nothing runs so many times faster than its roofline: caches give ten at most."""
-TOO_SLOW = 3000.0
+TOO_SLOW = 500.0
 """Half of all runs being so many times slower than the roofline means a unit 1000 times off."""
 LONG_MS = 1.0
 """Only work that should take so long tells: short kernels are all overhead."""

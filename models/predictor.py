@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import problems_of
-from foretune.datasets.schema import validate
+from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import ForetuneError, OutputError, PredictorError, UnknownName
 from foretune.family import Family
@@ -31,7 +31,7 @@ from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
-from foretune.space import SearchSpace
+from foretune.space import Configuration, SearchSpace
 
 FORMAT_VERSION = 2
 RUNS_FILE = "runs.parquet"
@@ -145,6 +145,17 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             for start in range(0, max(len(every), 1), CHUNK_ROWS)
         ]
         return pd.concat(parts, ignore_index=True)
+
+    def measured_configurations(self, device: str | None = None) -> list[Configuration]:
+        """Return the different configurations that were trained on, of ``device`` if it has any."""
+        rows = self.runs_
+        if device is not None and (rows["device"] == device).any():
+            rows = rows[rows["device"] == device]
+        distinct = rows[columns_of(rows, "config")].drop_duplicates()
+        return [
+            Configuration({c.removeprefix("config."): v for c, v in row.items() if v == v})
+            for row in distinct.astype(object).to_dict("records")
+        ]
 
     def predict_valid(self, runs: pd.DataFrame) -> np.ndarray:
         """Return the probability that each row's configuration runs and is right."""

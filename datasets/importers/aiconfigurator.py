@@ -44,11 +44,12 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         RunTableError: it is damaged.
     """
     op = operation_of(path)
-    kernel = KERNELS.get(op, op)
-    if request.kernel and kernel and kernel != request.kernel:
+    if op is not None and request.kernel and KERNELS.get(op, op) not in ("", request.kernel):
         return pd.DataFrame()
-    needed = ["kernel_source", *NEEDS.get(op, ())]
-    table, what = read_table(path, needed), f"AIConfigurator's table of {op}"
+    needed = ["kernel_source", *NEEDS.get(op or "", ())]
+    table = read_table(path, needed)
+    op = op or operation_of_columns(table, path)
+    what = f"AIConfigurator's table of {op}"
     require(table, needed, path, what)
     rows = stack([_rows(op, part) for part in _timed(table, path, what)])
     rows = rows.assign(**_origin(table, path, request, len(rows) // max(len(table), 1)))
@@ -57,22 +58,35 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     return rows
 
 
-def operation_of(path: Path) -> str:
-    """Return the operation that a file's name gives: ``gemm`` of ``gemm_perf.parquet``.
-
-    Raises:
-        WrongFile: the name gives none.
-    """
+def operation_of(path: Path) -> str | None:
+    """Return the operation that a file's name gives, ``gemm`` of ``gemm_perf.parquet``, or None."""
     stem = path.name.partition(".")[0]
     if stem.endswith("_perf"):
         return stem.removesuffix("_perf")
     known = [op for op in (*KERNELS, *OTHERS) if f"_{stem}".endswith(f"_{op}")]
-    if not known:
+    return max(known, key=len, default=None)
+
+
+def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
+    """Return the operation whose columns ``table`` has.
+
+    Prefill and decode have the same ones: a decode step adds one token.
+
+    Raises:
+        WrongFile: it has no operation's columns, or it may be several.
+    """
+    fitting = [op for op, columns in NEEDS.items() if set(columns) <= set(table)]
+    most = max((len(NEEDS[op]) for op in fitting), default=0)
+    fitting = [op for op in fitting if len(NEEDS[op]) == most]
+    if len(fitting) == 2 and {"isl", "step"} <= set(table):
+        decodes = bool((table["isl"] == 1).all() and (table["step"] > 0).any())
+        fitting = [op for op in fitting if op.startswith("generation") == decodes]
+    if not fitting or len({KERNELS[op] for op in fitting}) > 1:
         raise WrongFile(
             f"{path.name} does not say which operation it holds: name it OPERATION_perf.parquet "
             f"(operations: {', '.join(KERNELS)}, …)"
         )
-    return max(known, key=len)
+    return fitting[0]
 
 
 def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]:

@@ -57,7 +57,8 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """
     try:
         if path.suffix == ".parquet":
-            return _read_parquet(path)
+            # An index that was stored (a sample of a table) would misalign what is computed.
+            return _read_parquet(path).reset_index(drop=True)
         return as_categories(pd.read_csv(path, skipinitialspace=True))
     except (OSError, EOFError, pa.ArrowException, ValueError) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__

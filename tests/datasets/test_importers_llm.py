@@ -504,3 +504,33 @@ def test_measured_power_without_times(shared_data):
         assert done.rejected == {}
         assert done.runs["power_w"].between(50, 800).all()
         assert done.runs["time_ms"].isna().all()
+
+
+def test_a_sample_of_a_table_under_another_name(tmp_path):
+    table = pd.DataFrame(
+        {
+            "kernel_source": "x", "gemm_dtype": "bfloat16", "m": [1, 2, 3], "n": 64, "k": 64,
+            "latency": [0.1, 0.2, 0.3], "system": "h100_sxm", "backend": "vllm",
+            "backend_version": "1",
+        }
+    ).iloc[[2, 0]]  # fmt: skip
+    table.to_parquet(tmp_path / "some.parquet")
+    runs = import_runs(tmp_path / "some.parquet", "aiconfigurator").runs
+    assert runs["kernel"].tolist() == ["gemm", "gemm"]
+    assert runs["time_ms"].tolist() == [0.3, 0.1]
+    assert runs["problem.M"].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("isl", "step", "kernel"), [(1, 7, "attention_decode"), (64, 0, "attention_prefill")]
+)
+def test_prefill_and_decode_are_told_apart_by_their_columns(tmp_path, isl, step, kernel):
+    table = pd.DataFrame(
+        {
+            "kernel_source": ["x"], "batch_size": 1, "isl": isl, "num_heads": 8, "step": step,
+            "num_key_value_heads": 8, "head_dim": 64, "attn_dtype": "fp8", "kv_cache_dtype": "fp8",
+            "latency": 0.1, "system": "h100_sxm", "backend": "vllm", "backend_version": "1",
+        }
+    )  # fmt: skip
+    table.to_parquet(tmp_path / "some.parquet")
+    assert import_runs(tmp_path / "some.parquet", "aiconfigurator").runs["kernel"][0] == kernel

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.blend import Blend
+from foretune.models.blend import SHARPNESSES, Blend
 
 
 def argument(n, seed, noise=(0.02, 0.5)):
@@ -16,13 +16,18 @@ def argument(n, seed, noise=(0.02, 0.5)):
     return Z, truth[:, None] + rng.normal(0, 1, (n, 2)) * sizes, truth
 
 
+def learn(Z, opinions, truth):
+    """Three hold-outs; the blend alone."""
+    return Blend.fit(Z, opinions, truth, np.arange(len(truth)) % 3)[0]
+
+
 def error(predicted, truth):
     return float(np.median(np.abs(predicted - truth)))
 
 
 @pytest.fixture(scope="module")
 def blend():
-    return Blend.fit(*argument(1500, 0))
+    return learn(*argument(1500, 0))
 
 
 def test_it_believes_who_is_right_here(blend):
@@ -50,30 +55,45 @@ def test_who_has_no_opinion_has_no_weight(blend):
 def test_gaps_in_what_it_learns_from():
     Z, opinions, truth = argument(800, 4)
     opinions[::2, 1] = np.nan
-    fitted = Blend.fit(Z, opinions, truth)
+    fitted = learn(Z, opinions, truth)
     Z, opinions, truth = argument(800, 5)
     assert error(fitted.predict(Z, opinions), truth) < error(opinions.mean(axis=1), truth)
 
 
 def test_equals_share():
     Z, opinions, truth = argument(2000, 6, noise=(0.3, 0.3))
-    fitted = Blend.fit(Z, opinions, truth)
+    fitted = learn(Z, opinions, truth)
     assert error(fitted.predict(Z, opinions), truth) < 0.9 * error(opinions[:, 0], truth)
 
 
 def test_no_row_is_blended_by_what_it_taught():
     Z, opinions, truth = argument(600, 7)
-    trial = np.arange(600) % 3
-    blended = Blend.out_of_trial(Z, opinions, truth, trial, 0)
+    trials = np.arange(600) % 3
+    fitted, blended = Blend.fit(Z, opinions, truth, trials)
     for number in range(3):
-        out = trial == number
-        others = Blend.fit(Z[~out], opinions[~out], truth[~out])
+        out = trials == number
+        others, _ = Blend.fit(Z[~out], opinions[~out], truth[~out], trials[~out])
+        others.sharpness = fitted.sharpness
         np.testing.assert_array_equal(blended[out], others.predict(Z[out], opinions[out]))
+
+
+def test_one_hold_out_is_enough_to_learn():
+    Z, opinions, truth = argument(600, 7)
+    fitted, blended = Blend.fit(Z, opinions, truth, np.zeros(600))
+    np.testing.assert_array_equal(blended, fitted.predict(Z, opinions))
+
+
+def test_it_is_as_sharp_as_was_best():
+    """Where circumstances tell who is right, the better one gets nearly all the weight."""
+    sharp, soft = (learn(*argument(1500, 0, noise)) for noise in ((0.02, 0.5), (0.3, 0.3)))
+    assert soft.sharpness < sharp.sharpness
+    assert {soft.sharpness, sharp.sharpness} <= set(SHARPNESSES)
 
 
 def test_it_comes_back_from_disk_the_same(blend, tmp_path):
     blend.save(tmp_path)
     Z, opinions, _ = argument(100, 8)
+    assert Blend.load(tmp_path, 2).sharpness == blend.sharpness
     np.testing.assert_array_equal(
         Blend.load(tmp_path, 2).predict(Z, opinions), blend.predict(Z, opinions)
     )

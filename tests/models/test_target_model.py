@@ -119,8 +119,9 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
 
 
 @pytest.mark.parametrize(
-    "part", ["tree.ubj", "direct.ubj", "corrected.ubj", "blend1.ubj", "blend4.ubj", "spread.json",
-             "neighbours.npz", "target.json"],
+    "part",
+    ["tree.ubj", "direct.ubj", "corrected.ubj", "blend1.ubj", "blend4.ubj", "blend.json",
+     "spread.json", "neighbours.npz", "target.json"],
 )  # fmt: skip
 def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")

@@ -90,6 +90,17 @@ def read_device(name: str) -> "Device":
     return local_device(name)
 
 
+def any_device(name: str) -> "Device":
+    """Return the device of this machine, or the known one, that ``name`` means.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    from foretune.device import find_device
+
+    return read_device(name) if name == "cpu" or ":" in name else find_device(name)
+
+
 def at_least_one(value: int, option: str) -> int:
     """Return ``value`` if it is positive.
 

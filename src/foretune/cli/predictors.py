@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import SCORE_COLUMNS, Output, score_rows
+from foretune.cli.output import SCORE_COLUMNS, Output, percent, score_rows
 from foretune.errors import PredictorError, UnknownName, UsageError
+from foretune.problem import Problem
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from foretune.models import Predictor, Training
@@ -42,6 +44,7 @@ def train(
     resume: Path = typer.Option(
         None, help="Go on with this predictor: its rows, model, targets, seed; the newest row wins."
     ),
+    curve: bool = typer.Option(False, help="Show how the error falls with the number of runs."),
     mlflow: str = typer.Option(None, help="Log to this MLflow too: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
     seed: int = options.SEED,
@@ -49,6 +52,8 @@ def train(
 ) -> None:
     """Train a predictor, with honest validation."""
     from foretune.models import Predictor, train_predictor
+    from foretune.models.learning_curve import learning_curve
+    from foretune.models.noise import noise_floor
     from foretune.models.splits import SPLITS, group_columns
     from foretune.models.targets import TARGETS
     from foretune.registry import load
@@ -79,8 +84,34 @@ def train(
         log(done, out)
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", SCORE_COLUMNS, score_rows(scores))
+    floor, curves = noise_floor(runs), {}
+    if floor == floor:
+        output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
+    for name, share in done.validation.twins.items():
+        if share > 0.5:
+            output.say(
+                f"{percent(share)} of the randomly held-out rows for {name} have their problem in "
+                "training too: judge by the grouped split"
+            )
+    if curve:
+        for name in done.predictor.targets_:
+            points = learning_curve(done.predictor, runs, name, group)
+            curves[name] = points.to_dict("records")
+            output.table(
+                f"learning curve, {name}",
+                ("runs", "MAPE", "median", "90% int."),
+                [[f"{p['rows']:,}", *map(percent, list(p.values())[1:])] for p in curves[name]],
+            )
     output.say(f"\npredictor: {out}")
-    output.result({"out": str(out), **done.metrics(), "training": done.predictor.training_})
+    output.result(
+        {
+            "out": str(out),
+            **done.metrics(),
+            "noise_floor": floor,
+            "curves": curves,
+            "training": done.predictor.training_,
+        }
+    )
 
 
 def evaluate(
@@ -91,9 +122,16 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models import Predictor, evaluate_predictor
+    from foretune.models.evaluation import seen_before
 
     output = Output(as_json)
-    scores = evaluate_predictor(Predictor.load(predictor), read_files(files, kernel))
+    loaded, runs = Predictor.load(predictor), read_files(files, kernel)
+    scores = evaluate_predictor(loaded, runs)
+    if twins := seen_before(loaded, runs):
+        output.say(
+            f"{twins:,} of these {len(runs):,} runs were in training too: "
+            "their errors say nothing about new runs"
+        )
     for name, metrics in scores.items():
         rows = score_rows({"these runs": {str(predictor): metrics}})
         output.table(f"predicting {name}", SCORE_COLUMNS, rows)
@@ -109,40 +147,79 @@ def predict(
     as_json: bool = options.JSON,
 ) -> None:
     """Rank the configurations of a problem without running anything."""
-    from foretune.models import Predictor
-    from foretune.registry import get_kernel
+    import numpy as np
 
-    chosen = get_kernel(kernel)
-    wanted = options.read_problem(chosen, problem)
+    from foretune.models import Predictor
+
     options.at_least_one(top, "--top")
     loaded = Predictor.load(predictor)
     if loaded.kernel_name_ != kernel:
         raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
-    space = chosen.space(wanted)
-    ranked = loaded.predict_space(wanted, space, options.read_device(device))
-    best = ranked.nsmallest(top, "time_ms")
-    configs = [
+    wanted, configs, predicted, rows = _candidates(loaded, problem, device)
+    best = np.argsort(predicted["time_ms"].to_numpy(), kind="stable")[:top]
+    reasons = loaded.range_.explain(rows(best)).groupby("row")
+    entries = [
         {
-            "config": dict(space[int(i)]),
+            "config": dict(configs(i)),
             "time_ms": row["time_ms"],
             "low": row["time_ms_low"],
             "high": row["time_ms_high"],
             "power_w": row.get("power_w"),
             "p_valid": row["p_valid"],
+            "outside": [
+                f"{line.column}={line.value}: {line.reason}"
+                for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
+            ],
         }
-        for i, row in best.iterrows()
+        for k, (i, row) in enumerate((int(i), predicted.iloc[int(i)]) for i in best)
     ]
     output = Output(as_json)
-    rows = [
-        [f"{c['time_ms']:.3g}", f"{c['low']:.3g}–{c['high']:.3g}", f"{c['p_valid']:.2f}", _text(c)]
-        for c in configs
+    cells = [
+        [f"{e['time_ms']:.3g}", f"{e['low']:.3g}–{e['high']:.3g}", f"{e['p_valid']:.2f}", _text(e)]
+        for e in entries
     ]
     output.table(
-        f"{kernel} {wanted}: {len(space):,} configurations predicted",
+        f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
         ("ms", "90 % interval", "valid", "configuration"),
-        rows,
+        cells,
     )
-    output.result({"problem": dict(wanted), "configurations": len(space), "configs": configs})
+    for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
+        output.say(f"outside the training range: {reason}")
+    output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
+
+
+def _candidates(
+    loaded: "Predictor", problem: str, device: str
+) -> tuple[Problem, "Callable[[int], Any]", "pd.DataFrame", "Callable[[np.ndarray], pd.DataFrame]"]:
+    """Return the problem, configuration number i, predictions of all, and rows by number.
+
+    The configurations are the kernel's space; where the runs came from another tool, which has no
+    space here, those that were ever measured.
+    """
+    from foretune.features import candidate_rows, rows_of
+    from foretune.registry import get_kernel, registered
+
+    name = loaded.kernel_name_
+    if name in registered("kernels"):
+        chosen, hardware = get_kernel(name), options.read_device(device)
+        wanted = options.read_problem(chosen, problem)
+        space = chosen.space(wanted)
+        predicted = loaded.predict_space(wanted, space, hardware)
+        return (
+            wanted,
+            lambda i: space[i],
+            predicted,
+            lambda numbers: candidate_rows(name, wanted, space, hardware, numbers),
+        )
+    wanted, hardware = Problem.parse(problem), options.any_device(device)
+    measured = loaded.measured_configurations(hardware.name)
+    table = rows_of(name, wanted, measured, hardware)
+    return (
+        wanted,
+        lambda i: measured[i],
+        loaded.predict(table),
+        lambda numbers: table.iloc[numbers],
+    )
 
 
 def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
