@@ -20,6 +20,10 @@ from foretune.models.spread import quantile
 LEAST_ROWS = 5
 MOST_ROWS = 1500
 """A Gaussian process costs the cube of its rows."""
+LEAST_TO_TUNE = 40
+"""Fewer rows do not tell how far apart two runs may be and still say something of each other."""
+PRIOR_ROWS = 3.0
+"""As many rows without error are assumed beside the measured ones: one run alone proves little."""
 CHUNK_ROWS = 8192
 
 
@@ -110,11 +114,16 @@ class Correction:
         length = np.full(X.shape[1], 2.0)
         kernel: Any = ConstantKernel(0.05, (1e-4, 10.0)) * Matern(length, (0.2, 100.0), nu=1.5)
         kernel = kernel + WhiteKernel(1e-3, (1e-5, 0.3))
-        self.X, self.errors, self.shift = X, errors, float(np.mean(errors))
-        if theta is not None:
+        self.X, self.errors = X, errors
+        self.shift = float(np.median(errors)) * len(errors) / (len(errors) + PRIOR_ROWS)
+        fixed = theta is not None
+        if len(X) < LEAST_TO_TUNE:
+            few = ConstantKernel(0.05) * Matern(np.full(X.shape[1], 4.0), nu=1.5)
+            kernel, fixed = few + WhiteKernel(0.03), True
+        elif theta is not None:
             kernel = kernel.clone_with_theta(theta)
         self.process = GaussianProcessRegressor(
-            kernel, optimizer=None if theta is not None else "fmin_l_bfgs_b", random_state=0
+            kernel, optimizer=None if fixed else "fmin_l_bfgs_b", random_state=0
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound: no matter

@@ -27,6 +27,8 @@ MOST_TRIAL_ROWS = 20_000
 """Models that only serve to blend and to calibrate learn from at most so many rows."""
 LEAST_WITH_NEIGHBOURS = 0.5
 """Share of rows that must have neighbours, or neighbours are left out."""
+LEAST_DEVICES, MOST_DEVICES = 3, 4
+"""With so many devices, so many are held out whole, one at a time: a new one will come."""
 LEAST_ROWS = 200
 """Fewer rows make no blend."""
 
@@ -116,7 +118,8 @@ class TargetModel:
     ) -> list[np.ndarray]:
         """Return masks of the rows to hold out together."""
         if not alone:
-            return [mixed_holdout(table.places, table.kinds, rng) for _ in range(HOLDOUTS)]
+            mixed = [mixed_holdout(table.places, table.kinds, rng) for _ in range(HOLDOUTS)]
+            return [*mixed, *_devices_held_out(rows, rng)]
         folds = fold_of_rows(rows, "grouped", self.seed, folds=HOLDOUTS)
         if folds is None:
             folds = fold_of_rows(rows, "random", self.seed, folds=HOLDOUTS)
@@ -169,6 +172,16 @@ class TargetModel:
             model.places, model.values = Places.load(folder / "neighbours.npz")
             model.blend = Blend.load(folder, neighbours["opinions"])
         return model
+
+
+def _devices_held_out(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return masks of whole devices, if there are enough to learn from the others."""
+    names = rows["device"].astype(str).to_numpy()
+    devices = np.unique(names)
+    if len(devices) < LEAST_DEVICES:
+        return []
+    chosen = rng.permutation(devices)[:MOST_DEVICES]
+    return [names == device for device in chosen]
 
 
 def _has_neighbours(table: Table) -> bool:
