@@ -58,7 +58,8 @@ class Blend:
             log_errors = blend.log_errors(Z[out])
             for sharpness in SHARPNESSES:
                 values[sharpness][out] = _combine(opinions[out], log_errors, sharpness)
-        best = min(SHARPNESSES, key=lambda s: float(np.abs(values[s] - truth).mean()))
+        # The geometric mean: rows that nobody can predict must not decide for those that all can.
+        best = min(SHARPNESSES, key=lambda s: np.log(np.abs(values[s] - truth) + SMALLEST).mean())
         return cls(_error_models(Z, opinions, truth, seed), best), values[best]
 
     def predict(self, Z: np.ndarray, opinions: np.ndarray) -> np.ndarray:
@@ -90,7 +91,9 @@ def _error_models(
     models = []
     for opinion in opinions.T:
         known = np.isfinite(opinion)
-        size = np.log(np.maximum(np.abs(opinion - truth)[known], SMALLEST))
+        if not known.any():  # never speaks: any model will do
+            known = np.ones(len(truth), dtype=bool)
+        size = np.log(np.maximum(np.nan_to_num(np.abs(opinion - truth))[known], SMALLEST))
         models.append(BoostingModel(seed=seed, **_GENTLE).fit(Z[known], size))
     return models
 
