@@ -26,11 +26,11 @@ class BoostingModel(Regressor):
 
     def __init__(
         self,
-        rounds: int = 250,
+        rounds: int = 300,
         depth: int = 8,
-        rate: float = 0.12,
-        rows: float = 0.8,
-        columns: float = 0.6,
+        rate: float = 0.07,
+        rows: float = 0.65,
+        columns: float = 0.9,
         least_weight: float = 2.0,
         objective: str = "reg:squarederror",
         seed: int = 0,

@@ -1,6 +1,6 @@
 """Neighbours: what measured runs just beside a row say about it.
 
-A row's neighbours along an axis (a size of the problem, a number of the configuration) are the runs
+A row's neighbours along an axis (a size of the problem; devices, by their bandwidth) are the runs
 that agree with it in everything else and are next to it on that axis, one on either side. Between
 them the logarithm of a time is nearly straight, so where a table of runs is dense, interpolating
 beats any model; a model that sees the neighbours learns when to believe which.
@@ -34,7 +34,10 @@ PER_AXIS = ("value", "below", "above", "step_below", "step_above")
 
 @dataclass(frozen=True)
 class Axis:
-    """A numeric run-table column along which rows have neighbours.
+    """A numeric run-table column along which rows have neighbours: a size, or the device's place.
+
+    Tunable parameters are none: times jump between their values, and interpolating across them
+    misled the models of every tuning space that was tried.
 
     Attributes:
         column: its name.
@@ -78,7 +81,8 @@ class Neighbourhood:
             values = as_array(runs[column])
             numeric = values.dtype.kind != "U"
             distinct = np.unique(values[~np.isnan(values)]) if numeric else values
-            if numeric and len(distinct) >= LEAST_VALUES:
+            size = numeric and column.startswith("problem.")
+            if size and len(distinct) >= LEAST_VALUES:
                 octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= WIDE)
                 axes.append((len(distinct), Axis(column, octaves, float(np.ptp(distinct)))))
             elif len(pd.unique(values)) > 1:  # what never varied need not be there later
