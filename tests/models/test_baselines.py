@@ -98,9 +98,10 @@ def test_the_nearest_neighbour():
 
 
 def test_interpolation_on_a_grid():
+    grid = GRID.rename(columns={"config.x": "problem.x"})
     """A law straight in octaves is met between its runs; where none is near, the middle."""
-    fitted = BASELINES["grid interpolation"]().fit(GRID)
-    asked = GRID.head(3).assign(**{"problem.N": [1.0, 2.0, 4.0], "config.x": [3.0, 3.0, 2.0]})
+    fitted = BASELINES["grid interpolation"]().fit(grid)
+    asked = grid.head(3).assign(**{"problem.N": [1.0, 2.0, 4.0], "problem.x": [3.0, 3.0, 2.0]})
     np.testing.assert_allclose(fitted.predict(asked), [3.0, 3.0, 2.0], rtol=1e-5)
     alone = asked.assign(device="elsewhere")
     np.testing.assert_allclose(fitted.predict(alone), np.exp(fitted.centre_))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foretune.models.neighbours import MOST_AXES, Neighbourhood, Places
 
-AXES = ["problem.M", "config.x"]
+AXES = ["problem.M", "problem.x"]
 SIZES = [1.0, 2.0, 3.0, 8.0, 64.0, None]
 TILES = [10.0, 11.0, 13.0, 14.0]
 PLACES = st.tuples(
@@ -23,7 +23,7 @@ def table(rows):
     device, m, x, order = zip(*rows, strict=True)
     sizes = pd.array(m, dtype="Float64")
     return pd.DataFrame(
-        {"device": device, "problem.M": sizes, "config.x": x, "config.order": order}
+        {"device": device, "problem.M": sizes, "problem.x": x, "config.order": order}
     )
 
 
@@ -34,7 +34,7 @@ def hood():
 
 
 def position(axis, row):
-    if axis == "config.x":
+    if axis == "problem.x":
         return row[2] / (4.0 / 8.0)  # in eighths of the span
     return np.nan if row[1] is None else np.log2(row[1])
 
@@ -179,12 +179,12 @@ def test_no_axes():
 
 def test_axes_and_series():
     n = 64
-    columns = {f"config.x{i}": np.arange(n) % (3 + i) for i in range(MOST_AXES + 2)}
+    columns = {f"problem.x{i}": np.arange(n) % (3 + i) for i in range(MOST_AXES + 2)}
     runs = line(np.ones(n), **columns, **{"config.two": np.arange(n) % 2, "config.mode": "only"})
     around = Neighbourhood.of(runs)
     # those of most values; the others must agree, and what never varies says nothing
-    assert [a.column for a in around.axes] == [f"config.x{i}" for i in range(MOST_AXES + 1, 1, -1)]
-    assert set(around.series) == {"device", "config.two", "config.x0", "config.x1"}
+    assert [a.column for a in around.axes] == [f"problem.x{i}" for i in range(MOST_AXES + 1, 1, -1)]
+    assert set(around.series) == {"device", "config.two", "problem.x0", "problem.x1"}
     assert not any(axis.octaves for axis in around.axes)  # they contain 0
     bare = runs.drop(columns=["config.mode", "problem.N"])
     np.testing.assert_array_equal(around.locate(bare).shared, around.locate(runs).shared)
@@ -234,16 +234,16 @@ def test_an_axis_that_interpolates_badly_is_trusted_less():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(
         [("d", 2.0**i, float(j)) for i in range(8) for j in range(8)],
-        columns=["device", "problem.N", "config.x"],
+        columns=["device", "problem.N", "problem.x"],
     )
     values = (
-        np.log2(runs["problem.N"]).to_numpy() + rng.normal(0, 5, 8)[runs["config.x"].astype(int)]
+        np.log2(runs["problem.N"]).to_numpy() + rng.normal(0, 5, 8)[runs["problem.x"].astype(int)]
     )
     around = Neighbourhood.of(runs)
     places = around.locate(runs)
     around.measure_axes(places, values)
     errors = {axis.column: axis.error for axis in around.axes}
-    assert errors["problem.N"] < 0.1 * errors["config.x"]
+    assert errors["problem.N"] < 0.1 * errors["problem.x"]
     look = around.look(places, values, places)
     inner = runs["problem.N"].between(2, 64).to_numpy()
     np.testing.assert_allclose(look[inner, -2], values[inner], atol=0.2)
@@ -291,7 +291,7 @@ def test_places_come_back_from_disk_the_same(powers, tmp_path):
 
 def test_combinations():
     runs = pd.DataFrame(
-        {"device": "d", "problem.N": [1, 1, 2, 2, 4], "config.x": [5.0, 6.0, 5.0, 7.0, 5.0]}
+        {"device": "d", "problem.N": [1, 1, 2, 2, 4], "problem.x": [5.0, 6.0, 5.0, 7.0, 5.0]}
     )
     places = Neighbourhood.of(runs).locate(runs)
     assert places.combination([0]).tolist() == [0, 0, 1, 1, 2]

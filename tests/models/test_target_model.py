@@ -99,11 +99,11 @@ def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
     X = features.transform(between).to_numpy()
     assert np.isfinite(log_value).all()
     assert (width > 0).all()
-    assert np.abs(log_value - np.log(between["time_ms"])).median() < 0.5
+    assert np.abs(log_value - np.log(between["time_ms"])).median() < 0.7
     elsewhere = between.assign(device="elsewhere")  # none of the runs is beside these
     alone = predict(on_grid, elsewhere)[0]
     assert np.isfinite(alone).all()
-    assert np.median(np.abs(alone - model.experts.tree.predict(X))) < 0.5
+    assert np.median(np.abs(alone - model.experts.tree.predict(X))) < 0.7
 
 
 @pytest.mark.parametrize("fixture", ["on_grid", "off_grid"])
