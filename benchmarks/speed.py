@@ -3,6 +3,7 @@
 python benchmarks/speed.py
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
+import pandas as pd
 from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.datasets import from_measurements
-from foretune.device import available_cores
+from foretune.device import available_cores, find_device
+from foretune.features import family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
 from foretune.objective import Objective
@@ -27,6 +30,9 @@ from foretune.tune.tuner import make_prior
 
 REPEATS = 5
 ROWS = 2000
+TRAINED, MILLION = 100_000, 1_000_000
+BATCHES = sorted({round(2 ** (i / 6)) for i in range(90)})
+WIDTHS = [*range(256, 4097, 256), *range(5120, 16385, 1024)]
 
 
 def main() -> None:
@@ -37,6 +43,7 @@ def main() -> None:
         ["python alone (whole process)", timed(lambda: python("pass")), ""],
         *enumeration(),
         *prediction(),
+        *operators(),
     ]
     print(markdown(["what", f"median of {REPEATS} (min–max)", "rate"], rows))
 
@@ -91,6 +98,45 @@ def prediction() -> list[list[str]]:
             seconds = samples(lambda s=searcher: s.ask(1))
             rows.append([f"one proposal among {len(space):,}", show(seconds), ""])
     return rows
+
+
+def operators() -> list[list[str]]:
+    """Matrix products on a grid of sizes: training, a million rows with two targets, one row."""
+    grid = np.array(list(itertools.product(BATCHES, WIDTHS, WIDTHS, range(3))))
+    train = products(np.random.default_rng(0).permutation(grid)[:TRAINED])
+    drawn = np.random.default_rng(1).integers(1, 16384, (MILLION, 3))
+    million = products(np.column_stack([drawn, np.arange(MILLION) % 3]))
+    rows = []
+    for name, parameters in (("as trained by default", None), ("100 trees", {"rounds": 100})):
+        started = time.perf_counter()
+        predictor = Predictor(parameters=parameters).fit(train)
+        seconds = time.perf_counter() - started
+        rows.append([f"train {len(train):,} rows, 2 targets, {name}", f"{seconds:.1f} s", ""])
+        started = time.perf_counter()
+        predictor.predict(million)
+        seconds = time.perf_counter() - started
+        rate = f"{len(million) / seconds:,.0f} per second"
+        rows.append([f"predict {len(million):,}, 3 quantities, {name}", f"{seconds:.1f} s", rate])
+        rows.append(
+            [f"predict one row, {name}", timed(partial(predictor.predict, million[:1])), ""]
+        )
+    return rows
+
+
+def products(sizes_and_formats: np.ndarray) -> pd.DataFrame:
+    """Return runs of matrix products on an H100, their times and power made up."""
+    rng, n = np.random.default_rng(0), len(sizes_and_formats)
+    device = find_device("NVIDIA H100 80GB HBM3")
+    sizes = {f"problem.{axis}": sizes_and_formats[:, i] for i, axis in enumerate("MNK")}
+    formats = pd.Categorical.from_codes(sizes_and_formats[:, 3], ["bf16", "fp8", "fp8_block"])
+    specs = {f"device.{name}": np.full(n, value) for name, value in device.specs.items()}
+    runs = pd.DataFrame(sizes | {"config.format": formats} | specs)
+    runs = runs.assign(kernel="gemm", device=device.name, status="ok")
+    bound = row_roofline_ms(family_for("gemm", runs), runs)
+    runs["time_ms"] = (0.004 + 1.3 * bound) * rng.lognormal(0.0, 0.02, n)
+    runs["power_w"] = 120.0 + 500.0 * bound / runs["time_ms"]
+    texts = dict.fromkeys(["kernel", "device", "status"], "category")
+    return runs.astype(texts)
 
 
 @contextmanager

@@ -291,3 +291,62 @@ def test_interruption_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(foretune.collect, "collect_runs", interrupted)
     assert main(["collect", "toy", "--out", "r.parquet"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
+
+
+def gemm_table(path, device="NVIDIA H100 80GB HBM3", n=240, factor=1.0):
+    """Write runs that another tool measured: there is no kernel of ours to run."""
+    import numpy as np
+    import pandas as pd
+
+    from foretune.device import find_device
+
+    specs = {f"device.{k}": v for k, v in find_device(device).specs.items()}
+    rng = np.random.default_rng(3)
+    runs = pd.DataFrame({f"problem.{axis}": 2.0 ** rng.integers(5, 12, n) for axis in "MNK"})
+    runs = runs.assign(kernel="gemm", device=device, status="ok", **specs)
+    runs["config.format"] = rng.choice(["bf16", "fp8"], n)
+    flops = 2.0 * runs["problem.M"] * runs["problem.N"] * runs["problem.K"]
+    rate = specs["device.bf16_gflops"] * (1 + (runs["config.format"] == "fp8"))
+    runs["time_ms"] = factor * (0.004 + flops / rate / 1e6)
+    write_runs(path, runs)
+    return path
+
+
+@pytest.fixture(scope="module")
+def gemm_predictor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gemm")
+    runs = read_runs(gemm_table(folder / "gemm.parquet"))
+    Predictor(parameters={"rounds": 60}).fit(runs).save(folder / "predictor")
+    return str(folder / "predictor")
+
+
+def test_predicting_a_kernel_that_cannot_run_here(capsys, gemm_predictor):
+    device = ("--device", "NVIDIA H100 80GB HBM3")
+    asked = ("predict", gemm_predictor, "--kernel", "gemm", *device)
+    found = run_json(capsys, *asked, "--problem", "M=512,N=1024,K=2048")
+    assert {c["config"]["format"] for c in found["configs"]} == {"bf16", "fp8"}
+    assert found["configs"][0]["config"]["format"] == "fp8"
+    assert found["configs"][0]["outside"] == []
+    assert main([*asked, "--problem", "M=512,N=1024,K=65536"]) == 0
+    assert "problem.K=65536" in capsys.readouterr().out
+
+
+def test_calibrate(capsys, gemm_predictor, place):
+    there = str(gemm_table(place / "there.parquet", "NVIDIA L40S", 60, 1.7))
+    done = run_json(
+        capsys, "calibrate", gemm_predictor, there, "--check", there, "--out", "calibrated"
+    )
+    assert done["rows"] == 60
+    assert done["devices"] == "NVIDIA L40S"
+    assert done["after"]["time_ms"]["mape"] < 0.5 * done["before"]["time_ms"]["mape"]
+    assert Predictor.load("calibrated").training_["calibrated"] == ["NVIDIA L40S"]
+
+
+def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
+    assert main(["evaluate", predictor, str(runs)]) == 0
+    assert "were in training too" in capsys.readouterr().out
+
+
+def test_learning_curve(capsys, runs):
+    done = run_json(capsys, "train", str(runs), "--curve", "--out", "predictor")
+    assert {"rows", "mape"} <= done["curves"]["time_ms"][0].keys()

@@ -9,7 +9,7 @@ from foretune.datasets import from_measurements
 from foretune.errors import PredictorError, RunTableError
 from foretune.models import Predictor, evaluate_predictor, metrics_table, train_predictor
 from foretune.models.baselines import BASELINES
-from foretune.models.evaluation import cross_validate
+from foretune.models.evaluation import cross_validate, seen_before
 from foretune.models.metrics import METRICS
 
 QUICK = {"rounds": 40, "rate": 0.2}
@@ -153,3 +153,10 @@ def test_nothing_succeeded(training, toy_runs):
 def test_impossible_rows(training, toy_runs):
     with pytest.raises(RunTableError):
         evaluate_predictor(training.predictor, toy_runs.assign(time_ms=0.0))
+
+
+def test_rows_that_were_in_training_are_counted(toy_runs):
+    runs = toy_runs
+    predictor = Predictor(parameters={"rounds": 20}).fit(runs.head(60))
+    assert seen_before(predictor, runs.head(70).tail(30)) == 20
+    assert seen_before(predictor, runs.tail(30)) == 0

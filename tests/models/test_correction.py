@@ -1,0 +1,87 @@
+"""Correction: a few runs on another device move predictions to where they were measured."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.device import find_device
+from foretune.errors import PredictorError
+from foretune.models import Predictor
+from foretune.models.correction import Correction
+
+SLOWER = 1.6
+HERE, THERE = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
+
+
+def products(device, n, seed, factor=1.0):
+    """Runs of matrix products whose times follow a law on ``device``."""
+    rng = np.random.default_rng(seed)
+    sizes = {f"problem.{axis}": 2.0 ** rng.integers(5, 13, n) for axis in "MNK"}
+    specs = find_device(device).specs
+    runs = pd.DataFrame(sizes | {f"device.{k}": v for k, v in specs.items()})
+    flops = 2.0 * runs["problem.M"] * runs["problem.N"] * runs["problem.K"]
+    runs["time_ms"] = factor * (0.004 + flops / specs["fp16_gflops"] / 1e6)
+    return runs.assign(
+        kernel="gemm", device=device, status="ok", **{"config.format": "fp16", "config.way": "a"}
+    )
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return Predictor(parameters={"rounds": 60, "rate": 0.2}).fit(products(HERE, 400, 0))
+
+
+def error(predictor, runs):
+    return np.log(predictor.predict(runs)["time_ms"] / runs["time_ms"]).abs().median()
+
+
+@pytest.mark.parametrize("n", [10, 60])
+def test_a_few_runs_find_the_scale(predictor, n):
+    there = products(THERE, 300, 5, SLOWER)
+    before = error(predictor, there)
+    calibrated = predictor.calibrate(products(THERE, n, 7, SLOWER))
+    assert error(calibrated, there) < 0.6 * before
+    assert error(predictor, there) == before, "the predictor itself is unchanged"
+
+
+def test_other_devices_are_predicted_as_before(predictor):
+    calibrated = predictor.calibrate(products(THERE, 30, 7, SLOWER))
+    rows = products(HERE, 20, 9)
+    columns = ["time_ms", "time_ms_low", "time_ms_high"]
+    pd.testing.assert_frame_equal(
+        calibrated.predict(rows)[columns], predictor.predict(rows)[columns]
+    )
+
+
+def test_it_comes_back_from_disk_the_same(predictor, tmp_path):
+    calibrated = predictor.calibrate(products(THERE, 60, 7, SLOWER))
+    calibrated.save(tmp_path / "p")
+    rows = products(THERE, 20, 9)
+    loaded = Predictor.load(tmp_path / "p")
+    pd.testing.assert_frame_equal(loaded.predict(rows), calibrated.predict(rows), rtol=1e-6)
+    assert loaded.training_["calibrated"] == [THERE]
+
+
+def test_too_few_runs(predictor):
+    with pytest.raises(PredictorError, match="at least 5|no device has 5"):
+        predictor.calibrate(products(THERE, 4, 7))
+
+
+def test_the_device_is_no_longer_outside(predictor):
+    rows = products(THERE, 20, 9)
+    assert (predictor.predict(rows)["outside"] > 0).all()
+    calibrated = predictor.calibrate(products(THERE, 200, 7))
+    assert (calibrated.predict(rows)["outside"] == 0).all()
+
+
+def test_intervals_hold_for_nine_of_ten():
+    rng = np.random.default_rng(0)
+    runs = pd.DataFrame(
+        {"problem.n": rng.uniform(1, 100, 400), "config.x": rng.integers(1, 5, 400)}
+    )
+    errors = 0.3 * np.sin(runs["problem.n"].to_numpy() / 20) + rng.normal(0, 0.1, 400)
+    correction = Correction().fit(runs.head(150), errors[:150])
+    mean, width = correction.predict(runs.tail(250))
+    assert 0.84 <= (np.abs(mean - errors[150:]) <= width).mean() <= 0.96
+    assert np.std(errors[150:] - mean) < 0.15
+    assert len(correction.predict(runs.head(0))[0]) == 0
