@@ -63,7 +63,7 @@ def test_it_comes_back_from_disk_the_same(predictor, tmp_path):
 
 
 def test_too_few_runs(predictor):
-    with pytest.raises(PredictorError, match="at least 5|no device has 5"):
+    with pytest.raises(PredictorError, match=r"at least 5|no device has 5"):
         predictor.calibrate(products(THERE, 4, 7))
 
 
