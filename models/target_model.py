@@ -23,6 +23,8 @@ from foretune.models.spread import Spread
 from foretune.models.targets import Target, Unit
 
 HOLDOUTS = 3
+MOST_ROWS = 250_000
+"""Trees learn from at most so many rows, drawn at random; neighbours are all rows."""
 MOST_TRIAL_ROWS = 20_000
 """Models that only serve to blend and to calibrate learn from at most so many rows."""
 LEAST_WITH_NEIGHBOURS = 0.5
@@ -72,12 +74,13 @@ class TargetModel:
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
         Z, opinions, truth = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
         every = np.arange(len(table.y))
+        some = _sample(every, MOST_ROWS, rng)
         if alone:
             predicted = opinions[:, 0]
-            self.experts = Experts.fit_tree(self.make, table, every)
+            self.experts = Experts.fit_tree(self.make, table, some)
         else:
             self.blend, predicted = Blend.fit(Z, opinions, truth, number, self.seed)
-            self.experts = Experts.fit_all(self.make, table, every, every, rng)
+            self.experts = Experts.fit_all(self.make, table, every, some, rng)
             self.hood, self.places, self.values = table.hood, table.places, table.y
         self.spread = Spread.fit(Z, truth - predicted, number, self.seed)
         return self

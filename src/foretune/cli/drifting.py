@@ -33,15 +33,15 @@ def drift(
 
     output = Output(as_json)
     found = check_drift(Predictor.load(predictor), read_files(files, kernel))
-    columns = ("", "rows", "in interval", "least", "median error", "expected", "bias", "allowed",
-               "repeats", "change")  # fmt: skip
-    rows = [
-        [t, str(d.rows), percent(d.coverage), percent(d.coverage_least), percent(d.median_error),
-         percent(d.expected_error), percent(d.bias), percent(d.bias_limit), str(d.repeats),
-         percent(d.change)]
-        for t, d in found.items()
-    ]  # fmt: skip
-    output.table(f"{predictor} on fresh measurements", columns, rows)
+    for target, d in found.items():
+        rows = [
+            ["inside the interval", percent(d.coverage), f"at least {percent(d.coverage_least)}"],
+            ["median error", percent(d.median_error), f"{percent(d.expected_error)} in training"],
+            ["bias", percent(d.bias), f"up to {percent(d.bias_limit)}"],
+            [f"change of {d.repeats} repeated runs", percent(d.change), ""],
+        ]
+        title = f"{target} of {d.rows} fresh runs"
+        output.table(title, ("", "found", "expected"), rows)
     for target, d in found.items():
         output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
     drifted = any(d.reasons for d in found.values())
