@@ -48,6 +48,17 @@ class Table:
     places: Places
     kinds: list[tuple[int, ...]]
 
+    def of(self, rows: np.ndarray) -> "Table":
+        """Return the table of some of the rows."""
+        return Table(
+            self.X[rows],
+            self.y[rows],
+            self.log_unit[rows],
+            self.hood,
+            self.places[rows],
+            self.kinds,
+        )
+
 
 @dataclass
 class Experts:

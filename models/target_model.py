@@ -24,7 +24,7 @@ from foretune.models.targets import Target, Unit
 
 HOLDOUTS = 3
 MOST_ROWS = 250_000
-"""Trees learn from at most so many rows, drawn at random; neighbours are all rows."""
+"""Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
 MOST_TRIAL_ROWS = 20_000
 """Models that only serve to blend and to calibrate learn from at most so many rows."""
 LEAST_WITH_NEIGHBOURS = 0.5
@@ -66,7 +66,9 @@ class TargetModel:
     def fit(self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray) -> Self:
         """Learn from ``rows``, all of which have the target; ``X`` are their features."""
         rng = np.random.default_rng(self.seed)
-        table = self._table(features, rows, X)
+        whole = self._table(features, rows, X)
+        some = _sample(np.arange(len(rows)), MOST_ROWS, rng)
+        table, rows = whole.of(some), rows.iloc[some].reset_index(drop=True)
         alone = not _has_neighbours(table)
         trials = [
             self._trial(table, out, alone, rng) for out in self._holdouts(table, rows, alone, rng)
@@ -74,14 +76,13 @@ class TargetModel:
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
         Z, opinions, truth = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
         every = np.arange(len(table.y))
-        some = _sample(every, MOST_ROWS, rng)
         if alone:
             predicted = opinions[:, 0]
-            self.experts = Experts.fit_tree(self.make, table, some)
+            self.experts = Experts.fit_tree(self.make, table, every)
         else:
             self.blend, predicted = Blend.fit(Z, opinions, truth, number, self.seed)
-            self.experts = Experts.fit_all(self.make, table, every, some, rng)
-            self.hood, self.places, self.values = table.hood, table.places, table.y
+            self.experts = Experts.fit_all(self.make, table, every, every, rng)
+            self.hood, self.places, self.values = whole.hood, whole.places, whole.y
         self.spread = Spread.fit(Z, truth - predicted, number, self.seed)
         return self
 
