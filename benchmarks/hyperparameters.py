@@ -2,8 +2,9 @@
 
 Run: ``python benchmarks/hyperparameters.py DATA [--trials 30]``. Optuna's TPE over rounds, depth,
 rate, shares and leaf weight; what is minimised is the mean, over four tables of DATA, of the error
-on held-out groups relative to the present defaults'. None of the tables' devices is one that
-``benchmarks/predictors.py`` trains on alone. Larger models are not wanted: rounds end at 400.
+on held-out groups relative to the present defaults'. The operator tables are of an L40S; the
+convolution space is also one of those that ``benchmarks/predictors.py`` tests. Larger models are not
+wanted: rounds end at 400.
 """
 
 import argparse
