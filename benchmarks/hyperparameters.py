@@ -3,8 +3,8 @@
 Run: ``python benchmarks/hyperparameters.py DATA [--trials 30]``. Optuna's TPE over rounds, depth,
 rate, shares and leaf weight; what is minimised is the mean, over four tables of DATA, of the error
 on held-out groups relative to the present defaults'. The operator tables are of an L40S; the
-convolution space is also one of those that ``benchmarks/predictors.py`` tests. Larger models are not
-wanted: rounds end at 400.
+convolution space is also one of those that ``benchmarks/predictors.py`` tests. Larger models are
+not wanted: rounds end at 400.
 """
 
 import argparse
