@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.objective import Objective
+from foretune.problem import Problem
 from foretune.registry import load
 from foretune.space import Configuration, SearchSpace
 
@@ -38,6 +40,8 @@ class Searcher(ABC):
         objective: what is minimised.
         seed: of everything random.
         prior: predictions of every configuration; searchers that cannot use one ignore it.
+        problem: what is computed, where it is known: its sizes say how many tiles there are.
+        device: where, if known.
     """
 
     def __init__(
@@ -46,12 +50,16 @@ class Searcher(ABC):
         objective: Objective = Objective.TIME,
         seed: int = 0,
         prior: Prior | None = None,
+        problem: Problem | None = None,
+        device: Device | None = None,
     ) -> None:
         self.space = space
         self.objective = objective
         self.rng = np.random.default_rng(seed)
         self.seed = seed
         self.prior = prior
+        self.problem = problem or Problem()
+        self.device = device
         self.proposed: set[int] = set()
         self.told: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
@@ -110,11 +118,15 @@ def make_searcher(
     objective: Objective = Objective.TIME,
     seed: int = 0,
     prior: Prior | None = None,
+    problem: Problem | None = None,
+    device: Device | None = None,
 ) -> Searcher:
     """Return a new searcher of the registered ``name``.
 
     Raises:
         UnknownName: there is none of that name.
     """
-    searcher: Searcher = load("searchers", name)(space, objective, seed, prior)
+    searcher: Searcher = load("searchers", name)(
+        space, objective, seed, prior, problem, device
+    )
     return searcher

@@ -66,7 +66,7 @@ def tune_problem(
     start = time.perf_counter()
     space = kernel.space(problem)
     prior = predictor and make_prior(predictor, kernel, problem, space, runner.device, objective)
-    search = make_searcher(searcher, space, objective, seed, prior)
+    search = make_searcher(searcher, space, objective, seed, prior, problem, runner.device)
     trace: list[Step] = []
     incumbent: Measurement | None = None
     progress.start(f"tuning {problem}", budget)
