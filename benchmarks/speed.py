@@ -22,11 +22,10 @@ from foretune.device import available_cores, find_device
 from foretune.features import family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
-from foretune.objective import Objective
+from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search import make_searcher
+from foretune.search import Prior, Searcher, make_searcher
 from foretune.space import SearchSpace
-from foretune.tune.tuner import make_prior
 
 REPEATS = 5
 ROWS = 2000
@@ -43,6 +42,7 @@ def main() -> None:
         ["python alone (whole process)", timed(lambda: python("pass")), ""],
         *enumeration(),
         *prediction(),
+        *proposals(),
         *operators(),
     ]
     print(markdown(["what", f"median of {REPEATS} (min–max)", "rate"], rows))
@@ -91,13 +91,34 @@ def prediction() -> list[list[str]]:
             rate = f"{len(part) / np.median(seconds):,.0f} per second"
             what = f"predict {len(part):,} configurations, {model}, {cores} core(s)"
             rows.append([what, show(seconds), rate])
-        if model == "xgboost":
-            prior = make_prior(predictor, kernel, problem, space, device, Objective.TIME)
-            searcher = make_searcher("surrogate", space, prior=prior)
-            searcher.tell([m for m in runs if m.problem == problem][:10])
-            seconds = samples(lambda s=searcher: s.ask(1))
-            rows.append([f"one proposal among {len(space):,}", show(seconds), ""])
     return rows
+
+
+def proposals() -> list[list[str]]:
+    """A search of 200 measurements on made-up times: what `ask` and `tell` cost the tuner."""
+    rows = []
+    for size in (10_000, MILLION):
+        values = {f"tile_{axis}": tuple(2**i for i in range(10)) for axis in "abcd"}
+        values |= {"unroll": tuple(range(1, size // 10_000 + 1))}
+        space = SearchSpace(values)
+        log_ms = sum((np.log2(v) - 4) ** 2 / 20 for v in space.columns().values())
+        wrong = np.random.default_rng(0).normal(0, 0.3, size)
+        for prior in (None, Prior(log_ms + wrong, 0.3, np.ones(size))):
+            searcher = make_searcher("surrogate", space, prior=prior)
+            seconds = [propose(searcher, log_ms) for _ in range(200)]
+            guided = "with a prior" if prior else "alone"
+            mean = f"{1e3 * np.mean(seconds):.1f} ms on average"
+            rows.append([f"one proposal of 200 among {size:,}, {guided}", show(seconds), mean])
+    return rows
+
+
+def propose(searcher: Searcher, log_ms: np.ndarray) -> float:
+    """Ask and tell once; return the seconds."""
+    start = time.perf_counter()
+    (config,) = searcher.ask()
+    time_ms = float(np.exp(log_ms[searcher.space.index(config)]))
+    searcher.tell([Measurement("made up", Problem(), config, "none", Status.OK, time_ms)])
+    return time.perf_counter() - start
 
 
 def operators() -> list[list[str]]:

@@ -69,7 +69,9 @@ class Workbench:
             return self._failed(kernel, problem, config, Status.COMPILE_ERROR, e)
         compile_s = time.perf_counter() - start
         try:
-            if wrong := _what_is_wrong(kernel, problem, config, launch, prepared.expected):
+            error = _error_of(kernel, launch, prepared.expected)
+            if not error <= (limit := kernel.error_limit(problem, config)):
+                wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._failed(kernel, problem, config, Status.WRONG_RESULT, wrong)
             samples = time_launch(launch, self.timing, incumbent_ms)
         except Exception as e:
@@ -87,6 +89,7 @@ class Workbench:
             power_w=power_w,
             energy_mj=energy_mj,
             compile_s=compile_s,
+            relative_error=error,
             environment=environment(kernel),
         )
 
@@ -106,7 +109,8 @@ class Workbench:
         inputs, launches = prepared.inputs, dict[str, Launch]()
         for config in configs:
             launch = kernel.build(problem, config, inputs)
-            if not _what_is_wrong(kernel, problem, config, launch, prepared.expected):
+            error = _error_of(kernel, launch, prepared.expected)
+            if error <= kernel.error_limit(problem, config):
                 launches[config.id] = launch
         if library := kernel.library(problem, inputs):
             launches[f"library:{library[0]}"] = library[1]
@@ -161,17 +165,14 @@ class Workbench:
         )
 
 
-def _what_is_wrong(
-    kernel: Kernel, problem: Problem, config: Configuration, launch: Launch, expected: Any
-) -> str:
-    """Return why the output cannot be accepted, or nothing.
+def _error_of(kernel: Kernel, launch: Launch, expected: Any) -> float:
+    """Return the relative error of what ``launch`` computes.
 
     The first output is spoilt and computed again: memory that still holds another configuration's
     right result would pass for it otherwise.
     """
     kernel.poison(launch())
-    error, limit = kernel.relative_error(launch(), expected), kernel.error_limit(problem, config)
-    return "" if error <= limit else f"relative error {error:.2g} is above {limit:.2g}"
+    return kernel.relative_error(launch(), expected)
 
 
 def environment(kernel: Kernel) -> str:

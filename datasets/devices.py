@@ -30,6 +30,21 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**columns)
 
 
+def device_of(runs: pd.DataFrame) -> Device:
+    """Return the one device of ``runs``: specs of its rows, completed by the spec table's.
+
+    A device that the spec table lacks is a CPU if it has ``vector_bits``, else a GPU.
+    """
+    name = str(runs["device"].iloc[0])
+    known = _known(name)
+    columns = [c for c in with_specs(runs.head(1)) if c.startswith("device.")]
+    row = with_specs(runs.head(1))[columns].astype(float).iloc[0].dropna()
+    specs = {c.removeprefix("device."): float(v) for c, v in row.items()}
+    if known:
+        return Device(name, known.kind, known.architecture, specs, known.source)
+    return Device(name, "cpu" if "vector_bits" in specs else "gpu", specs=specs, source="run table")
+
+
 def canonical_name(name: str) -> str:
     """Return the spec table's spelling of a device name, or ``name`` itself if it has none.
 

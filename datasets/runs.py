@@ -23,7 +23,8 @@ _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
 """Names the columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON."""
 _SCALARS = (
-    "time_ms", "power_w", "energy_mj", "compile_s", "error", "source", "recorded_at", "environment",
+    "time_ms", "power_w", "energy_mj", "compile_s", "relative_error", "error", "source",
+    "recorded_at", "environment",
 )  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     if version > SCHEMA_VERSION:
         raise RunTableError(
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
-            "upgrade with pip install -U foretune"
+            "install a newer Foretune"
         )
     mixed = json.loads((table.schema.metadata or {}).get(_MIXED_KEY, b"[]"))
     runs = table.to_pandas()

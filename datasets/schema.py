@@ -14,7 +14,7 @@ from foretune.measurement import Status
 SCHEMA_VERSION = 1
 REQUIRED = ("kernel", "device", "status", "time_ms")
 TEXT = ("kernel", "device", "status", "error", "source", "recorded_at", "environment")
-NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s")
+NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 PLAIN_GROUPS = ("problem.", "config.")
 NUMBER_GROUPS = ("device.", "static.", "counter.")
 POWER_MARGIN = 1.2

@@ -1,6 +1,6 @@
 """Run-table columns as plain arrays, the form in which kernels compute costs and features."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +14,17 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
     A text column with gaps gets empty strings in them, a numeric one NaN.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
-        codes = column.cat.codes.to_numpy()
-        values = as_array(pd.Series([*column.cat.categories, None], dtype=object))
-        return values[codes]  # code -1, a gap, is the last
+        codes, cells = column.cat.codes.to_numpy(), [*column.cat.categories, None]
+        return _plain(cells)[codes]  # code -1, a gap, is the last
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     # A million cells seldom hold more than a few different values: only those are looked at.
     codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    cells = [*distinct, None]  # code -1, a gap, is the last
-    text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
-    if not text and all(v is None or isinstance(v, (bool, int, float)) for v in cells):
-        return np.array([np.nan if v is None else float(v) for v in cells])[codes]
-    if column.dtype == object and any(v in (0, 1) for v in distinct):
+    cells = [*distinct, None]
+    if column.dtype == object and not _are_numbers(cells) and any(v in (0, 1) for v in distinct):
         return as_text(column)  # True and 1 are equal, so that of both only one is distinct
-    return as_text(cells)[codes]
+    text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
+    return (as_text if text else _plain)(cells)[codes]
 
 
 def as_text(values: Iterable[object]) -> np.ndarray:
@@ -35,10 +32,28 @@ def as_text(values: Iterable[object]) -> np.ndarray:
     return np.array([_text(v) for v in values], dtype=np.str_)
 
 
-def group_arrays(rows: pd.DataFrame, group: str) -> dict[str, np.ndarray]:
-    """Return the columns of a dotted group by their short names."""
-    prefix = f"{group}."
-    return {c.removeprefix(prefix): as_array(rows[c]) for c in rows.columns if c.startswith(prefix)}
+class Columns(Mapping[str, np.ndarray]):
+    """The columns of a dotted group by their short names, converted when they are asked for."""
+
+    def __init__(self, rows: pd.DataFrame, group: str) -> None:
+        prefix = f"{group}."
+        self._rows = rows
+        self._names = {c.removeprefix(prefix): c for c in rows.columns if c.startswith(prefix)}
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = as_array(self._rows[self._names[name]])
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,17 @@ def groups_of(rows: pd.DataFrame, columns: Sequence[str]) -> Groups:
         seen, total = np.unique(pairs, return_inverse=True)
         names = [f"{names[p // len(distinct)]}/{distinct[p % len(distinct)]}" for p in seen]
     return Groups(total, [name.removeprefix("/") for name in names])
+
+
+def _plain(cells: list[Any]) -> np.ndarray:
+    """Return cells, None for a gap, as numbers if they all are, else as text."""
+    if _are_numbers(cells):
+        return np.array([np.nan if v is None else float(v) for v in cells])
+    return as_text(cells)
+
+
+def _are_numbers(cells: list[Any]) -> bool:
+    return all(v is None or isinstance(v, (bool, int, float)) for v in cells)
 
 
 def _text(value: object) -> str:

@@ -10,14 +10,14 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.family import Family
-from foretune.features.arrays import as_array, as_text, group_arrays
+from foretune.features.arrays import Columns, as_array, as_text
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import row_cost, row_roofline_ms
 
 FEATURES_VERSION = 2
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
-GROUPS = ("problem", "config", "device")
+GROUPS, COMPILED = ("problem", "config", "device"), "static"
 LARGEST_ALIGNMENT = 8
 """log2 of the largest power of two that is looked for in a size."""
 
@@ -102,11 +102,10 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _table(self, runs: pd.DataFrame) -> dict[str, np.ndarray]:
         needed = [*self.numbers_, *self.categories_]
-        missing = [c for c in needed if c not in runs]
-        if absent := [c for c in missing if not c.startswith("static.")]:
+        if absent := [c for c in needed if c not in runs and not c.startswith(f"{COMPILED}.")]:
             raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
-        unknown = np.full(len(runs), np.nan)
-        table = {c: unknown if c in missing else as_array(runs[c]) for c in self.numbers_}
+        arrays = {group: Columns(runs, group) for group in (*GROUPS, COMPILED)}
+        table = {c: _numbers(c, arrays, len(runs)) for c in self.numbers_}
         if texts := [c for c, values in table.items() if values.dtype.kind == "U"]:
             raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
         for column, numbers in table.items():
@@ -114,10 +113,9 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
         for column, values in self.categories_.items():
             table.update(_indicators(column, runs[column], values))
-        arrays = {group: group_arrays(runs, group) for group in GROUPS}
         for name, sizes in arrays["problem"].items():
             if sizes.dtype.kind != "U":
-                table[f"alignment.{name}"] = _alignment(sizes)
+                table[f"alignment.{name}"] = alignment(sizes)
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = [launch_geometry(arrays["problem"], arrays["config"], arrays["device"])]
             if self.family is not None:
@@ -129,7 +127,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return table
 
     def _physics(
-        self, family: Family, runs: pd.DataFrame, arrays: dict[str, dict[str, np.ndarray]]
+        self, family: Family, runs: pd.DataFrame, arrays: dict[str, Columns]
     ) -> dict[str, Any]:
         cost = row_cost(family, runs)
         try:
@@ -146,12 +144,18 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         }
 
 
+def _numbers(column: str, arrays: dict[str, Columns], rows: int) -> np.ndarray:
+    """Return a column as an array; NaN where it is missing."""
+    group, _, name = column.partition(".")
+    return arrays[group][name] if name in arrays[group] else np.full(rows, np.nan)
+
+
 def _varies(values: np.ndarray) -> bool:
     finite = values[~np.isnan(values)]
     return len(finite) > 0 and (finite.min() != finite.max() or len(finite) < len(values))
 
 
-def _alignment(sizes: np.ndarray) -> np.ndarray:
+def alignment(sizes: np.ndarray) -> np.ndarray:
     """Return log2 of the largest power of two that divides each size; NaN for no whole sizes."""
     whole = np.isfinite(sizes) & (np.abs(sizes) < 2.0**53) & (sizes == np.floor(sizes))
     whole &= sizes > 0

@@ -4,7 +4,7 @@ import pandas as pd
 
 from foretune.errors import PredictorError
 from foretune.family import Family
-from foretune.features.arrays import group_arrays
+from foretune.features.arrays import Columns
 from foretune.registry import load, registered
 
 
@@ -29,7 +29,7 @@ def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Fa
 def _understands(family: Family, runs: pd.DataFrame) -> bool:
     one = runs.iloc[:1]
     try:
-        family.cost(group_arrays(one, "problem"), group_arrays(one, "config"))
+        family.cost(Columns(one, "problem"), Columns(one, "config"))
     except (KeyError, TypeError):  # a column is missing, or holds text
         return False
     return True

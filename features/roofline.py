@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.device import peak_rate
+from foretune.device import limits_ms
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import as_array, group_arrays
+from foretune.features.arrays import Columns, as_array
 
 SMALLEST_MS = 1e-9
 """Work that is nothing by one limit takes this long by it, so that logarithms exist."""
@@ -20,7 +20,7 @@ def row_cost(family: Family, rows: pd.DataFrame) -> Cost:
         PredictorError: a column that the family's cost depends on is missing.
     """
     try:
-        cost = family.cost(group_arrays(rows, "problem"), group_arrays(rows, "config"))
+        cost = family.cost(Columns(rows, "problem"), Columns(rows, "config"))
     except KeyError as e:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     except TypeError as e:
@@ -38,12 +38,9 @@ def row_limits_ms(family: Family | None, rows: pd.DataFrame) -> np.ndarray:
 
     A rate that is not known is no limit; with neither known, or no cost, both are NaN.
     """
-    limits = np.full((len(rows), 2), np.nan)
     if family is None:
-        return limits
-    cost, device = row_cost(family, rows), group_arrays(rows, "device")
-    limits[:, 0] = cost.flops / (np.asarray(peak_rate(cost.dtype, device)) * 1e6)
-    limits[:, 1] = cost.bytes_moved / (np.asarray(device.get("memory_gbps", np.nan)) * 1e6)
+        return np.full((len(rows), 2), np.nan)
+    limits = np.column_stack(limits_ms(row_cost(family, rows), Columns(rows, "device")))
     known = np.isfinite(limits) & (limits > 0)
     limits = np.where(known, limits, SMALLEST_MS)
     limits[~known.any(axis=1)] = np.nan

@@ -14,7 +14,7 @@ import pandas as pd
 from foretune.datasets import latest
 from foretune.errors import PredictorError
 from foretune.features import FeatureSet
-from foretune.features.arrays import as_array, group_arrays
+from foretune.features.arrays import Columns, as_array
 from foretune.features.geometry import launch_geometry
 from foretune.models.boosting import BoostingModel
 from foretune.models.predictor import Predictor
@@ -107,7 +107,7 @@ def contributions(
     import xgboost
 
     threads = threads_for(len(X) * 64)  # far more work a row than predicting it
-    tree.booster_.set_param({"nthread": threads})
+    tree.use_threads(threads)
     data = xgboost.DMatrix(X.to_numpy(), nthread=threads)
     values = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
     return pd.DataFrame(values, columns=[*X.columns, BASE], index=rows.index)
@@ -189,7 +189,7 @@ def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
         runs: the rows they were fitted on, or some of them.
     """
     one = runs.iloc[:1]
-    geometry = launch_geometry(*(group_arrays(one, g) for g in ("problem", "config", "device")))
+    geometry = launch_geometry(*(Columns(one, g) for g in ("problem", "config", "device")))
     return {
         name: _group(name, geometry)
         for column in features.columns_ or ()

@@ -54,12 +54,19 @@ class BoostingModel(Regressor):
             "eta": self.rate, "subsample": self.rows, "colsample_bytree": self.columns,
             "min_child_weight": self.least_weight, "seed": self.seed, "nthread": threads,
         }  # fmt: skip
+        self.threads_ = threads
         self.booster_: Any = xgboost.train(parameters, data, num_boost_round=self.rounds)
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        self.booster_.set_param({"nthread": threads_for(len(X))})
-        prediction: np.ndarray = self.booster_.inplace_predict(X)
+        self.use_threads(threads_for(len(X)))
+        prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
+
+    def use_threads(self, threads: int) -> None:
+        """Let XGBoost use ``threads``; to be told so takes it as long as predicting a row."""
+        if threads != self.threads_:
+            self.booster_.set_param({"nthread": threads})
+            self.threads_ = threads
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ."""
@@ -71,6 +78,7 @@ class BoostingModel(Regressor):
         import xgboost
 
         model = cls()
-        model.booster_ = xgboost.Booster(model_file=path)
+        model.threads_ = 1
+        model.booster_ = xgboost.Booster({"nthread": 1}, model_file=path)
         model.n_features_in_ = model.booster_.num_features()
         return model

@@ -18,10 +18,10 @@ from scipy.stats import binom, norm
 
 from foretune.collect.timer import median_interval
 from foretune.datasets import latest
-from foretune.datasets.schema import columns_of, validate
-from foretune.features.arrays import as_text
+from foretune.datasets.schema import validate
 from foretune.models.evaluation import evaluate_predictor
 from foretune.models.predictor import Predictor
+from foretune.models.repeats import NONE, repeats_of
 from foretune.models.splits import groups_of
 from foretune.models.spread import CONFIDENCE
 from foretune.models.targets import Target, usable_rows
@@ -108,7 +108,7 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     spread = _expected_spread(predictor, predicted, target)
     limit = _bias_limit(problems, spread)
     bias = float(np.median(off))
-    repeated = _repeated(predictor.runs_, rows, target)
+    repeated = _change(predictor.runs_, rows, target)
     low, high = median_interval(repeated) if len(repeated) >= LEAST_REPEATS else (-np.inf, np.inf)
     change = float(np.median(repeated)) if len(repeated) else np.nan
     reasons = []
@@ -193,22 +193,17 @@ def _bias_limit(problems: int, spread: float) -> float:
     return float(max(shared, np.log1p(LEAST_BIAS)))
 
 
-def _repeated(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
-    """Return log(fresh / known) of the rows whose device, problem and configuration are known."""
+def _change(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
+    """Return log(fresh / known) of the rows that are among ``known`` too."""
     if target not in known:
         return np.empty(0)
+    known = latest(known)
     known = known[(known["status"] == "ok") & known[target].notna()]
-    keys = ["device", *columns_of(known, "problem"), *columns_of(known, "config")]
-    if set(keys) - set(rows.columns):
-        return np.empty(0)
-    pairs = _keyed(known, keys, target).merge(_keyed(rows, keys, target), on=keys)
-    ratio: np.ndarray = np.log(pairs[f"{target}_y"].to_numpy(float) / pairs[f"{target}_x"])
-    return np.asarray(ratio)
-
-
-def _keyed(rows: pd.DataFrame, keys: list[str], target: Target) -> pd.DataFrame:
-    """Return keys as text, the same whatever gaps have made of their column, and the target."""
-    return pd.DataFrame({**{k: as_text(rows[k]) for k in keys}, target: rows[target].to_numpy()})
+    twin = repeats_of(known, rows)
+    again = twin != NONE
+    before = known[target].to_numpy(float)[twin[again]]
+    ratio: np.ndarray = np.log(rows[target].to_numpy(float)[again] / before)
+    return ratio
 
 
 def _percent(fraction: float) -> str:

@@ -9,11 +9,12 @@ from sklearn.base import clone
 
 from foretune.datasets import latest
 from foretune.datasets.runs import problems_of
-from foretune.datasets.schema import columns_of, validate
+from foretune.datasets.schema import validate
 from foretune.errors import PredictorError
 from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
 from foretune.models.predictor import Predictor, only_kernel
+from foretune.models.repeats import NONE, repeats_of
 from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows, groups_of
 from foretune.models.targets import Target, usable_rows
 
@@ -98,10 +99,7 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
 
 def seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
     """Return how many of ``runs`` have a twin, the same run in all but time, in training."""
-    groups = ("problem", "config")
-    keys = ["device", *(c for g in groups for c in columns_of(predictor.runs_, g) if c in runs)]
-    known, these = predictor.runs_[keys].astype(str), runs[keys].astype(str)
-    return int(these.merge(known.drop_duplicates(), how="inner", on=keys).shape[0])
+    return int((repeats_of(predictor.runs_, runs) != NONE).sum())
 
 
 def metrics_table(scores: Mapping[str, Scores]) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from foretune.features.known import known_family
 from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor
+from foretune.models.repeats import Repeats
 from foretune.models.target_model import TargetModel
 from foretune.models.targets import Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
@@ -58,7 +59,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         corrections_: (target, device) -> what `calibrate` learned there.
         validity_: the model of which configurations run at all.
         range_: the training range, to say what lies outside it.
-        runs_: the rows it was trained on; saved with it, so that training can go on.
+        runs_: the rows it was trained on, older measurements of the same runs among them; saved
+            with it, so that training can go on.
         training_: where it was trained: rows, problems, devices.
     """
 
@@ -85,8 +87,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             RunTableError: a row is impossible.
             PredictorError: several kernels, or too few successful runs.
         """
-        runs = latest(validate(runs)).reset_index(drop=True)
-        self.runs_ = runs
+        self.runs_ = validate(runs).reset_index(drop=True)
+        runs = latest(self.runs_).reset_index(drop=True)
         self.kernel_name_ = only_kernel(runs)
         family = family_for(self.kernel_name_, runs, self.kernel)
         self.features_ = FeatureSet(family, self.compiled).fit(runs)
@@ -99,7 +101,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             rows = usable_rows(target, runs)
             X = self.features_.transform(rows).to_numpy()
             model = TargetModel(target, self.make_regressor, self.seed)
-            self.targets_[target] = model.fit(self.features_, rows, X)
+            repeats = Repeats.of(rows, self.runs_, target)
+            self.targets_[target] = model.fit(self.features_, rows, X, repeats)
         self.training_ = {
             "rows": len(runs),
             "problems": len(set(problems_of(runs))),
@@ -180,10 +183,9 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "targets_")
         runs = latest(validate(runs)).reset_index(drop=True)
         check_times(self.features_.family, runs)
-        calibrated = copy.copy(self)
-        calibrated.corrections_ = dict(self.corrections_)
         plain = copy.copy(self)
         plain.corrections_ = {}
+        learned: dict[tuple[Target, str], Correction] = {}
         for target in self.targets_:
             if target not in runs:
                 continue
@@ -193,9 +195,11 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 here = (rows["device"] == device).to_numpy()
                 if here.sum() >= LEAST_ROWS:
                     correction = Correction().fit(rows[here], errors[here], self.seed)
-                    calibrated.corrections_[target, device] = correction
-        if calibrated.corrections_ == self.corrections_:
+                    learned[target, device] = correction
+        if not learned:
             raise PredictorError(f"no device has {LEAST_ROWS} successful runs to calibrate with")
+        calibrated = copy.copy(self)
+        calibrated.corrections_ = self.corrections_ | learned
         calibrated.range_ = TrainingRange.of(pd.concat([self.runs_, runs], ignore_index=True))
         calibrated.training_ = {
             **self.training_,

@@ -42,10 +42,13 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> np.ndarray:
         """Return one float64 per row."""
         check_is_fitted(self)
-        if isinstance(X, np.ndarray) and X.dtype == np.float32 and X.ndim == 2 and len(X) == 0:
-            return np.empty(0)
-        X = validate_data(self, X, reset=False, dtype=np.float32, ensure_all_finite="allow-nan")
-        return self._predict(X)
+        if not self._is_valid(X):  # scikit-learn takes as long to find out as many trees to predict
+            X = validate_data(self, X, reset=False, dtype=np.float32, ensure_all_finite="allow-nan")
+        return self._predict(X) if len(X) else np.empty(0)
+
+    def _is_valid(self, X: Any) -> bool:
+        plain = isinstance(X, np.ndarray) and X.dtype == np.float32 and X.ndim == 2
+        return plain and X.shape[1] == self.n_features_in_ and not np.isinf(X).any()
 
     @abstractmethod
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None: ...

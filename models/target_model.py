@@ -18,6 +18,7 @@ from foretune.models.blend import Blend
 from foretune.models.experts import Experts, Make, Table, circumstances
 from foretune.models.holdouts import kinds_of_novelty, mixed_holdout
 from foretune.models.neighbours import Axis, Neighbourhood, Places
+from foretune.models.repeats import Repeats
 from foretune.models.splits import fold_of_rows
 from foretune.models.spread import Spread
 from foretune.models.targets import Target, Unit
@@ -63,8 +64,21 @@ class TargetModel:
         self.seed = seed
         self.blend: Blend | None = None
 
-    def fit(self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray) -> Self:
-        """Learn from ``rows``, all of which have the target; ``X`` are their features."""
+    def fit(
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame,
+        X: np.ndarray,
+        repeats: Repeats | None = None,
+    ) -> Self:
+        """Learn.
+
+        Args:
+            features: fitted.
+            rows: to learn from, all of which have the target.
+            X: their features.
+            repeats: other measurements of the same rows. The interval is to hold for any of them.
+        """
         rng = np.random.default_rng(self.seed)
         whole = self._table(features, rows, X)
         some = _sample(np.arange(len(rows)), MOST_ROWS, rng)
@@ -74,7 +88,8 @@ class TargetModel:
             self._trial(table, out, alone, rng) for out in self._holdouts(table, rows, alone, rng)
         ]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
-        Z, opinions, truth = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
+        Z, opinions, wanted = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
+        truth = table.y[wanted]
         every = np.arange(len(table.y))
         if alone:
             predicted = opinions[:, 0]
@@ -83,7 +98,10 @@ class TargetModel:
             self.blend, predicted = Blend.fit(Z, opinions, truth, number, self.seed)
             self.experts = Experts.fit_all(self.make, table, every, every, rng)
             self.hood, self.places, self.values = whole.hood, whole.places, whole.y
-        self.spread = Spread.fit(Z, truth - predicted, number, self.seed)
+        errors = truth - predicted
+        if repeats is not None:
+            errors += repeats.draw(some[wanted], np.random.default_rng(self.seed))
+        self.spread = Spread.fit(Z, errors, number, self.seed)
         return self
 
     def predict(
@@ -133,18 +151,18 @@ class TargetModel:
     def _trial(
         self, table: Table, out: np.ndarray, alone: bool, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return circumstances, opinions and truth of held-out rows."""
+        """Return circumstances and opinions of held-out rows, and which rows these are."""
         known = np.flatnonzero(~out)
         some = _sample(known, MOST_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MOST_TRIAL_ROWS, rng)
         X, log_unit = table.X[wanted], table.log_unit[wanted]
         if alone:
             experts = Experts.fit_tree(self.make, table, some)
-            return X, experts.opinions(X, X, log_unit), table.y[wanted]
+            return X, experts.opinions(X, X, log_unit), wanted
         experts = Experts.fit_all(self.make, table, known, some, rng)
         look = table.hood.look(table.places[known], table.y[known], table.places[wanted])
         opinions = experts.opinions(X, look, log_unit)
-        return circumstances(look, opinions), opinions, table.y[wanted]
+        return circumstances(look, opinions), opinions, wanted
 
     def save(self, folder: Path) -> None:
         """Write the parts to ``folder``."""

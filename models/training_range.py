@@ -82,6 +82,8 @@ class TrainingRange:
         if values.dtype.kind == "U":
             return np.full(len(rows), NEVER_SEEN)
         low, high = self.numbers[column]
+        if not ((values < low) | (values > high)).any():
+            return np.zeros(len(rows))
         with np.errstate(divide="ignore", invalid="ignore"):
             if low > 0:
                 distance = np.fmax(np.log2(values / high), np.log2(low / values))

@@ -1,159 +1,185 @@
 """Surrogate search: a Gaussian process on what the prior gets wrong.
 
-The prior (a predictor trained on other problems) gives every configuration a mean. What is measured
-on this problem corrects it: a Gaussian process over the configuration's coordinates learns the log
-ratio of measured to predicted, so that one surprise moves the neighbours of a configuration and
-leaves the rest as the prior had it. Without a prior the mean is the same everywhere and the process
-does all the work. The next configuration is the one of largest expected improvement (Jones,
-Schonlau and Welch, Journal of Global Optimization 13, 1998) times its probability to run.
+The prior, a predictor trained on other problems or devices, gives every configuration a mean. What
+is measured here corrects it: how far it can be trusted at all (a multiple of it, which tends to
+minus one where it misleads), and by a smooth function of the configuration's `Coordinates`. A few
+early proposals go where the prior does not lead, for else it would never be caught. Without a prior
+the process does all the work, after a first design that spreads the measurements as far apart as
+they will go. The next configuration is the one of largest expected improvement (Jones, Schonlau and
+Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
 
-import warnings
+from collections.abc import Callable
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from scipy.stats import norm
 
+from foretune.search.coordinates import Coordinates
+from foretune.search.gaussian_process import (
+    GaussianProcess,
+    Posterior,
+    log_expected_improvement,
+)
 from foretune.search.searcher import Searcher
-from foretune.space import SearchSpace
 
-POOL = 4000
-"""Configurations the process looks at: the best by the prior, and `EXPLORE` random ones."""
-EXPLORE = 500
-FIRST = 4
-"""Without a prior, random measurements before the process has anything to say."""
-NOISE = 0.02
-"""Standard deviation of the log of a measured time."""
-LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.4)
-"""Length scales tried, in units of a parameter's range; the likeliest is taken."""
-NEARBY = 0.7
-"""Distance over which one success or failure says something about another configuration."""
-UNKNOWN_SPREAD = 0.7
-"""Standard deviation of log objective over a space of which nothing is known: a factor of two."""
+POOL = 8000
+"""Candidates the process looks at; of a larger space a part that changes as it learns."""
+FIRST = 12
+"""Without a prior, measurements of the first design."""
+CONTRASTS = (2, 4, 8)
+"""With a prior, after so many proposals one is far from all others instead: where everything that
+was measured is what the prior likes, nothing shows that it is wrong."""
+REFIT = 1.15
+"""The process is fitted anew when it has this many times the measurements it had."""
+MOST = 400
+"""Measurements it is fitted to: of more, the best half and a random one."""
+LEAST_VALID = 0.05
+"""No prior is believed that says of nearly everything that it cannot run."""
 
 
 class SurrogateSearcher(Searcher):
     """Expected improvement under prior plus Gaussian-process correction."""
 
     def _prepare(self) -> None:
-        self._pool = self._make_pool()
-        self._coordinates = _Coordinates(self.space)
+        self._coordinates = Coordinates(self.space, self.problem, self.device)
+        self._believed, self._scale, amplitude = self._read_prior()
+        self._process = GaussianProcess(len(self._coordinates), amplitude)
+        self._posterior: Posterior | None = None
+        self._fitted = 0
+        self._known: list[int] = []
+        """Configurations the posterior was told of, in its order."""
+        self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
+        enough = self._enough()
+        if enough:
+            self._learn_all()
         chosen: list[int] = []
-        # Within a batch, believe the prediction of what was chosen: its neighbours gain nothing.
-        imagined: dict[int, float] = {}
         while len(chosen) < n:
-            free = self._free(chosen)
-            if len(free) == 0 or (self.prior is None and len(self._finite()) < FIRST):
-                fresh = [i for i in self.random_numbers(n) if i not in chosen]
-                chosen += fresh[: n - len(chosen)]
-                continue
-            mean, spread = self._posterior(free, imagined)
-            best = int(free[np.argmax(self._improvement(free, mean, spread))])
-            imagined[best] = float(mean[free == best][0])
-            chosen.append(best)
+            free = ~np.isin(self._pool, [*self.proposed, *chosen])
+            if not free.any():
+                chosen += [i for i in self.random_numbers(n) if i not in chosen][: n - len(chosen)]
+            elif self.prior is not None and len(self.proposed) + len(chosen) in CONTRASTS:
+                chosen.append(self._farthest(free, chosen, self._coordinates.of))
+            elif enough:
+                chosen.append(self._improver(free, chosen))
+            elif self.prior is not None:
+                promise = np.log(self._p_valid) - self._prior_of(self._pool)
+                chosen.append(int(self._pool[np.argmax(np.where(free, promise, -np.inf))]))
+            else:
+                chosen.append(self._farthest(free, chosen, self._screening))
         return chosen
 
-    def _improvement(self, numbers: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        finite = self._finite()
-        if not finite:  # nothing to improve on: the most promising one
-            gain = np.exp(-mean)
-        else:
-            z = (min(finite.values()) - mean) / spread
-            gain = spread * (z * norm.cdf(z) + norm.pdf(z))
-        return gain * self._p_valid(numbers)
+    def _enough(self) -> bool:
+        """Whether there is anything to learn from."""
+        successes = sum(np.isfinite(v) for v in self.told.values())
+        return successes > 0 and (self.prior is not None or len(self.told) >= FIRST)
 
-    def _posterior(
-        self, numbers: np.ndarray, imagined: dict[int, float]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation of the numbered configurations' log objective."""
-        known = {**self._finite(), **imagined}
-        prior_mean, spread = self._prior_mean(numbers), self._spread()
-        if not known:
-            return prior_mean, np.full(len(numbers), spread)
-        at = np.array(list(known))
-        residual = np.array(list(known.values())) - self._prior_mean(at)
-        correction, deviation = _gaussian_process(
-            self._coordinates.of(at), residual, self._coordinates.of(numbers), spread
-        )
-        return prior_mean + correction, deviation
+    def _screening(self, numbers: np.ndarray) -> np.ndarray:
+        """Return where configurations stand along the parameters, one as long as the other.
 
-    def _prior_mean(self, numbers: np.ndarray) -> np.ndarray:
-        if self.prior is not None:
-            return self.prior.log_mean[numbers]
-        return np.full(len(numbers), np.mean(list(self._finite().values())))
+        Spread out along these, corners come first, as in a two-level screening design: a few
+        measurements show every main effect.
+        """
+        last = np.array([max(len(v) - 1, 1) for v in self.space.parameters.values()])
+        return self.space.codes[numbers] / last
 
-    def _spread(self) -> float:
-        return UNKNOWN_SPREAD if self.prior is None else max(self.prior.log_spread, 2 * NOISE)
+    def _farthest(
+        self, free: np.ndarray, chosen: list[int], place: Callable[[np.ndarray], np.ndarray]
+    ) -> int:
+        """Return the candidate ``place``d farthest from all proposed; the first one is random."""
+        candidates = self._pool[free]
+        others = [*self.proposed, *chosen]
+        if not others:
+            return int(self.rng.choice(candidates))
+        points, known = place(candidates), place(np.array(others))
+        squares = (known**2).sum(axis=1) - 2 * points @ known.T
+        return int(candidates[np.argmax((points**2).sum(axis=1) + squares.min(axis=1))])
 
-    def _finite(self) -> dict[int, float]:
-        return {i: float(np.log(v)) for i, v in self.told.items() if np.isfinite(v)}
+    def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
+        """Return the candidate of largest expected improvement, ``chosen`` being under way."""
+        posterior = self._posterior
+        assert posterior is not None
+        y, offset = self._residuals()
+        mean, spread = posterior.moments(y)
+        pending = [*(self.proposed - self.told.keys()), *chosen]
+        if pending:  # believe of those what is expected: their neighbours gain nothing
+            under_way = np.array(pending)
+            posterior.add(self._coordinates.of(under_way), self._prior_of(under_way))
+            _, spread = posterior.moments(np.concatenate([y, np.zeros(len(pending))]))
+            posterior.forget(len(pending))
+        believed = self._prior_of(self._pool) + offset + mean
+        best = min(np.log(v) for v in self.told.values() if np.isfinite(v)) / self._scale
+        promise = self._promise(best, believed, spread) + np.log(self._p_valid)
+        return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
 
-    def _p_valid(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the prior's probability to run, corrected by what ran and failed nearby."""
-        prior = np.ones(len(numbers)) if self.prior is None else self.prior.p_valid[numbers]
-        if all(np.isfinite(v) for v in self.told.values()):
-            return prior
-        known = self._coordinates.of(np.array(list(self.told)))
-        distance = cdist(self._coordinates.of(numbers), known, "sqeuclidean")
-        weight = np.exp(-distance / NEARBY**2)
-        ran = np.isfinite(list(self.told.values()))
-        return (prior + weight @ ran) / (1 + weight.sum(axis=1))
+    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """Return the logarithm of the expected improvement on ``best``."""
+        return log_expected_improvement(best - mean, spread)
 
-    def _free(self, chosen: list[int]) -> np.ndarray:
-        return self._pool[~np.isin(self._pool, [*self.proposed, *chosen])]
+    def _learn_all(self) -> None:
+        """Bring the posterior up to everything told so far."""
+        new = [i for i in self.told if i not in set(self._known)]
+        if self._posterior is None or len(self.told) >= REFIT * self._fitted:
+            self._fitted = len(self.told)
+            if len(self._pool) < len(self.space):
+                self._refresh_pool()
+            if self.prior is None:
+                logs = np.log([v for v in self.told.values() if np.isfinite(v)])
+                self._scale = float(np.std(logs)) or 1.0
+            self._known = new = self._most_telling()
+            at = np.array(new)
+            X, prior = self._coordinates.of(at), self._prior_of(at)
+            self._process.fit(X, prior, self._residuals()[0])
+            candidates = self._coordinates.of(self._pool)
+            self._posterior = Posterior(self._process, candidates, self._prior_of(self._pool))
+            self._posterior.add(X, prior)
+        elif new:
+            self._known += new
+            at = np.array(new)
+            self._posterior.add(self._coordinates.of(at), self._prior_of(at))
 
-    def _make_pool(self) -> np.ndarray:
+    def _most_telling(self) -> list[int]:
+        numbers = sorted(self.told, key=lambda i: self.told[i])
+        if len(numbers) <= MOST:
+            return list(self.told)
+        rest = self.rng.choice(numbers[MOST // 2 :], MOST // 2, replace=False)
+        return [*numbers[: MOST // 2], *map(int, rest)]
+
+    def _residuals(self) -> tuple[np.ndarray, float]:
+        """Return what the prior got wrong of `_known`, in units of scale, and the usual error.
+
+        A failure counts as a little worse than everything that ran.
+        """
+        values = np.array([self.told[i] for i in self._known])
+        ran = np.isfinite(values)
+        logs = np.log(values, where=ran, out=np.zeros(len(values))) / self._scale
+        logs[~ran] = max(logs[ran].max(), np.median(logs[ran]) + 1)
+        wrong = logs - self._prior_of(np.array(self._known))
+        offset = float(np.median(wrong[ran]))
+        return wrong - offset, offset
+
+    def _read_prior(self) -> tuple[np.ndarray | None, float, float]:
+        """Return the prior in units of its own spread, that unit, and how wrong it may be."""
+        if self.prior is None or not np.ptp(self.prior.log_mean):
+            return None, 1.0, 1.0
+        scale = float(np.std(self.prior.log_mean))
+        believed = (self.prior.log_mean - self.prior.log_mean.mean()) / scale
+        return believed, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
+
+    def _prior_of(self, numbers: np.ndarray) -> np.ndarray:
+        return np.zeros(len(numbers)) if self._believed is None else self._believed[numbers]
+
+    def _refresh_pool(self) -> None:
+        """Choose the candidates: promising ones, neighbours of the best so far, random ones."""
         size = len(self.space)
         if size <= POOL:
-            return np.arange(size)
-        explore = self.rng.choice(size, size=POOL if self.prior is None else EXPLORE, replace=False)
-        if self.prior is None:
-            return explore
-        promising = self.prior.log_mean - np.log(np.maximum(self.prior.p_valid, 1e-3))
-        return np.union1d(explore, np.argpartition(promising, POOL - EXPLORE)[: POOL - EXPLORE])
-
-
-class _Coordinates:
-    """Configurations as points: ordered parameters on a unit line, others an axis a value."""
-
-    def __init__(self, space: SearchSpace) -> None:
-        self._codes = space.codes
-        self._axes: list[np.ndarray] = []
-        for values in space.parameters.values():
-            if any(isinstance(v, (str, bool)) for v in values):
-                self._axes.append(
-                    np.eye(len(values)) * np.sqrt(0.5)
-                )  # one step apart is distance 1
-            else:
-                self._axes.append(
-                    np.linspace(0, 1, len(values))[:, None] if len(values) > 1 else np.zeros((1, 1))
-                )
-
-    def of(self, numbers: np.ndarray) -> np.ndarray:
-        codes = self._codes[numbers]
-        return np.hstack([axis[codes[:, i]] for i, axis in enumerate(self._axes)])
-
-
-def _gaussian_process(
-    X: np.ndarray, y: np.ndarray, X_new: np.ndarray, spread: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return posterior mean and standard deviation (Rasmussen and Williams, 2006, chapter 2).
-
-    The prior variance ``spread``² is half shared by the whole space (this problem may be slower or
-    faster than predicted throughout) and half local, Matérn 5/2.
-    """
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern
-
-    def process(length: float) -> GaussianProcessRegressor:
-        half = spread**2 / 2
-        kernel = ConstantKernel(half) + ConstantKernel(half) * Matern(length, nu=2.5)
-        return GaussianProcessRegressor(kernel, alpha=NOISE**2, optimizer=None).fit(X, y)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # conditioning: harmless with the noise term
-        best = max((process(s) for s in LENGTHS), key=lambda p: p.log_marginal_likelihood_value_)
-        mean, deviation = best.predict(X_new, return_std=True)
-    return mean, np.maximum(deviation, 1e-6)
+            self._pool = np.arange(size)
+        else:
+            parts = [self.rng.choice(size, POOL // 2, replace=False)]
+            if self._believed is not None:
+                parts.append(np.argpartition(self._believed, POOL // 2)[: POOL // 2])
+            best = sorted(self.told, key=lambda i: self.told[i])[:5]
+            near = [self.space.index(c) for i in best for c in self.space.neighbours(self.space[i])]
+            self._pool = np.unique(np.concatenate([*parts, np.array(near, dtype=int)]))
+        valid = np.ones(len(self._pool)) if self.prior is None else self.prior.p_valid[self._pool]
+        self._p_valid = np.maximum(valid, LEAST_VALID)

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 
+import foretune.collect
+from foretune import registry
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -90,6 +92,25 @@ def toy_device() -> Device:
         {"cores": 4.0, "fp32_gflops": 200.0, "memory_gbps": 20.0, "power_limit_w": 90.0},
         "made up",
     )
+
+
+@pytest.fixture
+def toy_registered(monkeypatch):
+    """Register the toy kernel under its name."""
+    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    registry.registered.cache_clear()
+    yield
+    registry.registered.cache_clear()
+
+
+@pytest.fixture
+def toy_place(tmp_path, monkeypatch, toy_registered) -> Path:
+    """An empty directory, the toy kernel registered, its device, which needs no probe."""
+    from toy_kernel import DEVICE
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
+    return tmp_path
 
 
 def toy_time_ms(kernel: Kernel, problem, config, device: Device) -> float:

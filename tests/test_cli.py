@@ -1,16 +1,15 @@
 """The command line as its users meet it: JSON, tables, one line for everything that is wrong."""
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from commands import fails, run_json
 from toy_kernel import DEVICE, Toy
 
 import foretune.collect
 import foretune.tune.doctor
-from foretune import registry
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing
 from foretune.datasets import read_runs, write_runs
@@ -22,15 +21,11 @@ PROBLEM = "n=30"
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """An empty directory, the toy kernel registered, a device that needs no probe."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
-    registry.registered.cache_clear()
+def place(toy_place, monkeypatch):
+    """`toy_place`, where measuring is quick."""
     toy = str(Path(__file__).parent / "toy")
     path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
     quick = Timing(box_s=0.01, warmup_s=0.001)
 
     class Quick(IsolatedRunner):
@@ -38,8 +33,7 @@ def place(tmp_path, monkeypatch):
             super().__init__(device, quick, min(limit_s, 1.0), power)
 
     monkeypatch.setattr(foretune.collect, "IsolatedRunner", Quick)
-    yield tmp_path
-    registry.registered.cache_clear()
+    return toy_place
 
 
 @pytest.fixture(scope="module")
@@ -68,25 +62,6 @@ def predictor(runs, capsys):
     assert main(["train", str(runs), "--out", "predictor"]) == 0
     capsys.readouterr()
     return "predictor"
-
-
-def run_json(capsys, *arguments):
-    """Run a command with --json; return the one object on stdout."""
-    assert main([*arguments, "--json"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    return json.loads(out)
-
-
-def fails(capsys, code, *arguments):
-    """Run a command that must fail; return its one line."""
-    assert main(list(arguments)) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Traceback" not in captured.err
-    (line,) = (s for s in captured.err.splitlines() if s.startswith("foretune: "))
-    assert captured.err.endswith(line + "\n")
-    return line.removeprefix("foretune: ")
 
 
 def test_collect_and_go_on(capsys):

@@ -1,6 +1,5 @@
 """A predictor's life on the command line: explained, tracked, gone on with, checked for drift."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,9 +7,9 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from commands import fails, run_json
 from toy_kernel import DEVICE, FakeRunner, Toy
 
-import foretune.collect
 from foretune import registry
 from foretune.cli import main
 from foretune.collect import plan_configurations
@@ -21,15 +20,10 @@ A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """An empty directory, the toy kernel registered, a device that needs no probe."""
-    monkeypatch.chdir(tmp_path)
+def place(toy_place, monkeypatch):
+    """`toy_place`, with no MLflow set from outside."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # MLflow sets it, this takes it back
-    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
-    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
-    registry.registered.cache_clear()
-    yield tmp_path
-    registry.registered.cache_clear()
+    return toy_place
 
 
 def measured(problems, seed=0, configs=20):
@@ -58,23 +52,6 @@ def made(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def files(made, place):
     shutil.copytree(made, place, dirs_exist_ok=True)
-
-
-def run_json(capsys, *arguments, code=0):
-    """Run a command with --json; return the one object on stdout."""
-    assert main([*arguments, "--json"]) == code
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    return json.loads(out)
-
-
-def fails(capsys, code, *arguments):
-    """Run a command that must fail; return its one line."""
-    assert main(list(arguments)) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Traceback" not in captured.err
-    return captured.err.splitlines()[-1].removeprefix("foretune: ")
 
 
 def test_what_predictions_rest_on(capsys):

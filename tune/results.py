@@ -1,12 +1,18 @@
 """What tuning one problem brought: the trace of the search and the verdict on its winner."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from foretune.limit import Limit
+from foretune.measurement import Measurement
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+REJECTED = "rejected"
+"""Status in a trace of what ran, and broke a hard limit."""
 
 
 @dataclass(frozen=True)
@@ -15,10 +21,10 @@ class Step:
 
     Attributes:
         config: what was measured.
-        status: how it ended.
+        status: how it ended, or `REJECTED`.
         time_ms: measured, NaN if it failed.
         power_w: measured, NaN without a meter.
-        objective: what was minimised; infinite if it failed.
+        objective: what was minimised; infinite if it failed or was rejected.
         predicted_ms: what the predictor said before; NaN without one.
         low_ms: lower end of its 90 % interval.
         high_ms: upper end.
@@ -32,6 +38,12 @@ class Step:
     predicted_ms: float = math.nan
     low_ms: float = math.nan
     high_ms: float = math.nan
+
+
+def status_of(measurement: Measurement, limits: Iterable[Limit]) -> str:
+    """Return how a measurement ended, or `REJECTED`."""
+    rejected = measurement.ok and not all(limit.holds(measurement) for limit in limits)
+    return REJECTED if rejected else measurement.status.value
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,8 @@ class TuneResult:
         contenders: the default first, then the best candidates, then the library call if any.
         rounds: how many interleaved rounds the comparison took.
         seconds: wall time of search and verification.
+        limits: what the winner must keep to.
+        default_breaks: which of them the default breaks; empty if none.
     """
 
     kernel: str
@@ -85,6 +99,8 @@ class TuneResult:
     contenders: tuple[Contender, ...]
     rounds: int
     seconds: float
+    limits: tuple[Limit, ...] = ()
+    default_breaks: str = ""
 
     @property
     def baseline(self) -> Contender:
@@ -93,14 +109,32 @@ class TuneResult:
 
     @property
     def winner(self) -> Contender:
-        """The best candidate if it beats the default for certain, otherwise the default."""
-        candidates = [c for c in self.contenders[1:] if c.config is not None and c.wins]
-        return min(candidates, key=lambda c: c.value, default=self.baseline)
+        """The best candidate if it beats the default for certain, otherwise the default.
+
+        A default that breaks a limit is no choice: any candidate beats it.
+        """
+        candidates = [c for c in self.contenders[1:] if c.config is not None]
+        if self.default_breaks:
+            better = [c for c in candidates if math.isfinite(c.value)]
+        else:
+            better = [c for c in candidates if c.wins]
+        return min(better, key=lambda c: c.value, default=self.baseline)
 
     @property
     def verified(self) -> bool:
-        """Whether there is a measurable win over the default."""
+        """Whether there is a measurable win over the default, or a way within limits it breaks."""
         return self.winner is not self.baseline
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a few words."""
+        if not self.verified:
+            return "no measurable win"
+        return (
+            "within limits that the default breaks"
+            if self.default_breaks
+            else ("faster than the default")
+        )
 
     @property
     def library(self) -> Contender | None:
@@ -119,13 +153,15 @@ class TuneResult:
             "speedup": winner.ratio,
             "speedup_interval": [winner.ratio_low, winner.ratio_high],
             "verified": self.verified,
-            "verdict": "faster than the default" if self.verified else "no measurable win",
+            "verdict": self.verdict,
             "library": library and {
                 "name": library.name,
                 unit: library.value,
                 "winner_speedup": library.value / winner.value,
             },
             "measurements": len(self.trace),
+            "limits": {limit.column: limit.most for limit in self.limits},
+            "rejected": sum(s.status == REJECTED for s in self.trace),
             "seconds": self.seconds,
         }  # fmt: skip
 
@@ -149,6 +185,7 @@ class TuneResult:
                 **plain,
                 "problem": Problem(plain["problem"]),
                 "objective": Objective(plain["objective"]),
+                "limits": tuple(Limit(**entry) for entry in plain["limits"]),
                 "trace": tuple(Step(**{**e, "config": config(e)}) for e in plain["trace"]),
                 "contenders": tuple(
                     Contender(**{**e, "config": config(e)}) for e in plain["contenders"]

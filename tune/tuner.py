@@ -2,9 +2,11 @@
 
 import math
 import time
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from foretune.collect import Runner
 from foretune.collect.collection import find_current
@@ -12,20 +14,28 @@ from foretune.collect.meters import find_meter, why_no_meter
 from foretune.collect.timer import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
-from foretune.errors import MeterUnavailable, PredictorError
+from foretune.errors import MeasurementError, MeterUnavailable, PredictorError, UsageError
 from foretune.features import rows_of
 from foretune.kernel import Kernel
+from foretune.limit import Limit, Limited, broken_limits, figures_of
 from foretune.measurement import Measurement
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search import Prior, make_searcher
+from foretune.search.prior import prior_of
+from foretune.search.searcher import searcher_name
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.results import Step, TuneResult
+from foretune.tune.results import Step, TuneResult, status_of
 from foretune.tune.verify import verify
 
+if TYPE_CHECKING:
+    from foretune.search.searcher import SearcherKind
+
 FINALISTS = 3
+LIMIT_RUNS = 3
+"""Fresh runs of a finalist whose medians must keep to the limits."""
 
 
 def tune_problem(
@@ -36,7 +46,8 @@ def tune_problem(
     *,
     budget: int = 10,
     objective: Objective = Objective.TIME,
-    searcher: str = "surrogate",
+    limits: Sequence[Limit] = (),
+    searcher: "SearcherKind" = "surrogate",
     seed: int = 0,
     log: RunLog | None = None,
     verify_s: float = 2.0,
@@ -51,59 +62,88 @@ def tune_problem(
         predictor: predicts every configuration first; None starts from nothing.
         budget: measurements of the search; the verification comes on top.
         objective: what is minimised.
-        searcher: registered name.
+        limits: what breaks one of them failed, to the search, and never wins; the run table has it
+            as it was measured.
+        searcher: registered name, `Searcher` class, or a sampler of Optuna.
         seed: of the searcher.
         log: measurements go there, and those it has already are not made again.
         verify_s: seconds of interleaved comparison.
         progress: told about every measurement.
 
     Raises:
-        MeterUnavailable: the objective needs power, which this machine cannot measure.
-        MeasurementError: no configuration runs, not even the default.
+        MeterUnavailable: objective or limits need power, which this machine cannot measure.
+        MeasurementError: no configuration runs, not even the default, or none within the limits.
         PredictorError: the predictor is of another kernel or has not learned power.
+        UsageError: a limit is on something that runs of this kernel do not say.
     """
-    require_meter(objective, runner.device)
+    require_meter(objective, runner.device, limits)
     start = time.perf_counter()
-    space = kernel.space(problem)
-    prior = predictor and make_prior(predictor, kernel, problem, space, runner.device, objective)
-    search = make_searcher(searcher, space, objective, seed, prior, problem, runner.device)
+    space, goal = kernel.space(problem), Limited(objective, tuple(limits))
+    prior = predictor and make_prior(
+        predictor, kernel, problem, space, runner.device, objective, limits
+    )
+    search = make_searcher(searcher, space, goal, seed, prior, problem, runner.device)
     trace: list[Step] = []
     incumbent: Measurement | None = None
     progress.start(f"tuning {problem}", budget)
     while len(trace) < budget and (asked := search.ask(1)):
         bound_ms = _upper_bound_ms(incumbent)
-        measurement = _measure(kernel, problem, asked[0], runner, log, bound_ms)
+        measurement = measure(kernel, problem, asked[0], runner, [goal], log, bound_ms)
         search.tell([measurement])
-        trace.append(_step(measurement, objective, predictor, runner.device))
+        trace.append(_step(measurement, goal, predictor, runner.device))
         if measurement.config == search.best():
             incumbent = measurement
         best = min(s.objective for s in trace)
         progress.advance(f"best {best:.3g} {objective.unit}" if best < math.inf else "")
-    contenders, rounds = verify(kernel, problem, _finalists(trace), runner, objective, verify_s)
-    return TuneResult(
+
+    def breaks(config: Configuration) -> str:
+        runs = runner.run(kernel, problem, [config] * LIMIT_RUNS) if limits else ()
+        return broken_limits(limits, list(runs))
+
+    within = (config for config in _worked(trace) if not breaks(config))
+    finalists, default_breaks = list(islice(within, FINALISTS)), breaks(kernel.default(problem))
+    contenders, rounds = verify(kernel, problem, finalists, runner, objective, verify_s)
+    result = TuneResult(
         kernel=kernel.name,
         problem=problem,
         device=runner.device.name,
         objective=objective,
-        searcher=searcher,
+        searcher=searcher_name(searcher),
         trace=tuple(trace),
         contenders=tuple(contenders),
         rounds=rounds,
         seconds=time.perf_counter() - start,
+        limits=goal.limits,
+        default_breaks=default_breaks,
     )
+    if default_breaks and not result.verified:
+        raise none_within(limits, len(trace), default_breaks)
+    return result
 
 
-def require_meter(objective: Objective, device: Device) -> None:
-    """Do nothing if ``objective`` can be measured on ``device``.
+def require_meter(objective: Objective, device: Device, limits: Sequence[Limit] = ()) -> None:
+    """Do nothing if ``objective`` and ``limits`` can be measured on ``device``.
 
     Raises:
-        MeterUnavailable: it needs power, and no meter works here; the message says why.
+        MeterUnavailable: one needs power, and no meter works here; the message says why.
     """
-    if objective.needs_power and find_meter(device.kind, device.index) is None:
+    needs = [f"limit {limit.column!r}" for limit in limits if limit.needs_power]
+    way_out = "leave that limit out"
+    if objective.needs_power:
+        needs, way_out = [f"objective {objective.value!r}"], "use --objective time"
+    if needs and find_meter(device.kind, device.index) is None:
         raise MeterUnavailable(
-            f"objective {objective.value!r} needs a power meter: {why_no_meter(device.kind)}; "
-            "use --objective time"
+            f"{needs[0]} needs a power meter: {why_no_meter(device.kind)}; {way_out}"
         )
+
+
+def none_within(limits: Sequence[Limit], measured: int, default_breaks: str) -> MeasurementError:
+    """Return the error of a search that found nothing within its limits."""
+    listed = ", ".join(map(str, limits))
+    return MeasurementError(
+        f"none of {measured} configurations measured keeps to {listed}, nor does the default "
+        f"({default_breaks}): raise the limit or --budget"
+    )
 
 
 def make_prior(
@@ -113,6 +153,7 @@ def make_prior(
     space: SearchSpace,
     device: Device,
     objective: Objective,
+    limits: Sequence[Limit] = (),
 ) -> Prior:
     """Return what ``predictor`` believes about every configuration of ``space``.
 
@@ -124,33 +165,36 @@ def make_prior(
             f"the predictor knows {predictor.kernel_name_!r}, not {kernel.name!r}: train one on "
             f"runs of {kernel.name}"
         )
-    if objective.needs_power and "power_w" not in predictor.targets_:
-        raise PredictorError(
-            f"the predictor has not learned power, which objective {objective.value!r} needs: "
-            "train it on runs with power_w, or tune without --predictor"
-        )
-    if "time_ms" not in predictor.targets_:
-        raise PredictorError("the predictor has not learned time: train it with --target time_ms")
-    predicted = predictor.predict_space(problem, space, device)
-    power_w = predicted["power_w"] if "power_w" in predicted else pd.Series(np.nan, predicted.index)
-    value = objective.of(predicted["time_ms"].to_numpy(), power_w.to_numpy())
-    return Prior(np.log(value), predictor.log_spread(), predicted["p_valid"].to_numpy())
+    return prior_of(predictor, problem, space, device, objective, limits=limits)
 
 
-def _measure(
+def measure(
     kernel: Kernel,
     problem: Problem,
     config: Configuration,
     runner: Runner,
-    log: RunLog | None,
-    incumbent_ms: float,
+    goals: Sequence[Limited],
+    log: RunLog | None = None,
+    incumbent_ms: float = math.inf,
 ) -> Measurement:
+    """Return what ``log`` has of a configuration if it says all ``goals`` ask; else measure it.
+
+    Raises:
+        UsageError: a limit is on something that runs of this kernel do not say.
+    """
     device = runner.device.name
-    if log is not None and (known := find_current(log, kernel, device, problem, config)):
+    known = None if log is None else find_current(log, kernel, device, problem, config)
+    if known is not None and all(goal.is_known(known) for goal in goals):
         return known
     (measurement,) = runner.run(kernel, problem, [config], incumbent_ms)
     if log is not None:
         log.append(measurement)
+    for limit in goals[0].limits:  # a meter may miss a run; anything else is never there or always
+        if measurement.ok and not limit.needs_power and math.isnan(limit.of(measurement)):
+            raise UsageError(
+                f"limit {limit}: runs of {kernel.name} do not say their {limit.column}; they say "
+                + ", ".join(figures_of(measurement))
+            )
     return measurement
 
 
@@ -160,9 +204,7 @@ def _upper_bound_ms(incumbent: Measurement | None) -> float:
     return median_interval(np.array(incumbent.time_ms_samples))[1]
 
 
-def _step(
-    m: Measurement, objective: Objective, predictor: Predictor | None, device: Device
-) -> Step:
+def _step(m: Measurement, goal: Limited, predictor: Predictor | None, device: Device) -> Step:
     predicted = {}
     if predictor is not None:
         row = predictor.predict(rows_of(m.kernel, m.problem, [m.config], device)).iloc[0]
@@ -171,9 +213,11 @@ def _step(
             "low_ms": float(row["time_ms_low"]),
             "high_ms": float(row["time_ms_high"]),
         }
-    return Step(m.config, m.status.value, m.time_ms, m.power_w, objective.measured(m), **predicted)
+    status = status_of(m, goal.limits)
+    return Step(m.config, status, m.time_ms, m.power_w, goal.measured(m), **predicted)
 
 
-def _finalists(trace: list[Step]) -> list[Configuration]:
-    worked = sorted((s for s in trace if math.isfinite(s.objective)), key=lambda s: s.objective)
-    return [s.config for s in worked[:FINALISTS]]
+def _worked(trace: list[Step]) -> list[Configuration]:
+    """Return what ran within the limits, the best first."""
+    worked = [s for s in trace if math.isfinite(s.objective)]
+    return [s.config for s in sorted(worked, key=lambda s: s.objective)]

@@ -13,6 +13,7 @@ from foretune.collect import Runner
 from foretune.collect.timer import median_interval
 from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
+from foretune.measurement import Measurement
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -57,7 +58,7 @@ def verify(
     confidence = 1 - 0.05 / max(1, len(configs) - 1)
     order = [*(key for key in configs if key in values), *(k for k in values if k not in configs)]
     contenders = [
-        _contender(
+        compare(
             names.get(key, key.removeprefix("library:")),
             configs.get(key),
             base,
@@ -102,23 +103,45 @@ def _rounds(
 ) -> dict[str, np.ndarray]:
     if not objective.needs_power:
         return runner.race(kernel, problem, configs, box_s)
-    values: dict[str, list[float]] = {c.id: [] for c in configs}
+    runs = measured_rounds(kernel, problem, configs, runner, METERED_ROUNDS)
+    return {c.id: np.array([objective.measured(m) for m in runs[c]]) for c in configs}
+
+
+def measured_rounds(
+    kernel: Kernel,
+    problem: Problem,
+    configs: Sequence[Configuration],
+    runner: Runner,
+    rounds: int,
+) -> dict[Configuration, list[Measurement]]:
+    """Return ``rounds`` fresh runs of each configuration, in a new random order each round."""
+    runs: dict[Configuration, list[Measurement]] = {c: [] for c in configs}
     rng = np.random.default_rng(0)
-    for _ in range(METERED_ROUNDS):
+    for _ in range(rounds):
         turn = [configs[i] for i in rng.permutation(len(configs))]
-        for m in runner.run(kernel, problem, turn):
-            values[m.config.id].append(objective.measured(m))
-    return {key: np.array(v) for key, v in values.items()}
+        for config, m in zip(turn, runner.run(kernel, problem, turn), strict=True):
+            runs[config].append(m)
+    return runs
 
 
-def _contender(
+def compare(
     name: str,
     config: Configuration | None,
     base: np.ndarray,
     values: np.ndarray,
     confidence: float,
 ) -> Contender:
-    """Compare by the ratios within rounds; rounds in which one of the two failed say nothing."""
+    """Compare with the default by the ratios within rounds.
+
+    Rounds in which one of the two failed say nothing.
+
+    Args:
+        name: what it is called.
+        config: None for a library call.
+        base: the default's values by round.
+        values: its own.
+        confidence: of the interval, between 0 and 1.
+    """
     both = np.isfinite(base) & np.isfinite(values)
     if both.sum() < LEAST_ROUNDS:
         return Contender(name, config, np.inf, np.nan, np.nan, np.nan)

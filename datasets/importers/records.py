@@ -9,6 +9,7 @@ import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
 from foretune.datasets.schema import NUMBERS
+from foretune.mapping import parse_value
 from foretune.measurement import Status
 
 PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
@@ -47,13 +48,4 @@ def table_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 def as_number(text: Any) -> Any:
     """Return the number or switch a text spells, and anything else as it is."""
-    if not isinstance(text, str):
-        return text
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return parse_value(text) if isinstance(text, str) else text

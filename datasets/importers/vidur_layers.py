@@ -1,7 +1,8 @@
 """The layers of Vidur's MLP profile: the problem each of them solves, on one tensor-parallel rank.
 
 Columns of weights are split over the ranks before attention and before the activation, rows after
-them; norms, additions and embeddings see whole tokens.
+them; norms, additions and embeddings see whole tokens. Theirs are other times all the same, beside
+smaller shards shorter ones: how many ranks there were (``config.tp``) is kept.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataF
     else:
         rows = pd.DataFrame({"problem.rows": table["num_tokens"], **_elementwise(table, layer)})
         kernel = "elementwise"
+        rows["config.tp"] = table["num_tensor_parallel_workers"]
         if layer.endswith("layernorm"):
             kernel = "norm"
             rms = _has_post_norm(table, has_post_norm)

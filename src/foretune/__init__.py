@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foretune.errors import ForetuneError
     from foretune.family import Cost, Family
     from foretune.kernel import Kernel
+    from foretune.limit import Limit
     from foretune.measurement import Measurement, Status
     from foretune.models import Predictor, evaluate_predictor, train_predictor
     from foretune.objective import Objective
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from foretune.tune import (
         PRESETS,
         Campaign,
+        ParetoResult,
         Preset,
         TuneResult,
         run_campaign,
+        tune_pareto,
         tune_problem,
     )
 
@@ -51,8 +54,10 @@ __all__ = [
     "InProcessRunner",
     "IsolatedRunner",
     "Kernel",
+    "Limit",
     "Measurement",
     "Objective",
+    "ParetoResult",
     "Predictor",
     "Preset",
     "Problem",
@@ -73,6 +78,7 @@ __all__ = [
     "read_runs",
     "run_campaign",
     "train_predictor",
+    "tune_pareto",
     "tune_problem",
     "write_runs",
 ]
@@ -85,6 +91,7 @@ _HOMES = {
     "errors": ("ForetuneError",),
     "family": ("Cost", "Family"),
     "kernel": ("Kernel",),
+    "limit": ("Limit",),
     "measurement": ("Measurement", "Status"),
     "models": ("Predictor", "evaluate_predictor", "train_predictor"),
     "objective": ("Objective",),
@@ -92,7 +99,8 @@ _HOMES = {
     "registry": ("get_kernel",),
     "search": ("make_searcher",),
     "space": ("Configuration", "SearchSpace"),
-    "tune": ("PRESETS", "Campaign", "Preset", "TuneResult", "run_campaign", "tune_problem"),
+    "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
+             "tune_pareto", "tune_problem"),
 }  # fmt: skip
 _HOME_OF = {name: f"foretune.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -61,11 +61,13 @@ class Device:
         operations over peak rate and bytes over bandwidth. A missing rate is no limit; with
         neither known the result is NaN.
         """
-        return roofline_ms(cost, self.specs)
+        return np.fmax(*limits_ms(cost, self.specs))
 
 
-def roofline_ms(cost: Cost, specs: Mapping[str, Quantity]) -> Quantity:
-    """Return the larger of operations over peak rate and bytes over bandwidth, in milliseconds.
+def limits_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quantity]:
+    """Return operations over peak rate, and bytes over bandwidth, in milliseconds.
+
+    NaN where the rate is not known.
 
     Args:
         cost: of one launch, or arrays of many.
@@ -73,7 +75,7 @@ def roofline_ms(cost: Cost, specs: Mapping[str, Quantity]) -> Quantity:
     """
     compute = np.divide(cost.flops, np.multiply(peak_rate(cost.dtype, specs), 1e6))
     memory = np.divide(cost.bytes_moved, np.multiply(specs.get("memory_gbps", np.nan), 1e6))
-    return np.fmax(compute, memory)
+    return compute, memory
 
 
 _WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}

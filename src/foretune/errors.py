@@ -60,6 +60,10 @@ class PredictorError(ForetuneError):
     """A predictor cannot be trained, loaded, or used for what was asked."""
 
 
+class PolicyError(ForetuneError):
+    """A policy cannot be loaded, or used for what was asked."""
+
+
 class MeterUnavailable(ForetuneError):
     """No power meter works on this machine, and the objective needs one."""
 

@@ -77,7 +77,7 @@ class NamedValues(Mapping[str, Value]):
                 raise UsageError(f"cannot read {part!r}: write NAME=VALUE,NAME=VALUE")
             if name.strip() in values:
                 raise UsageError(f"{name.strip()!r} is given twice in {text!r}")
-            values[name.strip()] = _parse_value(value.strip())
+            values[name.strip()] = parse_value(value.strip())
         return cls(values)
 
 
@@ -98,13 +98,8 @@ def plain_value(name: str, value: Any) -> Value:
     )
 
 
-def _canonical(value: Value) -> Value:
-    """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
-    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
-    return int(value) if whole else value
-
-
-def _parse_value(text: str) -> Value:
+def parse_value(text: str) -> Value:
+    """Return the number or switch (``true``, ``False``) that ``text`` spells, else ``text``."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -113,3 +108,9 @@ def _parse_value(text: str) -> Value:
         except ValueError:
             continue
     return text
+
+
+def _canonical(value: Value) -> Value:
+    """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole else value

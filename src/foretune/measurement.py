@@ -36,6 +36,7 @@ class Measurement:
         power_w: mean power over the metered window, watts; NaN where no meter is.
         energy_mj: energy of one launch, millijoules; NaN where no meter is.
         compile_s: seconds to compile and load the configuration.
+        relative_error: ``‖output − reference‖ / ‖reference‖``; NaN where it was not compared.
         static: what the compiled code shows without running it.
         error: the reason of a failure, one line.
         source: where the row came from.
@@ -53,6 +54,7 @@ class Measurement:
     power_w: float = math.nan
     energy_mj: float = math.nan
     compile_s: float = math.nan
+    relative_error: float = math.nan
     static: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     source: str = "foretune"

@@ -1,7 +1,7 @@
 """Objectives: what is minimised."""
 
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,13 @@ import numpy.typing as npt
 from foretune.measurement import Measurement
 
 Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
+
+
+class Goal(Protocol):
+    """What a searcher minimises: an objective, one within limits, or several made into one."""
+
+    def measured(self, measurement: Measurement) -> float:
+        """Return a number above 0: infinite if the run does not count, NaN if nobody knows."""
 
 
 class Objective(StrEnum):

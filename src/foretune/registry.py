@@ -50,8 +50,19 @@ _OURS: dict[str, dict[str, str]] = {
     "searchers": {
         "random": "foretune.search.random:RandomSearcher",
         "exhaustive": "foretune.search.exhaustive:ExhaustiveSearcher",
-        "tpe": "foretune.search.tpe:TPESearcher",
+        "tpe": "foretune.search.optuna_search:TPESearcher",
+        "gp": "foretune.search.optuna_search:GPSearcher",
+        "cmaes": "foretune.search.optuna_search:CMAESSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
+        "policy": "foretune.search.policy_search:PolicySearcher",
+        "kt_genetic_algorithm": "foretune.search.kernel_tuner:GeneticAlgorithm",
+        "kt_diff_evo": "foretune.search.kernel_tuner:DifferentialEvolution",
+        "kt_pso": "foretune.search.kernel_tuner:ParticleSwarm",
+        "kt_simulated_annealing": "foretune.search.kernel_tuner:SimulatedAnnealing",
+        "kt_dual_annealing": "foretune.search.kernel_tuner:DualAnnealing",
+        "kt_adaptive_tabu_greywolf": "foretune.search.kernel_tuner:AdaptiveTabuGreyWolf",
+        "kt_hybrid_vndx": "foretune.search.kernel_tuner:HybridVNDX",
+        "kt_bayes_opt": "foretune.search.kernel_tuner:BayesOpt",
     },
 }
 

@@ -45,6 +45,7 @@ def measurements(draw):
         power_w=draw(MAYBE) if ok else math.nan,
         energy_mj=draw(MAYBE) if ok else math.nan,
         compile_s=draw(MAYBE),
+        relative_error=draw(MAYBE),
         static=draw(st.dictionaries(NAMES, POSITIVE, max_size=2)),
         error="" if ok else draw(TEXT),
         source=draw(TEXT),
@@ -138,7 +139,7 @@ def test_a_file_of_the_future(tmp_path):
     table = pq.read_table(path)
     note = {**table.schema.metadata, b"foretune.schema_version": b"2"}
     pq.write_table(table.replace_schema_metadata(note), path)
-    with pytest.raises(RunTableError, match="schema version 2, this Foretune reads up to 1: upgr"):
+    with pytest.raises(RunTableError, match="schema version 2, this Foretune reads up to 1: inst"):
         read_runs(path)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.datasets import from_measurements
 from foretune.errors import PredictorError
 from foretune.features import rows_of
 from foretune.models import Predictor
@@ -19,16 +18,6 @@ from foretune.models.attribution import (
     is_explainable,
 )
 from foretune.models.boosting import BoostingModel
-
-
-@pytest.fixture(scope="module")
-def runs(toy_measurements, toy_device):
-    return from_measurements(toy_measurements, toy_device)
-
-
-@pytest.fixture(scope="module")
-def predictor(runs):
-    return Predictor().fit(runs)
 
 
 def tree_log(predictor, rows, target="time_ms"):

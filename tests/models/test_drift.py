@@ -6,20 +6,9 @@ import pytest
 from foretune.datasets import from_measurements
 from foretune.errors import PredictorError
 from foretune.measurement import Measurement, Status
-from foretune.models import Predictor
 from foretune.models.drift import LEAST_BIAS, _design_effect, _least_coverage, check_drift
 
 FRESH_SIZES = [(128, 128, 64), (512, 128, 512), (768, 384, 96), (192, 960, 256), (640, 640, 640)]
-
-
-@pytest.fixture(scope="module")
-def runs(toy_measurements, toy_device):
-    return from_measurements(toy_measurements, toy_device)
-
-
-@pytest.fixture(scope="module")
-def predictor(runs):
-    return Predictor().fit(runs)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from foretune.errors import SpaceError, UnknownName
+from foretune.errors import MissingExtra, SpaceError, UnknownName
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -13,7 +13,8 @@ from foretune.registry import registered
 from foretune.search import Prior, make_searcher
 from foretune.space import Configuration, SearchSpace
 
-SEARCHERS = sorted(registered("searchers"))
+SEARCHERS = sorted(registered("searchers").keys() - {"gp"})
+"""Optuna's Gaussian process takes too long for a whole space: `test_optuna_search.py`."""
 SPACE = SearchSpace(
     {
         "tile": (1, 2, 4, 8, 16),
@@ -60,7 +61,10 @@ def perfect_prior(space=SPACE, law=toy_ms, spread=0.05):
 
 
 def make(name, space=SPACE, seed=0, prior=None, **options):
-    return make_searcher(name, space, seed=seed, prior=prior, **options)
+    try:
+        return make_searcher(name, space, seed=seed, prior=prior, **options)
+    except MissingExtra as e:
+        pytest.skip(str(e))
 
 
 def search(searcher, budget, n=1, **how):
@@ -266,11 +270,10 @@ def evaluations_until(asked, within):
 
 def test_the_surrogate_alone_beats_random():
     needed = {
-        name: np.median([evaluations_until(search(make(name, seed=s), 40), 1.05) for s in range(7)])
+        name: np.median([evaluations_until(search(make(name, seed=s), 156), 1.05) for s in range(7)])
         for name in ("surrogate", "random")
     }
-    assert needed["surrogate"] <= 20
-    assert needed["surrogate"] < needed["random"]
+    assert needed["surrogate"] < needed["random"] / 3
 
 
 def test_a_misleading_prior_costs_but_does_not_trap():

@@ -1,5 +1,6 @@
 """A kernel whose configurations take as long, or fail, as they say; and a fake runner."""
 
+import dataclasses
 import math
 import os
 import time
@@ -127,3 +128,24 @@ class FakeRunner(Runner):
 
     def _noisy(self, times):
         return times * self.rng.lognormal(0, self.noise, len(times))
+
+
+def power_w(config):
+    """Return the watts that a `MeteredRunner` reads: the faster, the more.
+
+    The quickest configuration is not the one of least energy.
+    """
+    return 100.0 / config["work"] ** 1.5
+
+
+class MeteredRunner(FakeRunner):
+    """Has a meter, too; time and power of every run have the noise."""
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        for m in super().run(kernel, problem, configs, incumbent_ms):
+            time_ms, watts = m.time_ms, power_w(m.config)
+            if self.noise:
+                time_ms, watts = self._noisy(np.array([time_ms, watts]))
+            yield dataclasses.replace(
+                m, time_ms=time_ms, power_w=watts if m.ok else math.nan, energy_mj=watts * time_ms
+            )

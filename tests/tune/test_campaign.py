@@ -18,14 +18,6 @@ TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
 KERNEL = Toy()
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    """An empty MLflow database: making its tables takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def place(tmp_path, template, monkeypatch, toy_registered):
     monkeypatch.chdir(tmp_path)

@@ -17,14 +17,6 @@ from foretune.tune.tracking import Tracker, score_metrics
 CHAMPION = "models:/foretune-matmul@champion"
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    """An empty MLflow database: making its tables takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def place(tmp_path, template, monkeypatch):
     """An empty directory with an MLflow of its own."""

@@ -1,9 +1,8 @@
-import dataclasses
 import math
 
 import numpy as np
 import pytest
-from toy_kernel import DEVICE, FakeRunner, Toy, config, time_ms
+from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
 
 from foretune.collect import plan_configurations
 from foretune.datasets import RunLog, from_measurements
@@ -184,15 +183,6 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
         contenders, _ = verify(KERNEL, PROBLEM, candidates, runner)
         lucky += any(c.wins for c in contenders)
     assert lucky <= 12
-
-
-class MeteredRunner(FakeRunner):
-    """The faster, the more power: the quickest configuration is not the one of least energy."""
-
-    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
-        for m in super().run(kernel, problem, configs, incumbent_ms):
-            power_w = 100.0 / m.config["work"] ** 1.5
-            yield dataclasses.replace(m, power_w=power_w, energy_mj=power_w * m.time_ms)
 
 
 def test_energy_is_minimised_where_a_meter_is(monkeypatch):

@@ -15,7 +15,9 @@ from foretune.cli import (
     explaining,
     importing,
     machine,
+    policy,
     predictors,
+    replaying,
     runs,
     tuning,
 )
@@ -38,6 +40,8 @@ _GROUPS = (
     explaining,
     drifting,
     tuning,
+    replaying,
+    policy,
     machine,
 )
 for _commands in _GROUPS:

@@ -27,8 +27,9 @@ def read_objective(text: str) -> Objective:
     Raises:
         UnknownName: there is none.
     """
-    if text not in list(Objective):
-        raise UnknownName("objective", text, list(Objective))
+    known = [objective.value for objective in Objective]
+    if text not in known:
+        raise UnknownName("objective", text, known)
     return Objective(text)
 
 

@@ -1,6 +1,4 @@
-"""Measurements of language-model layers: AIConfigurator, Vidur, NeuSight."""
-
-import json
+"""AIConfigurator's tables of measured operators."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 from foretune.datasets import import_runs
 from foretune.datasets.importers import aiconfigurator_data
 from foretune.datasets.importers.aiconfigurator import operation_of
-from foretune.device import known_devices
 from foretune.errors import RunTableError
 
 LABELS = {"framework": ["TRTLLM"], "version": ["1.3.0rc20"], "device": ["NVIDIA H200"]}
@@ -269,243 +266,6 @@ def test_nothing_is_installed(monkeypatch):
         import_runs("installed", "aiconfigurator")
 
 
-TABLE = st.lists(
-    st.tuples(
-        st.integers(1, 2**31 - 1),
-        st.one_of(st.none(), st.floats(), st.sampled_from([0.0, 1.0])),
-        st.sampled_from(["bfloat16", "fp8_block", "new"]),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@given(TABLE)
-def test_every_row_of_aiconfigurator_is_imported_or_counted(tmp_path, survives, rows):
-    sizes, times, formats = zip(*rows, strict=True)
-    path = aic(
-        tmp_path, "gemm", kernel_source=["k"] * len(rows), gemm_dtype=formats, m=sizes, n=sizes,
-        k=sizes, latency=pd.array(times, dtype="float64"),
-    )  # fmt: skip
-    done = import_runs(path, "aiconfigurator")
-    assert len(done.runs) + sum(done.rejected.values()) == len(rows)
-    if len(done.runs):
-        good = [m for m, t, _ in rows if t is not None and 0 < t < np.inf]
-        assert survives(done)["problem.M"].tolist() == good
-
-
-MLP = {
-    "n_head": [32, 64], "n_kv_head": [32, 8], "n_embd": [4096, 8192],
-    "n_expanded_embd": [11008, 28672], "vocab_size": [32768, 32768], "use_gated_mlp": [True, True],
-    "num_tokens": [100, 200], "num_tensor_parallel_workers": [1, 4],
-}  # fmt: skip
-LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
-          "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
-
-
-def vidur(folder, place, table):
-    path = folder / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=False)
-    return path
-
-
-def mlp(layers=LAYERS, **more):
-    times = {
-        f"time_stats.{layer}.{stat}": [i + 1.0, i + 2.0]
-        for i, layer in enumerate(layers)
-        for stat in ("min", "median", "std")
-    }
-    return pd.DataFrame({**times, **MLP, **more})
-
-
-def test_the_layers_of_vidur(tmp_path, survives):
-    path = vidur(tmp_path, "compute/h100/meta-llama/Llama-2-7b-hf/mlp.csv", mlp())
-    done = import_runs(path, "vidur")
-    runs = survives(done).set_index("config.implementation")
-    assert done.kernels == {"gemm": 8, "elementwise": 8, "norm": 4}
-    assert (runs["device"] == "NVIDIA H100 80GB HBM3").all()
-    assert (runs["source"] == "vidur mlp.csv meta-llama/Llama-2-7b-hf").all()
-    assert (runs["config.format"] == "fp16").all()
-    assert (runs["config.backend"] == "vidur").all()
-
-    def problem(layer, row, *names):
-        return [runs.loc[layer].iloc[row][f"problem.{n}"] for n in names]
-
-    # The second model has four ranks and grouped queries; heads are 128 wide.
-    for layer, sizes in {
-        "attn_pre_proj": ([100, 12288, 4096], [200, (64 + 16) * 128 // 4, 8192]),
-        "attn_post_proj": ([100, 4096, 4096], [200, 8192, 8192 // 4]),
-        "mlp_up_proj": ([100, 22016, 4096], [200, 2 * 28672 // 4, 8192]),
-        "mlp_down_proj": ([100, 4096, 11008], [200, 8192, 28672 // 4]),
-    }.items():
-        assert [problem(layer, i, *"MNK") for i in (0, 1)] == list(sizes)
-    for layer, op, columns in (
-        ("input_layernorm", "rms_norm", 8192), ("post_attention_layernorm", "rms_norm", 8192),
-        ("add", "add", 8192), ("emb", "embedding", 8192), ("mlp_act", "silu_and_mul", 7168),
-        ("attn_rope", "rope", (64 + 8) * 128 // 4),
-    ):  # fmt: skip
-        assert problem(layer, 1, "rows", "columns", "op") == [200, columns, op]
-    assert runs.loc["mlp_up_proj"]["time_ms"].tolist() == [7.0, 8.0]  # medians
-
-
-def test_models_of_vidur_differ_in_their_layers(tmp_path):
-    without = [layer for layer in LAYERS if layer != "post_attention_layernorm"]
-    path = vidur(tmp_path, "x/a40/microsoft/phi-2/mlp.csv", mlp(without, use_gated_mlp=[False] * 2))
-    runs = import_runs(path, "vidur").runs.set_index("config.implementation")
-    assert set(runs.loc["input_layernorm"]["problem.op"]) == {"layer_norm"}
-    assert set(runs.loc["mlp_act"]["problem.op"]) == {"gelu"}
-    assert runs.loc["mlp_up_proj"]["problem.N"].tolist() == [11008, 28672 // 4]
-    # Put together, a layer that a model does not have is no rejected row; a missing time is one.
-    table = mlp(model=["a", "b"], device=["a100", "h100"])
-    table.columns = [c.removeprefix("time_stats.") for c in table]
-    table.loc[0, "post_attention_layernorm.median"] = None
-    path = tmp_path / "all.parquet"
-    table.to_parquet(path)
-    done = import_runs(path, "vidur", kernel="norm")
-    assert (len(done.runs), done.rejected) == (3, {})
-    assert done.runs["problem.op"].tolist() == ["layer_norm", "rms_norm", "rms_norm"]
-    assert done.runs["device"].tolist()[0] == "NVIDIA A100 80GB PCIe"
-    table = table.assign(model="a")
-    table.to_parquet(path)
-    done = import_runs(path, "vidur")
-    assert (len(done.runs), done.rejected) == (19, {"no time": 1})
-
-
-def test_attention_of_vidur(tmp_path, survives):
-    table = pd.DataFrame(
-        {"time_stats.attn_prefill.median": [0.5, None, None],
-         "time_stats.attn_decode.median": [None, 0.25, None],
-         "time_stats.attn_output_reshape.median": [0.001] * 3,
-         "n_embd": [8192] * 3, "n_q_head": [64] * 3, "n_kv_head": [8] * 3, "block_size": [16] * 3,
-         "num_tensor_parallel_workers": [2] * 3, "max_model_len": [4096] * 3,
-         "batch_size": [1, 8, 8], "prefill_chunk_size": [64, 0, 0],
-         "kv_cache_size": [128, 1024, 2048], "is_prefill": [True, False, False],
-         "attention_backend": ["AttentionBackend.FLASHINFER"] * 3}
-    )  # fmt: skip
-    done = import_runs(vidur(tmp_path, "compute/a100/m/n/attention.csv", table), "vidur")
-    runs = survives(done)
-    assert done.rejected == {"no time": 1}
-    assert runs["kernel"].tolist() == ["attention_prefill", "attention_decode"]
-    assert runs["problem.seq_len"].tolist()[0] == 64
-    assert runs["problem.prefix_len"].tolist()[0] == 128
-    assert runs["problem.kv_len"].tolist()[1] == 1025  # the decoded token itself too
-    for name, value in {"heads": 32, "kv_heads": 4, "head_dim": 128, "window": 0}.items():
-        assert runs[f"problem.{name}"].tolist() == [value] * 2
-    assert runs["config.implementation"].tolist() == ["flashinfer"] * 2
-    assert runs["config.kv_format"].tolist() == ["fp16"] * 2
-    assert runs["time_ms"].tolist() == [0.5, 0.25]
-
-
-@pytest.mark.parametrize("collective", ["all_reduce", "send_recv"])
-def test_collectives_of_vidur(tmp_path, survives, collective):
-    table = pd.DataFrame(
-        {f"time_stats.{collective}.median": [0.017], f"time_stats.{collective}.mean": [0.016],
-         "rank": [0], "num_workers": [2], "size": [2048], "collective": [collective],
-         "devices_per_node": [1], "max_devices_per_node": [8]}
-    )  # fmt: skip
-    path = vidur(tmp_path, f"network/a100_dgx/{collective}.csv", table)
-    row = survives(import_runs(path, "vidur")).iloc[0]
-    assert (row["kernel"], row["device"]) == (collective, "NVIDIA A100-SXM4-80GB")
-    assert (row["problem.message_bytes"], row["problem.devices"]) == (2048, 2)
-    assert (row["problem.devices_per_node"], row["time_ms"]) == (1, 0.017)
-
-
-def test_vidur_must_say_its_device(tmp_path):
-    path = vidur(tmp_path, "mlp.csv", mlp())
-    with pytest.raises(RunTableError, match="does not say the device: give it with --device"):
-        import_runs(path, "vidur")
-    assert import_runs(path, "vidur", device="NVIDIA L4").kernels["gemm"] == 8
-    with pytest.raises(RunTableError, match=r"expected columns of mlp\.csv \(n_expanded_embd, …"):
-        import_runs(vidur(tmp_path, "x.csv", pd.DataFrame({"a": [1]})), "vidur")
-    with pytest.raises(RunTableError, match=r"column 'emb\.median' is missing"):
-        import_runs(vidur(tmp_path, "h100/x.csv", mlp([])), "vidur")
-
-
-NEUSIGHT = """OPName,Latency,Device,Torch Version,CUDNN Version,Kernel Name,Grid x,Grid y,Grid z,\
-Block x,Block y,Block z,CUDA Version,"""
-PLACE = 'Tesla V100-PCIE-32GB,p2.1.0,8902,"void k<float, 4>(int)",32,2,1,128,4,1,cu121'
-
-
-def neusight(tmp_path, name, columns, *rows):
-    path = tmp_path / f"{name}.csv"
-    path.write_text("\n".join([NEUSIGHT + columns, *rows]))
-    return import_runs(path, "neusight")
-
-
-def test_products_of_neusight(tmp_path, survives):
-    rows = (f"bmm,0.5,{PLACE},8,100,200,300", f"linear,0.25,{PLACE},8,100,200,300")
-    runs = survives(neusight(tmp_path, "bmm", "B,M,N,K", *rows))
-    sizes = [[r[f"problem.{n}"] for n in ("batch", "M", "N", "K")] for _, r in runs.iterrows()]
-    # Theirs is (B, M, N) times (B, N, K): N is summed over; a linear layer takes all rows at once.
-    assert sizes == [[8, 100, 300, 200], [1, 800, 300, 200]]
-    row = runs.iloc[0]
-    assert (row["kernel"], row["config.format"], row["time_ms"]) == ("gemm", "fp32", 0.5)
-    assert (row["device"], row["environment"]) == ("Tesla V100-PCIE-32GB", "torch 2.1.0 cu121")
-    assert (row["static.grid_x"], row["static.block_y"]) == (32, 4)
-
-
-def test_other_operators_of_neusight(tmp_path):
-    rows = [f"{op},{i},{PLACE},4096,{i}" for i, op in enumerate(("ln", "softmax", "ADDU", "gelu"))]
-    done = neusight(tmp_path, "vec", "B,H", *rows)
-    assert done.rejected == {"time is zero": 1}
-    assert done.runs["kernel"].tolist() == ["softmax", "elementwise", "elementwise"]
-    assert done.runs["problem.op"].tolist()[1:] == ["addu", "gelu"]
-    assert done.runs["problem.rows"].tolist() == [4096] * 3
-    assert done.runs["problem.columns"].tolist() == [1, 2, 3]
-    done = neusight(tmp_path, "ln", "B,H", f"ln,1.0,{PLACE},8,1024")
-    assert done.runs[["kernel", "problem.op"]].iloc[0].tolist() == ["norm", "layer_norm"]
-    columns = "B,Input_Channel,Output_Channel,Kernel_Szie,Input_Size,Stride,Padding"
-    done = neusight(tmp_path, "conv", columns, f"conv,1.0,{PLACE},8,3,64,7,224,2,3")
-    assert done.runs[["kernel", "problem.filter", "problem.stride"]].iloc[0].tolist() == [
-        "conv", 7, 2,
-    ]  # fmt: skip
-
-
-def test_neusight_without_sizes(tmp_path):
-    with pytest.raises(RunTableError, match=r"NeuSight's bmm: column 'M' is missing"):
-        neusight(tmp_path, "bmm", "B,H", f"bmm,1.0,{PLACE},8,3")
-
-
-@pytest.mark.shared_data
-def test_the_measured_tables(shared_data, survives):
-    manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
-    rows = {f["file"]: f["rows"] for f in manifest["files"]}
-    for name, count in rows.items():
-        if name.startswith(
-            ("e2e", "gpu_specs", "power", "gemm", "moe", "generation_a", "context_a")
-        ):
-            continue  # no operators, or large: the next tests
-        format = "vidur" if name.startswith("vidur") else "aiconfigurator"
-        done = import_runs(shared_data / "llm" / name, format)
-        survives(done)
-        parts = {"vidur_mlp.parquet": 10, "wideep_deepep_ll.parquet": 2}
-        expected = count * parts.get(name, 2 if "normal" in name else 1)
-        missing = 783 if name == "vidur_mlp.parquet" else 0  # a model without the second norm
-        assert len(done.runs) + sum(done.rejected.values()) + missing == expected, name
-        assert set(done.runs["device"]) <= set(known_devices()), name
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("name", ["gemm", "context_attention", "generation_attention", "moe"])
-def test_large_tables(shared_data, name):
-    manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
-    rows = {f["file"]: f["rows"] for f in manifest["files"]}
-    done = import_runs(shared_data / "llm" / f"{name}.parquet", "aiconfigurator")
-    assert (len(done.runs), done.rejected) == (rows[f"{name}.parquet"], {})
-    problem = [c for c in done.runs if c.startswith("problem.")]
-    assert not done.runs[problem].isna().any().any()
-
-
-@pytest.mark.shared_data
-def test_measured_power_without_times(shared_data):
-    for path in sorted((shared_data / "llm").glob("power_*.parquet")):
-        done = import_runs(path, "aiconfigurator")
-        assert done.rejected == {}
-        assert done.runs["power_w"].between(50, 800).all()
-        assert done.runs["time_ms"].isna().all()
-
-
 def test_a_sample_of_a_table_under_another_name(tmp_path):
     table = pd.DataFrame(
         {
@@ -534,3 +294,28 @@ def test_prefill_and_decode_are_told_apart_by_their_columns(tmp_path, isl, step,
     )  # fmt: skip
     table.to_parquet(tmp_path / "some.parquet")
     assert import_runs(tmp_path / "some.parquet", "aiconfigurator").runs["kernel"][0] == kernel
+
+
+TABLE = st.lists(
+    st.tuples(
+        st.integers(1, 2**31 - 1),
+        st.one_of(st.none(), st.floats(), st.sampled_from([0.0, 1.0])),
+        st.sampled_from(["bfloat16", "fp8_block", "new"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(TABLE)
+def test_every_row_of_aiconfigurator_is_imported_or_counted(tmp_path, survives, rows):
+    sizes, times, formats = zip(*rows, strict=True)
+    path = aic(
+        tmp_path, "gemm", kernel_source=["k"] * len(rows), gemm_dtype=formats, m=sizes, n=sizes,
+        k=sizes, latency=pd.array(times, dtype="float64"),
+    )  # fmt: skip
+    done = import_runs(path, "aiconfigurator")
+    assert len(done.runs) + sum(done.rejected.values()) == len(rows)
+    if len(done.runs):
+        good = [m for m, t, _ in rows if t is not None and 0 < t < np.inf]
+        assert survives(done)["problem.M"].tolist() == good

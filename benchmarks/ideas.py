@@ -1,0 +1,190 @@
+"""What was tried inside the surrogate searcher, and what it was worth.
+
+Every line is the shipped searcher with one thing changed, replayed on the complete recorded spaces
+of a folder without any prior.
+
+    python benchmarks/ideas.py SPACES --repeats 5 --jobs 2
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from machine import heading, markdown
+from scipy.stats import norm, rankdata
+from spaces import complete_spaces
+
+from foretune.collect import local_device
+from foretune.search.replay import replay
+from foretune.search.scores import score_replay, summarise
+from foretune.search.surrogate import SurrogateSearcher
+
+POINTS = (10, 20, 50, 100, 200)
+
+
+class RandomDesign(SurrogateSearcher):
+    """First measurements at random instead of far apart."""
+
+    def _farthest(
+        self, free: np.ndarray, chosen: list[int], place: Callable[[np.ndarray], np.ndarray]
+    ) -> int:
+        return int(self.rng.choice(self._pool[free]))
+
+
+class SmoothDesign(SurrogateSearcher):
+    """First measurements far apart in the model's coordinates instead of along the parameters."""
+
+    def _screening(self, numbers: np.ndarray) -> np.ndarray:
+        return self._coordinates.of(numbers)
+
+
+class Ranks(SurrogateSearcher):
+    """The normal score of its rank instead of the logarithm of the time."""
+
+    def _residuals(self) -> tuple[np.ndarray, float]:
+        values = np.array([self.told[i] for i in self._known])
+        self._best_score = float(norm.ppf(0.5 / len(values)))
+        return norm.ppf((rankdata(values) - 0.5) / len(values)), 0.0
+
+    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        return super()._promise(self._best_score, mean, spread)
+
+
+class LowerBound(SurrogateSearcher):
+    """Lower confidence bound, one standard deviation, instead of expected improvement."""
+
+    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        return spread - mean
+
+
+class Thompson(SurrogateSearcher):
+    """An independent draw per candidate instead of expected improvement."""
+
+    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        return -self.rng.normal(mean, spread)
+
+
+class BareParameters(SurrogateSearcher):
+    """Positions of values in their lists instead of logarithms, alignment and geometry."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._coordinates = Positions(self.space.codes)  # type: ignore[assignment]
+        self._process = type(self._process)(len(self._coordinates))
+
+
+class Positions:
+    """Stands in for `Coordinates`."""
+
+    def __init__(self, codes: np.ndarray) -> None:
+        self._codes = codes[:, codes.max(axis=0) > 0]
+        self._last = self._codes.max(axis=0)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the numbered configurations as points."""
+        return self._codes[numbers] / self._last
+
+
+class Trees(SurrogateSearcher):
+    """A model of trees instead of the process; it learns every third measurement."""
+
+    def _learn_all(self) -> None:
+        if len(self.told) < self._fitted + 3 and self._fitted:
+            return
+        self._fitted = len(self.told)
+        self._known = list(self.told)
+        X = self._coordinates.of(np.array(self._known))
+        self._mean, self._spread = self._predict(X, self._residuals()[0])
+
+    def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
+        values = self._residuals()[0]
+        promise = self._promise(values.min(), self._mean, self._spread)
+        return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
+
+    def _predict(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
+
+class Forest(Trees):
+    """A random forest, the spread of its trees as uncertainty, expected improvement."""
+
+    def _predict(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        from sklearn.ensemble import RandomForestRegressor
+
+        forest = RandomForestRegressor(40, min_samples_leaf=1, max_features=0.5, random_state=0)
+        trees = forest.fit(X, y).estimators_
+        each = np.array([t.predict(self._coordinates.of(self._pool)) for t in trees])
+        return each.mean(axis=0), each.std(axis=0) + 1e-3
+
+
+class Boosting(Trees):
+    """Gradient boosting on the logarithm; the best prediction is measured, one in ten at random."""
+
+    objective_name = "reg:squarederror"
+
+    def _predict(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        import xgboost
+
+        settings = {"objective": self.objective_name, "eta": 0.2, "max_depth": 6, "nthread": 1}
+        data = xgboost.DMatrix(X, self._label(y))
+        model = xgboost.train(settings, data, 50)
+        mean = -model.predict(xgboost.DMatrix(self._coordinates.of(self._pool)))
+        return mean, np.full(len(mean), 1e-3)
+
+    def _label(self, y: np.ndarray) -> np.ndarray:
+        return -y
+
+    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        return self.rng.random(len(mean)) if self.rng.random() < 0.1 else -mean
+
+
+class Ranking(Boosting):
+    """The same with a pairwise ranking loss."""
+
+    objective_name = "rank:pairwise"
+
+    def _label(self, y: np.ndarray) -> np.ndarray:
+        return np.ceil(31 * (rankdata(-y) - 1) / len(y))  # XGBoost's relevance: 0 … 31
+
+
+IDEAS: dict[str, type[SurrogateSearcher]] = {
+    "as shipped": SurrogateSearcher,
+    "first design at random": RandomDesign,
+    "first design along all axes": SmoothDesign,
+    "bare parameters as axes": BareParameters,
+    "ranks instead of log time": Ranks,
+    "lower confidence bound": LowerBound,
+    "Thompson sampling": Thompson,
+    "random forest": Forest,
+    "boosting, regression": Boosting,
+    "boosting, ranking": Ranking,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("spaces", type=Path, help="folder of recorded spaces")
+    parser.add_argument("--only", default="", help="tables with this text in their name")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    spaces = complete_spaces(options.spaces, options.only)
+    print(heading("Ideas inside the surrogate", local_device()))
+    print(f"{len(spaces)} spaces, {options.repeats} repeats\n")
+    rows = []
+    for name, idea in IDEAS.items():
+        replays = [(s, replay(s, idea, 200, options.repeats, n_jobs=options.jobs)) for s in spaces]
+        found = summarise([score_replay(*pair) for pair in replays])
+        shares = [f"{found.fraction_at[n]:.3f}" for n in POINTS]
+        rows.append([name, f"{found.evals_to_95:.0f}", f"{found.evals_to_99:.0f}", *shares])
+        print(" | ".join(rows[-1]), flush=True)
+    columns = ["idea", "to 95 %", "to 99 %", *(f"f{n}" for n in POINTS)]
+    print("\n" + markdown(columns, rows))
+
+
+if __name__ == "__main__":
+    main()

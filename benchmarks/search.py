@@ -1,0 +1,175 @@
+"""How many evaluations do searchers need on recorded spaces of real devices?
+
+    python benchmarks/search.py SPACES --out search-runs [--searchers tpe,random] [--json]
+
+SPACES holds run tables of whole spaces and, optionally, ``manifest.json``: a space that it calls
+incomplete is only learned from. Every searcher searches every space ``--repeats`` times, seeing a
+time only by spending an evaluation (`foretune replay` does the same for one space). Prints a table
+over all spaces and one per space, with how many configurations are within 5 % of the best: where
+there is one, nobody finds it quickly, where there are thousands, everybody does.
+
+With ``--prior leave-device-out`` a predictor learns from the same kernel's tables of all other
+devices, and its predictions are the prior; spaces without such tables are left out.
+
+Resumable: what is in ``--out`` is not searched again. Empty it after changing a searcher.
+"""
+
+import argparse
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from machine import heading, markdown
+from spaces import complete_spaces
+
+from foretune.cli.output import Output, progress_bar
+from foretune.collect import local_device
+from foretune.datasets import read_runs
+from foretune.errors import PredictorError
+from foretune.progress import Progress
+from foretune.registry import load
+from foretune.search.curves import draw_curves
+from foretune.search.prior import prior_elsewhere, runs_elsewhere
+from foretune.search.recorded import RecordedSpace
+from foretune.search.replay import ReplayResult, replay
+from foretune.search.scores import POINTS, Scores, Summary, score_replay, summarise
+from foretune.search.searcher import Prior
+
+SEARCHERS = (
+    "surrogate,tpe,cmaes,kt_adaptive_tabu_greywolf,kt_hybrid_vndx,kt_dual_annealing,kt_pso,"
+    "kt_genetic_algorithm,kt_simulated_annealing,kt_diff_evo,kt_bayes_opt,random"
+)
+"""Not ``gp``: it takes most of a second per proposal."""
+COLUMNS = [
+    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in POINTS[1:]), "score",
+    "ms/proposal",
+]  # fmt: skip
+
+
+def main() -> None:
+    """Search, and print the tables."""
+    options = arguments()
+    output = Output(options.json)
+    names = options.searchers.split(",")
+    for name in names:
+        load("searchers", name)
+    output.say(heading("Searchers on recorded spaces", local_device()))
+    output.say(f"{packages()}; {options.repeats} repeats of {options.budget} evaluations")
+    tables = sorted(options.spaces.glob("*.parquet"))
+    spaces = complete_spaces(options.spaces, options.only)
+    runs = pd.concat([read_runs(t) for t in tables]) if options.prior else None
+    if runs is not None:
+        spaces = [space for space in spaces if has_prior(runs, space)]
+        output.say(f"prior: {options.prior}")
+    results: list[ReplayResult] = []
+    scores: list[Scores] = []
+    with progress_bar() as progress:
+        progress.start("replaying", len(spaces) * len(names))
+        for space in spaces:
+            found = search(space, names, runs, options, progress)
+            results += found
+            scores += [score_replay(space, result) for result in found]
+    summaries = [summarise([s for s in scores if s.searcher == name]) for name in names]
+    summaries.sort(key=lambda s: s.evals_to_95)
+    output.say(f"\n{len(spaces)} spaces: geometric means of evaluations, means of the rest\n")
+    output.say(markdown(COLUMNS, [row(s) for s in summaries]))
+    for space in spaces:
+        output.say(
+            f"**{space.name}** ({space.device.name}): {len(space):,} configurations, "
+            f"{space.within():,} within 5 % of the best\n"
+        )
+        output.say(markdown(COLUMNS, [row(s) for s in scores if s.space == space.name]))
+    if options.plot:
+        draw_curves(results, options.plot)
+    output.result(
+        {
+            "results": [s.to_json() for s in scores],
+            "summary": [s.to_json() for s in summaries],
+            "prior": options.prior,
+        }
+    )
+
+
+def arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("spaces", type=Path, help="folder of run tables")
+    parser.add_argument("--searchers", default=SEARCHERS, help="separated by commas")
+    parser.add_argument("--only", default="", help="tables with this text in their name")
+    parser.add_argument("--prior", choices=["leave-device-out"])
+    parser.add_argument("--budget", type=int, default=200, help="evaluations per repeat")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the repeats")
+    parser.add_argument("--out", type=Path, default=Path("search-runs"), help="folder of results")
+    parser.add_argument("--plot", type=Path, help="draw the curves: FILE.svg or FILE.png")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout, tables on stderr")
+    return parser.parse_args()
+
+
+def packages() -> str:
+    """Return the versions of the searchers' packages."""
+    said = []
+    for name in ("optuna", "cmaes", "kernel_tuner", "scikit-learn", "xgboost"):
+        try:
+            said.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            said.append(f"no {name}")
+    return ", ".join(said)
+
+
+def has_prior(runs: pd.DataFrame, space: RecordedSpace) -> bool:
+    """Return whether ``runs`` hold the kernel of ``space`` on another device."""
+    try:
+        runs_elsewhere(runs, space)
+    except PredictorError:
+        return False
+    return True
+
+
+def search(
+    space: RecordedSpace,
+    names: list[str],
+    runs: pd.DataFrame | None,
+    options: argparse.Namespace,
+    progress: Progress,
+) -> list[ReplayResult]:
+    """Return one replay per searcher, from ``--out`` where it is there already."""
+    prior: Prior | None = None
+    results = []
+    for name in names:
+        how = f"{options.budget}x{options.repeats}-{options.seed}-{options.prior or 'alone'}"
+        path = options.out / f"{space.name}--{name}--{how}.npz".replace("/", "_")
+        if path.exists():
+            stored = np.load(path)
+            result = ReplayResult(space.name, name, stored["curves"], stored["overhead_ms"])
+        else:
+            if runs is not None and prior is None:
+                prior, _ = prior_elsewhere(runs, space, options.seed)
+            result = replay(
+                space, name, options.budget, options.repeats, options.seed, prior, options.jobs
+            )
+            options.out.mkdir(parents=True, exist_ok=True)
+            half = path.with_name("half.npz")  # an interrupted run leaves nothing that looks whole
+            np.savez_compressed(half, curves=result.curves, overhead_ms=result.overhead_ms)
+            half.replace(path)
+        results.append(result)
+        progress.advance(f"{space.name}: {name}")
+    return results
+
+
+def row(s: Scores | Summary) -> list[str]:
+    """Return a line of a table."""
+    return [
+        s.searcher,
+        *("–" if n is None else f"{n:.0f}" for n in (s.evals_to_95, s.evals_to_99)),
+        f"{s.hit_95:.2f}",
+        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in POINTS[1:]),
+        f"{s.score:.2f} ± {s.score_error:.2f}" if np.isfinite(s.score) else "–",
+        f"{s.overhead_ms:.2g}",
+    ]
+
+
+if __name__ == "__main__":
+    main()

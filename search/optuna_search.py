@@ -1,0 +1,214 @@
+"""Samplers of Optuna (Akiba et al., KDD 2019) as searchers."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.errors import UsageError
+from foretune.extras import require
+from foretune.mapping import Value
+from foretune.objective import Goal, Objective
+from foretune.problem import Problem
+from foretune.search.searcher import Prior, Searcher
+from foretune.space import Configuration, SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import Trial
+
+TRIES = 20
+"""Proposals that cannot be run are answered and asked again this many times."""
+
+
+class OptunaSearcher(Searcher):
+    """Asks a sampler of Optuna.
+
+    Samplers know ranges and choices, but no restrictions: a proposal outside the space is answered
+    with an infinite objective, one that was measured before with what was measured; both are free.
+    After `TRIES` of them the nearest configuration that is left is taken.
+
+    Args:
+        space: what is searched; numbers are handed on by their position among a parameter's values,
+            texts as choices.
+        objective: what is minimised.
+        seed: not of ``sampler``, which has its own.
+        prior: ignored, as are problem and device.
+        problem: what is computed.
+        device: where.
+        sampler: which; it serves one search only.
+
+    Raises:
+        UsageError: there is no sampler.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        objective: Goal = Objective.TIME,
+        seed: int = 0,
+        prior: Prior | None = None,
+        problem: Problem | None = None,
+        device: Device | None = None,
+        *,
+        sampler: "BaseSampler | None" = None,
+    ) -> None:
+        self._sampler = sampler
+        super().__init__(space, objective, seed, prior, problem, device)
+
+    def _prepare(self) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
+        with _quietly():
+            self._study = optuna.create_study(sampler=self.make_sampler())
+        self._open: dict[int, Trial] = {}
+        """Trials that wait for their results, by configuration number."""
+
+    def make_sampler(self) -> "BaseSampler":
+        """Return the sampler of a new search."""
+        if self._sampler is None:
+            raise UsageError("give a sampler: OptunaSearcher(space, sampler=…)")
+        return self._sampler
+
+    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+        """Return what Optuna is told of a parameter: a range of positions, or choices."""
+        return _choices(values) if any(isinstance(v, str) for v in values) else _positions(values)
+
+    def _propose(self, n: int) -> list[int]:
+        numbers: list[int] = []
+        while len(numbers) < n:
+            numbers.append(self._ask(self.proposed.union(numbers)))
+        return numbers
+
+    def _ask(self, taken: set[int]) -> int:
+        """Return the number of the next configuration the sampler wants that is not ``taken``."""
+        config = Configuration()
+        for _ in range(TRIES):
+            with _quietly():
+                trial = self._study.ask(self._distributions)
+            config = self._decoded(trial.params)
+            number = self.space.number(config)
+            if number is not None and number not in taken:
+                self._open[number] = trial
+                return number
+            self._answer(trial, math.inf if number is None else self.told.get(number, math.nan))
+        return self._nearest(config, taken)
+
+    def _nearest(self, config: Configuration, taken: set[int]) -> int:
+        """Return what differs from ``config`` by the smallest shares of the parameters' ranges."""
+        codes, distance = self.space.codes, np.zeros(len(self.space))
+        for i, (name, values) in enumerate(self.space.parameters.items()):
+            steps = np.abs(codes[:, i].astype(float) - values.index(config[name]))
+            distance += steps / max(len(values) - 1, 1)
+        distance[list(taken)] = np.inf
+        return int(self.rng.choice(np.flatnonzero(distance == distance.min())))
+
+    def _learn(self, news: dict[int, float]) -> None:
+        import optuna
+
+        for number, value in news.items():
+            if (trial := self._open.pop(number, None)) is not None:
+                self._answer(trial, value)
+            elif not math.isnan(value):
+                params = self._encoded(self.space[number])
+                self._study.add_trial(
+                    optuna.trial.create_trial(
+                        params=params, distributions=self._distributions, value=value
+                    )
+                )
+
+    def _answer(self, trial: "Trial", value: float) -> None:
+        """Tell the study what came of ``trial``; NaN: nothing that could be learned from."""
+        import optuna
+
+        if math.isnan(value):
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            self._study.tell(trial, value)
+
+    def _decoded(self, params: Mapping[str, Any]) -> Configuration:
+        return Configuration(
+            {
+                name: params[name] if self._is_choice(name) else values[params[name]]
+                for name, values in self.space.parameters.items()
+            }
+        )
+
+    def _encoded(self, config: Configuration) -> dict[str, Value]:
+        return {
+            name: config[name] if self._is_choice(name) else values.index(config[name])
+            for name, values in self.space.parameters.items()
+        }
+
+    def _is_choice(self, name: str) -> bool:
+        import optuna
+
+        kind = optuna.distributions.CategoricalDistribution
+        return isinstance(self._distributions[name], kind)
+
+
+class TPESearcher(OptunaSearcher):
+    """Multivariate tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
+
+    def make_sampler(self) -> "BaseSampler":
+        """Return the sampler, seeded."""
+        import optuna
+
+        return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
+
+    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+        """Return choices: on tuning spaces TPE does better with them than with ranges."""
+        return _choices(values)
+
+
+class GPSearcher(OptunaSearcher):
+    """Gaussian process with logarithmic expected improvement; most of a second per proposal."""
+
+    def make_sampler(self) -> "BaseSampler":
+        """Return the sampler, seeded."""
+        import optuna
+
+        require("torch", "gpu", "searcher 'gp'")
+        return optuna.samplers.GPSampler(seed=self.seed)
+
+
+class CMAESSearcher(OptunaSearcher):
+    """Covariance matrix adaptation with margin, for integers (Hamano et al., GECCO 2022)."""
+
+    def make_sampler(self) -> "BaseSampler":
+        """Return the sampler, seeded."""
+        import optuna
+
+        require("cmaes", "bench", "searcher 'cmaes'")
+        return optuna.samplers.CmaEsSampler(seed=self.seed, with_margin=True)
+
+    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+        """Return positions, of texts too: the sampler draws choices without learning them."""
+        return _positions(values)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Within, Optuna warns neither of what is experimental nor of infinite values."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _choices(values: Sequence[Value]) -> "BaseDistribution":
+    import optuna
+
+    return optuna.distributions.CategoricalDistribution(values)
+
+
+def _positions(values: Sequence[Value]) -> "BaseDistribution":
+    import optuna
+
+    return optuna.distributions.IntDistribution(0, len(values) - 1)

@@ -1,0 +1,90 @@
+"""Priors from predictors: what other runs say about a space before anything of it is measured."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.devices import canonical_name
+from foretune.device import Device
+from foretune.errors import PredictorError
+from foretune.limit import Limit
+from foretune.models import Predictor
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.search.recorded import RecordedSpace
+from foretune.search.searcher import Prior
+from foretune.space import SearchSpace
+
+
+def prior_of(
+    predictor: Predictor,
+    problem: Problem,
+    space: SearchSpace,
+    device: Device,
+    objective: Objective = Objective.TIME,
+    indices: np.ndarray | None = None,
+    limits: Sequence[Limit] = (),
+) -> Prior:
+    """Return what ``predictor`` believes about all (or the numbered) configurations of ``space``.
+
+    What is likely to break one of ``limits`` is as little likely to be valid.
+
+    Raises:
+        PredictorError: it has not learned what ``objective`` needs, or lacks what it learned from.
+    """
+    if objective.needs_power and "power_w" not in predictor.targets_:
+        raise PredictorError(
+            f"the predictor has not learned power, which objective {objective.value!r} needs: "
+            "train it on runs with power_w, or tune without --predictor"
+        )
+    if "time_ms" not in predictor.targets_:
+        raise PredictorError("the predictor has not learned time: train it with --target time_ms")
+    predicted = predictor.predict_space(problem, space, device, indices)
+    power_w = predicted["power_w"] if "power_w" in predicted else pd.Series(np.nan, predicted.index)
+    value = objective.of(predicted["time_ms"].to_numpy(), power_w.to_numpy())
+    p_valid = predicted["p_valid"].to_numpy()
+    for limit in limits:
+        p_valid = p_valid * limit.probability(predicted)
+    return Prior(np.log(value), predictor.log_spread(), p_valid)
+
+
+def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
+    """Return the rows of the same kernel on other devices than ``recorded``'s.
+
+    The device is left out entirely, whatever the problem: nothing of it may be known beforehand.
+
+    Raises:
+        PredictorError: there is none.
+    """
+    here = canonical_name(recorded.device.name)
+    names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
+    elsewhere = runs["device"].map(names).astype(object) != here
+    rows = runs[(runs["kernel"] == recorded.kernel) & elsewhere].dropna(axis=1, how="all")
+    if rows.empty:
+        raise PredictorError(
+            f"no prior for {recorded.name}: the runs given hold none of {recorded.kernel} on a "
+            f"device other than {here}"
+        )
+    return rows.reset_index(drop=True)
+
+
+def prior_elsewhere(
+    runs: pd.DataFrame, recorded: RecordedSpace, seed: int = 0
+) -> tuple[Prior, list[str]]:
+    """Return what a predictor trained on other devices' ``runs`` believes of ``recorded``.
+
+    Returns:
+        the prior, and the devices it comes from.
+
+    Raises:
+        PredictorError: there is no run of the kernel on another device, or too few.
+    """
+    elsewhere = runs_elsewhere(runs, recorded)
+    predictor = Predictor(seed=seed).fit(elsewhere)
+    # Specs that training did not have would put this device outside of all it knows.
+    specs = {k: v for k, v in recorded.device.specs.items() if f"device.{k}" in elsewhere}
+    device = replace(recorded.device, specs=specs)
+    prior = prior_of(predictor, recorded.problem, recorded.space, device, recorded.objective)
+    return prior, sorted(map(str, elsewhere["device"].unique()))

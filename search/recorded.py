@@ -1,0 +1,129 @@
+"""Recorded spaces: every configuration of one kernel, problem and device, measured beforehand."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets import latest, read_runs, to_measurements
+from foretune.datasets.devices import device_of
+from foretune.datasets.runs import problems_of
+from foretune.datasets.schema import columns_of
+from foretune.device import Device
+from foretune.errors import RunTableError
+from foretune.measurement import Measurement
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.space import SearchSpace
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedSpace:
+    """A space of which everything is known, to be searched as if nothing were.
+
+    Attributes:
+        name: the file's, with device and problem where a file holds several spaces.
+        device: with the specs that the rows or the spec table give.
+        space: exactly the recorded configurations.
+        measurements: by configuration number; failed ones among them.
+        objective: what is minimised.
+    """
+
+    name: str
+    device: Device
+    space: SearchSpace
+    measurements: tuple[Measurement, ...]
+    objective: Objective = Objective.TIME
+
+    def __len__(self) -> int:
+        return len(self.space)
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.measurements[0].kernel
+
+    @property
+    def problem(self) -> Problem:
+        """What was computed."""
+        return self.measurements[0].problem
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Objective by configuration number; infinite where it failed or was not metered."""
+        values = np.array([self.objective.measured(m) for m in self.measurements])
+        return np.where(np.isnan(values), np.inf, values)
+
+    @cached_property
+    def optimum(self) -> float:
+        """The least objective."""
+        return float(self.values.min())
+
+    def within(self, share: float = 0.95) -> int:
+        """Return how many configurations have optimum / objective ≥ ``share``: targets to hit."""
+        return int((self.optimum / self.values >= share).sum())
+
+    def measurement(self, number: int) -> Measurement:
+        """Return what was recorded of a configuration."""
+        return self.measurements[number]
+
+
+def read_spaces(
+    path: str | os.PathLike[str], objective: Objective = Objective.TIME
+) -> list[RecordedSpace]:
+    """Return the recorded spaces of a run table, named after the file.
+
+    Raises:
+        RunTableError: the file cannot be read, or a space of it cannot be searched.
+    """
+    return recorded_spaces(read_runs(path), Path(path).stem, objective)
+
+
+def recorded_spaces(
+    runs: pd.DataFrame, name: str, objective: Objective = Objective.TIME
+) -> list[RecordedSpace]:
+    """Return one recorded space per kernel, device and problem of ``runs``.
+
+    Of several rows of a configuration the newest counts. A configuration that lacks a parameter
+    of the others is refused, not dropped: without it the optimum might be another one.
+
+    Raises:
+        RunTableError: there is no row, a configuration lacks a parameter, or none has a value.
+    """
+    if runs.empty:
+        raise RunTableError(f"{name} holds no rows: there is nothing to search")
+    problems = problems_of(runs)
+    whose = list(zip(runs["kernel"], runs["device"], problems, strict=True))
+    places: dict[tuple[str, str, Problem], list[int]] = {}
+    for place, key in enumerate(whose):
+        places.setdefault(key, []).append(place)
+    if len(places) == 1:
+        return [_recorded(runs, name, objective)]
+    return [
+        _recorded(runs.iloc[rows], f"{name} ({kernel}, {device}, {problem})", objective)
+        for (kernel, device, problem), rows in places.items()
+    ]
+
+
+def _recorded(runs: pd.DataFrame, name: str, objective: Objective) -> RecordedSpace:
+    # Parameters of the file's other kernels are empty here throughout.
+    runs = latest(runs).dropna(axis=1, how="all")
+    for column in columns_of(runs, "config"):
+        if lacking := int(runs[column].isna().sum()):
+            raise RunTableError(
+                f"{name}: {lacking:,} of {len(runs):,} configurations lack {column!r}: "
+                "fill it in, or remove those rows"
+            )
+    measurements = to_measurements(runs)
+    space = SearchSpace.of(m.config for m in measurements)
+    in_order = sorted(measurements, key=lambda m: space.index(m.config))
+    recorded = RecordedSpace(name, device_of(runs), space, tuple(in_order), objective)
+    if not np.isfinite(recorded.optimum):
+        missing = " with power_w" if objective.needs_power else ""
+        raise RunTableError(
+            f"{name}: none of {len(space):,} configurations ran{missing}: there is nothing to find"
+        )
+    return recorded

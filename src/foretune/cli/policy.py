@@ -1,0 +1,108 @@
+"""``foretune policy``: train a policy on a predictor, and let it propose configurations at once."""
+
+from pathlib import Path
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, progress_bar
+from foretune.errors import PolicyError
+
+HELD_OUT = 8
+"""One in so many problems is not learned from, but scored."""
+
+policy = typer.Typer(help="Train a policy on a predictor; let it propose configurations at once.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.add_typer(policy, name="policy")
+
+
+@policy.command()
+def train(
+    predictor: Path = typer.Argument(help="Folder of a predictor: what it says is the reward."),
+    problems: list[str] = typer.Option(
+        ["64"], help="How many to draw, or M=…,N=…;M=…,N=… (repeatable); nothing is measured."
+    ),
+    factored: bool = typer.Option(
+        False, help="One agent per group of parameters (tile_x, tile_y), not one for all."
+    ),
+    updates: int = typer.Option(300, help="Of the policy's weights."),
+    objective: str = options.OBJECTIVE,
+    device: str = options.DEVICE,
+    out: Path = typer.Option(..., help="Folder for the policy."),
+    seed: int = options.SEED,
+    as_json: bool = options.JSON,
+) -> None:
+    """Train a policy over many problems; one in eight is held out and scored."""
+    from foretune.models import Predictor
+    from foretune.registry import get_kernel
+    from foretune.search.policy import Policy, name_groups
+    from foretune.search.reinforce import Schedule
+    from foretune.search.tasks import predicted_tasks
+
+    options.at_least_one(updates, "--updates")
+    loaded = Predictor.load(predictor)
+    kernel, goal = get_kernel(loaded.kernel_name_), options.read_objective(objective)
+    wanted = options.read_problems(kernel, problems, seed)
+    tasks = predicted_tasks(loaded, kernel, wanted, options.read_device(device), goal)
+    unseen, known = tasks[: len(tasks) // HELD_OUT], tasks[len(tasks) // HELD_OUT :]
+    groups = name_groups(tasks[0].space.names) if factored else None
+    schedule = Schedule(updates=updates)
+    with progress_bar() as progress:
+        trained = Policy.train(known, groups, schedule, seed, kernel.name, progress=progress)
+    trained.save(out)
+    output = Output(as_json)
+    parts = {"learned from": known[:HELD_OUT], "held out": unseen}
+    scores = {name: trained.score(part) for name, part in parts.items() if part}
+    output.table(
+        "predicted, times better than the median configuration",
+        ("problems", "first proposal", "best of 10", "best of 1,000 random"),
+        [[name, *(f"{value:.2f}" for value in s.values())] for name, s in scores.items()],
+    )
+    output.say(f"\npolicy: {out}")
+    output.result(
+        {
+            "out": str(out),
+            "groups": trained.groups,
+            "learned_from": scores["learned from"],
+            "held_out": scores.get("held out"),
+            "training": trained.training,
+        }
+    )
+
+
+@policy.command()
+def propose(
+    folder: Path = typer.Argument(help="Folder of a policy.", metavar="POLICY"),
+    problem: str = typer.Option(..., help="M=…,N=…,…"),
+    top: int = typer.Option(10, help="How many to propose."),
+    device: str = options.DEVICE,
+    as_json: bool = options.JSON,
+) -> None:
+    """Propose configurations of a problem, likeliest first, without predicting or measuring."""
+    from foretune.registry import get_kernel
+    from foretune.search.policy import Policy
+    from foretune.search.tasks import Task
+
+    options.at_least_one(top, "--top")
+    loaded = Policy.load(folder)
+    if not loaded.kernel:
+        raise PolicyError(f"{folder} does not say of which kernel it is: use it from Python")
+    kernel = get_kernel(loaded.kernel)
+    wanted = options.read_problem(kernel, problem)
+    task = Task(kernel.space(wanted), wanted, options.read_device(device))
+    proposals = loaded.propose(task, top)
+    output = Output(as_json)
+    output.table(
+        f"{kernel.name} {wanted}: proposed",
+        ("probability", "configuration"),
+        [[f"{p:.2g}", " ".join(f"{k}={v}" for k, v in c.items())] for c, p in proposals],
+    )
+    output.result(
+        {
+            "problem": dict(wanted),
+            "configs": [{"config": dict(c), "probability": p} for c, p in proposals],
+        }
+    )

@@ -1,0 +1,125 @@
+"""``foretune replay``: searchers on recorded spaces, without hardware."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, progress_bar
+from foretune.cli.predictors import read_files
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretune.search.scores import Scores, Summary
+
+SHOWN = (10, 50, 200)
+"""Evaluations after which people see the share of the optimum; JSON holds more."""
+COLUMNS = ("searcher", "95 %", "99 %", "hit", *(f"at {n}" for n in SHOWN), "score", "ms")
+"""Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(replay)
+
+
+def replay(
+    files: list[Path] = typer.Argument(help="Run tables (Parquet) of whole spaces."),
+    searcher: list[str] = typer.Option(
+        ["surrogate", "random"], help="Registered name (repeatable)."
+    ),
+    budget: int = typer.Option(200, help="Evaluations per repeat."),
+    repeats: int = typer.Option(20, help="Independent searches per searcher."),
+    prior: list[Path] = typer.Option(
+        [], help="Run tables of other devices to learn a prior from (repeatable)."
+    ),
+    objective: str = options.OBJECTIVE,
+    seed: int = options.SEED,
+    jobs: int = typer.Option(1, help="Processes that share the repeats; -1: one per core."),
+    plot: Path = typer.Option(None, help="Draw the curves: FILE.svg or FILE.png."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Tune recorded spaces: how many evaluations does a searcher need?
+
+    A searcher sees a time only by spending an evaluation. A prior is learned from the runs of
+    --prior on other devices; the space's own device is left out of them entirely.
+    """
+    from foretune.registry import load
+    from foretune.search.curves import check_figure_name, draw_curves
+    from foretune.search.prior import prior_elsewhere
+    from foretune.search.recorded import read_spaces
+    from foretune.search.replay import replay as replay_space
+    from foretune.search.scores import score_replay, summarise
+
+    options.at_least_one(budget, "--budget")
+    options.at_least_one(repeats, "--repeats")
+    if jobs < 1 and jobs != -1:
+        raise UsageError(f"--jobs {jobs} is no number of processes: give 1 or more, or -1")
+    for name in searcher:
+        load("searchers", name)
+    if plot is not None:
+        check_figure_name(plot)
+    goal, names = options.read_objective(objective), list(dict.fromkeys(searcher))
+    spaces = [space for file in files for space in read_spaces(file, goal)]
+    known = read_files(prior, None) if prior else None
+    output, results, scored = Output(as_json), [], []
+    with progress_bar() as progress:
+        progress.start(f"replaying {len(spaces)} spaces", len(spaces) * len(names))
+        for space in spaces:
+            guide, sources = (None, []) if known is None else prior_elsewhere(known, space, seed)
+            scores = []
+            for name in names:
+                results.append(replay_space(space, name, budget, repeats, seed, guide, jobs))
+                scores.append(score_replay(space, results[-1]))
+                progress.advance(f"{space.name}: {name}")
+            scored.append((scores, sources))
+    for scores, sources in scored:
+        _show(output, scores, sources)
+    summaries = [summarise([scores[i] for scores, _ in scored]) for i in range(len(names))]
+    if len(spaces) > 1:
+        title = f"{len(spaces)} spaces: geometric means of evaluations, means of the rest"
+        output.table(title, COLUMNS, [_row(s) for s in summaries])
+    if plot is not None:
+        draw_curves(results, plot)
+        output.say(f"curves: {plot}")
+    output.result(
+        {
+            "results": [
+                {**s.to_json(), "prior_devices": sources}
+                for scores, sources in scored
+                for s in scores
+            ],
+            "summary": [s.to_json() for s in summaries],
+        }
+    )
+
+
+def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> None:
+    first = scores[0]
+    output.table(
+        f"{first.space}: {first.within_5:,} of {first.configurations:,} configurations within 5 % "
+        f"of the best; {first.repeats} × {first.budget} evaluations",
+        COLUMNS,
+        [_row(s) for s in scores],
+    )
+    if sources:
+        output.say(f"prior: {', '.join(sources)}; nothing of the space's own device")
+
+
+def _row(s: "Scores | Summary") -> list[str]:
+    return [
+        s.searcher,
+        _evaluations(s.evals_to_95),
+        _evaluations(s.evals_to_99),
+        f"{100 * s.hit_95:.0f} %",
+        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in SHOWN),
+        f"{s.score:.2f}" if math.isfinite(s.score) else "–",
+        f"{s.overhead_ms:.2g}",
+    ]
+
+
+def _evaluations(n: float | None) -> str:
+    return "–" if n is None else f"{n:.0f}"

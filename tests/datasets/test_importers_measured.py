@@ -1,0 +1,47 @@
+"""Measured tables of language-model operators: every row is imported, or counted."""
+
+import json
+
+import pytest
+
+from foretune.datasets import import_runs
+from foretune.device import known_devices
+
+
+@pytest.mark.shared_data
+def test_the_measured_tables(shared_data, survives):
+    manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
+    rows = {f["file"]: f["rows"] for f in manifest["files"]}
+    for name, count in rows.items():
+        if name.startswith(
+            ("e2e", "gpu_specs", "power", "gemm", "moe", "generation_a", "context_a")
+        ):
+            continue  # no operators, or large: the next tests
+        format = "vidur" if name.startswith("vidur") else "aiconfigurator"
+        done = import_runs(shared_data / "llm" / name, format)
+        survives(done)
+        parts = {"vidur_mlp.parquet": 10, "wideep_deepep_ll.parquet": 2}
+        expected = count * parts.get(name, 2 if "normal" in name else 1)
+        missing = 783 if name == "vidur_mlp.parquet" else 0  # a model without the second norm
+        assert len(done.runs) + sum(done.rejected.values()) + missing == expected, name
+        assert set(done.runs["device"]) <= set(known_devices()), name
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["gemm", "context_attention", "generation_attention", "moe"])
+def test_large_tables(shared_data, name):
+    manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
+    rows = {f["file"]: f["rows"] for f in manifest["files"]}
+    done = import_runs(shared_data / "llm" / f"{name}.parquet", "aiconfigurator")
+    assert (len(done.runs), done.rejected) == (rows[f"{name}.parquet"], {})
+    problem = [c for c in done.runs if c.startswith("problem.")]
+    assert not done.runs[problem].isna().any().any()
+
+
+@pytest.mark.shared_data
+def test_measured_power_without_times(shared_data):
+    for path in sorted((shared_data / "llm").glob("power_*.parquet")):
+        done = import_runs(path, "aiconfigurator")
+        assert done.rejected == {}
+        assert done.runs["power_w"].between(50, 800).all()
+        assert done.runs["time_ms"].isna().all()

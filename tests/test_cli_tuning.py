@@ -1,0 +1,120 @@
+"""``foretune tune`` with hard limits and several objectives."""
+
+import math
+
+import pytest
+from commands import fails, run_json
+from toy_kernel import MeteredRunner
+
+import foretune.collect
+from foretune.cli import main
+from foretune.datasets import read_runs
+from foretune.tune import tuner
+
+TUNE = ("tune", "toy", "--problem", "n=100", "--searcher", "exhaustive", "--budget", "100")
+
+
+@pytest.fixture(autouse=True)
+def _place(toy_place):
+    """An empty directory with the toy kernel."""
+
+
+@pytest.fixture
+def metered(monkeypatch):
+    """A machine with a meter, of which there is none here: the toy's law answers."""
+    monkeypatch.setattr(foretune.collect, "IsolatedRunner", MeteredRunner)
+    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+
+
+@pytest.mark.usefixtures("metered")
+def test_two_objectives_give_a_front(capsys):
+    out = run_json(capsys, *TUNE, "--objective", "time", "--objective", "energy")
+    assert [p["config"]["work"] for p in out["pareto"]] == [1, 2, 4, 8, 16]
+    assert 0 < out["hypervolume"] < 1
+    assert out["reference"] == {
+        "time": 2 * out["default"]["time_ms"],
+        "energy": 2 * out["default"]["energy_mj"],
+    }
+    for point in (*out["pareto"], out["default"]):
+        assert point["energy_mj"] == pytest.approx(point["time_ms"] * point["power_w"])
+    assert any(step["time_ms"] is None for step in out["trace"])  # failed: JSON has no NaN
+
+
+@pytest.mark.usefixtures("metered")
+def test_the_front_as_a_table(capsys):
+    assert (
+        main([*TUNE, "--objective", "time", "--objective", "energy", "--limit", "power_w=50"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "toy n=100,dtype=fp32 on Toy CPU: Pareto front" in out
+    assert "hypervolume 0." in out
+    assert "of the box to 1.6 ms and 20 mJ" in out
+    assert "rejected 6 that broke power_w ≤ 50" in out
+    (row,) = (line for line in out.splitlines() if "work=2 " in line)
+    assert row.split()[:3] == ["0.2", "35.4", "7.07"]
+    assert "work=1 " not in out
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_limit_decides_who_wins(capsys):
+    arguments = (*TUNE, "--limit", "power_w=50", "--limit", "time_ms=1", "--runs", "r.parquet")
+    out = run_json(capsys, *arguments)
+    assert out["best"]["config"]["work"] == 2
+    assert out["best"]["limits"] == {"power_w": 50.0, "time_ms": 1.0}
+    statuses = [step["status"] for step in out["trace"]]
+    assert out["best"]["rejected"] == statuses.count("rejected") > 6
+    assert "rejected" not in set(read_runs("r.parquet")["status"])
+    assert read_runs("r.parquet")["power_w"].max() == 100.0
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_default_that_breaks_a_limit_is_named(capsys):
+    assert main([*TUNE, "--limit", "power_w=10"]) == 0
+    assert "the default breaks a limit: power_w 12.5 > 10" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("metered")
+def test_nothing_within_the_limits(capsys):
+    line = fails(capsys, 1, *TUNE, "--limit", "power_w=1")
+    assert line.startswith("none of 40 configurations measured keeps to power_w ≤ 1, nor does the")
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_limit_on_what_nobody_says(capsys):
+    line = fails(capsys, 2, *TUNE, "--limit", "static.shared_bytes=1")
+    assert "runs of toy do not say their static.shared_bytes; they say time_ms, power_w" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "power_w"], "limit 'power_w' has no '='"),
+        (["--limit", "powerw=3"], "unknown limit 'powerw': did you mean 'power_w'"),
+        (["--limit", "power_w=lots"], "'lots' is not a number above 0"),
+        (["--objective", "time", "--objective", "enrgy"], "did you mean 'energy'"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, options, message):
+    assert message in fails(capsys, 2, *TUNE, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--objective", "time", "--objective", "energy"],
+            "objective 'energy' needs a power meter",
+        ),
+        (["--limit", "power_w=300"], "limit 'power_w' needs a power meter"),
+    ],
+)
+def test_without_a_meter_power_is_an_error(capsys, monkeypatch, options, message):
+    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: None)
+    assert message in fails(capsys, 1, *TUNE, *options)
+
+
+@pytest.mark.usefixtures("metered")
+def test_an_objective_given_twice_is_one(capsys):
+    out = run_json(capsys, *TUNE, "--objective", "time", "--objective", "time")
+    assert out["best"]["config"]["work"] == 1
+    assert math.isclose(out["best"]["speedup"], 8)

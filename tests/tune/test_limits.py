@@ -1,0 +1,198 @@
+"""Hard limits in tuning: what breaks one is kept as measured, learned from, and never wins."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, power_w, time_ms
+
+from foretune.collect import InProcessRunner, Timing
+from foretune.datasets import RunLog, read_runs
+from foretune.device import Device
+from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.limit import Limit
+from foretune.objective import Objective
+from foretune.space import SearchSpace
+from foretune.tune import tune_problem, tuner
+from foretune.tune.results import REJECTED, TuneResult
+from foretune.tune.tuner import make_prior
+
+KERNEL = Toy()
+PROBLEM = KERNEL.problem(n=100)
+SIZE = len(KERNEL.space(PROBLEM))
+
+
+@pytest.fixture
+def metered(monkeypatch):
+    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+
+
+def tune(runner, *limits, **how):
+    how = {"budget": SIZE, "searcher": "exhaustive"} | how
+    limits = [Limit.parse(text) for text in limits]
+    return tune_problem(KERNEL, PROBLEM, runner, limits=limits, **how)
+
+
+@pytest.mark.usefixtures("metered")
+def test_the_winner_keeps_to_the_power_cap(tmp_path):
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        result = tune(MeteredRunner(), "power_w=50", log=log)
+    assert result.winner.config == config(work=2)  # work 1 is faster, and takes 100 W
+    assert result.verified
+    assert result.summary()["verdict"] == "faster than the default"
+    rejected = [s for s in result.trace if s.status == REJECTED]
+    assert {s.config for s in rejected} == {
+        config(skew=skew, order=order) for skew in (1, 2, 3) for order in ("ab", "ba")
+    }
+    assert all(s.objective == math.inf for s in rejected)
+    assert [s.time_ms for s in rejected] == [time_ms(PROBLEM, s.config) for s in rejected]
+    assert result.summary()["rejected"] == len(rejected) == 6
+    assert result.summary()["limits"] == {"power_w": 50.0}
+    kept = read_runs(tmp_path / "runs.parquet")  # as it was measured
+    fastest = kept[(kept["config.work"] == 1) & (kept["config.behaviour"] == "ok")]
+    assert set(fastest["status"]) == {"ok"}
+    assert set(fastest["power_w"]) == {100.0}
+
+
+@pytest.mark.usefixtures("metered")
+def test_limits_survive_json():
+    result = tune(MeteredRunner(), "power_w=50", "time_ms=10", budget=30)
+    assert TuneResult.from_json(result.to_json()) == result
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_default_that_breaks_a_limit_is_no_choice():
+    """The default takes 12.5 W; what keeps to 10 is slower, and wins all the same."""
+    result = tune(MeteredRunner(), "power_w=10")
+    assert result.default_breaks == "power_w 12.5 > 10"
+    assert result.winner.config == config(work=8)
+    assert result.verified
+    assert result.summary()["verdict"] == "within limits that the default breaks"
+    slower = tune(MeteredRunner(), "power_w=2")
+    assert slower.winner.ratio < 1
+    assert slower.verified
+
+
+@pytest.mark.usefixtures("metered")
+def test_where_nothing_keeps_to_the_limits_it_says_so():
+    with pytest.raises(MeasurementError) as error:
+        tune(MeteredRunner(), "power_w=1", "time_ms=1000", budget=10)
+    assert str(error.value) == (
+        "none of 10 configurations measured keeps to power_w ≤ 1, time_ms ≤ 1000, nor does the "
+        "default (power_w 12.5 > 1): raise the limit or --budget"
+    )
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_lucky_reading_does_not_pass():
+    """Every configuration is below the cap once, in the search, and above it afterwards."""
+
+    class Lucky(MeteredRunner):
+        def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+            for c in configs:
+                again = (problem, c) in self.measured
+                (m,) = super().run(kernel, problem, [c], incumbent_ms)
+                if c["work"] == 2:
+                    m = dataclasses.replace(m, power_w=60.0 if again else 49.0)
+                yield m
+
+    result = tune(Lucky(), "power_w=50")
+    assert result.winner.config == config(work=4)
+    assert config(work=2) not in [c.config for c in result.contenders]
+
+
+@pytest.mark.usefixtures("metered")
+def test_what_the_meter_missed_is_rejected():
+    class Gaps(MeteredRunner):
+        def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+            for m in super().run(kernel, problem, configs, incumbent_ms):
+                missed = m.config["work"] == 2
+                yield dataclasses.replace(m, power_w=math.nan) if missed else m
+
+    assert tune(Gaps(), "power_w=50").winner.config == config(work=4)
+
+
+class ReportsMemory(FakeRunner):
+    """A kernel's compiled code says what it takes; twice as much per step of work saved."""
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        for m in super().run(kernel, problem, configs, incumbent_ms):
+            yield dataclasses.replace(m, static={"shared_bytes": 65536.0 / m.config["work"]})
+
+
+def test_memory_needs_no_meter():
+    result = tune(ReportsMemory(), "static.shared_bytes=20000")
+    assert result.winner.config == config(work=4)
+    assert result.library is not None
+
+
+def test_a_limit_on_what_nobody_says_is_refused_at_the_first_run():
+    runner = ReportsMemory()
+    with pytest.raises(UsageError, match=r"say time_ms, static.shared_bytes"):
+        tune(runner, "static.registers=64")
+    assert len(runner.measured) == 1
+
+
+def test_a_power_cap_needs_a_meter():
+    with pytest.raises(MeterUnavailable, match="limit 'power_w' needs a power meter: no meter"):
+        tune(FakeRunner(Device("x", "abacus")), "power_w=300")
+
+
+def test_the_result_may_be_only_so_wrong():
+    """Here one order of summation rounds, within the kernel's tolerance and beyond the limit."""
+
+    class Rounds(Toy):
+        def space(self, problem):
+            return SearchSpace.of([config(order="ab"), config(order="ba")])
+
+        def build(self, problem, config, inputs):
+            launch = super().build(problem, config, inputs)
+            off = 1e-5 if config["order"] == "ab" else 1e-7
+            return lambda: launch() * (1 + off)
+
+    runner = InProcessRunner(DEVICE, Timing(box_s=0.01, warmup_s=0.001), power=False)
+    runs = runner.run(Rounds(), PROBLEM, Rounds().space(PROBLEM))
+    assert [m.relative_error for m in runs] == pytest.approx([1e-5, 1e-7], rel=1e-3)
+    limits = [Limit("relative_error", 1e-6)]
+    how = {"budget": 4, "searcher": "exhaustive", "verify_s": 0.1}
+    result = tune_problem(Rounds(), PROBLEM, runner, limits=limits, **how)
+    assert [s.status for s in result.trace] == [REJECTED, "ok"]
+    assert result.default_breaks == "relative_error 1e-05 > 1e-06"
+    assert result.winner.config == config(order="ba")
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_row_that_says_too_little_is_measured_again(tmp_path):
+    """Of what was logged without a meter, failures say enough."""
+    first, again, known = FakeRunner(), MeteredRunner(), MeteredRunner()
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        for runner, limits in ((first, []), (again, ["power_w=50"]), (known, ["power_w=50"])):
+            tune(runner, *limits, log=log, budget=10)
+    worked = [(p, c) for p, c in first.measured if c["behaviour"] == "ok"]
+    assert 0 < len(worked) < 10
+    assert again.measured[: len(worked)] == worked
+    assert known.measured == again.measured[len(worked) :]
+
+
+def test_the_prior_knows_what_is_likely_to_break_a_limit(metered_predictor):
+    space = KERNEL.space(PROBLEM)
+    limits = [Limit("power_w", 50.0)]
+    free, capped = (
+        make_prior(metered_predictor, KERNEL, PROBLEM, space, DEVICE, Objective.TIME, some)
+        for some in ((), limits)
+    )
+    power = np.array([power_w(c) for c in space])
+    assert (capped.log_mean == free.log_mean).all()
+    assert (capped.p_valid <= free.p_valid).all()
+    assert capped.p_valid[power > 50].max() < 0.01
+    assert capped.p_valid[power < 50] == pytest.approx(free.p_valid[power < 50], abs=0.01)
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_predictor_avoids_what_would_break_a_limit(metered_predictor):
+    how = {"budget": 3, "predictor": metered_predictor, "searcher": "surrogate"}
+    result = tune(MeteredRunner(), "power_w=50", **how)
+    assert result.winner.config == config(work=2) == result.trace[0].config
+    assert REJECTED not in [s.status for s in result.trace]
+    assert tune(MeteredRunner(), **how).trace[0].config == config()
