@@ -45,6 +45,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         columns_: names of the float columns, in order.
         numbers_: numeric run-table columns used.
         categories_: text columns used -> the values seen in training.
+        specs_: device columns that training had; others would make this device unlike all known.
         roofline_known_: whether every training row had a roofline time.
     """
 
@@ -64,6 +65,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             else:
                 self.numbers_.append(column)
         self.columns_: list[str] | None = None
+        self.specs_ = columns_of(runs, "device")
         self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, runs)).all())
         table = self._table(runs)
         varies = [name for name, values in table.items() if _varies(values)]
@@ -104,6 +106,8 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         needed = [*self.numbers_, *self.categories_]
         if absent := [c for c in needed if c not in runs and not c.startswith(f"{COMPILED}.")]:
             raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
+        foreign = set(columns_of(runs, "device")) - set(self.specs_)
+        runs = runs.drop(columns=list(foreign)) if foreign else runs
         arrays = {group: Columns(runs, group) for group in (*GROUPS, COMPILED)}
         table = {c: _numbers(c, arrays, len(runs)) for c in self.numbers_}
         if texts := [c for c, values in table.items() if values.dtype.kind == "U"]:

@@ -34,7 +34,7 @@ from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 RUNS_FILE = "runs.parquet"
 CHUNK_ROWS = 65_536
 """Rows predicted at a time: features of a million rows never are in memory together."""
@@ -271,6 +271,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "columns": self.features_.columns_,
             "numbers": self.features_.numbers_,
             "categories": self.features_.categories_,
+            "specs": self.features_.specs_,
             "roofline_known": self.features_.roofline_known_,
             "targets": list(self.targets_),
             "corrections": list(self.corrections_),
@@ -350,6 +351,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.features_.columns_ = list(card["columns"])
         self.features_.numbers_ = list(card["numbers"])
         self.features_.categories_ = dict(card["categories"])
+        self.features_.specs_ = list(card["specs"])
         self.features_.roofline_known_ = bool(card["roofline_known"])
         self.targets_ = {
             target: TargetModel.load(folder / target, target, self.make_regressor)

@@ -1,7 +1,6 @@
 """Priors from predictors: what other runs say about a space before anything of it is measured."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -83,8 +82,7 @@ def prior_elsewhere(
     """
     elsewhere = runs_elsewhere(runs, recorded)
     predictor = Predictor(seed=seed).fit(elsewhere)
-    # Specs that training did not have would put this device outside of all it knows.
-    specs = {k: v for k, v in recorded.device.specs.items() if f"device.{k}" in elsewhere}
-    device = replace(recorded.device, specs=specs)
-    prior = prior_of(predictor, recorded.problem, recorded.space, device, recorded.objective)
+    prior = prior_of(
+        predictor, recorded.problem, recorded.space, recorded.device, recorded.objective
+    )
     return prior, sorted(map(str, elsewhere["device"].unique()))
