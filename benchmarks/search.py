@@ -9,12 +9,15 @@ over all spaces and one per space, with how many configurations are within 5 % o
 there is one, nobody finds it quickly, where there are thousands, everybody does.
 
 With ``--prior leave-device-out`` a predictor learns from the same kernel's tables of all other
-devices, and its predictions are the prior; spaces without such tables are left out.
+devices, and its predictions are the prior; spaces without such tables are left out. ``upside-down``
+and ``shuffled`` spoil them: what does a misleading prior cost?
 
 Resumable: what is in ``--out`` is not searched again. Empty it after changing a searcher.
 """
 
 import argparse
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -45,6 +48,13 @@ COLUMNS = [
     "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in POINTS[1:]), "score",
     "ms/proposal",
 ]  # fmt: skip
+
+PRIORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "leave-device-out": lambda log_mean: log_mean,
+    "upside-down": lambda log_mean: -log_mean,
+    "shuffled": lambda log_mean: np.random.default_rng(0).permutation(log_mean),
+}
+"""What is done to the logarithms that a predictor of the other devices predicts."""
 
 
 def main() -> None:
@@ -97,7 +107,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("spaces", type=Path, help="folder of run tables")
     parser.add_argument("--searchers", default=SEARCHERS, help="separated by commas")
     parser.add_argument("--only", default="", help="tables with this text in their name")
-    parser.add_argument("--prior", choices=["leave-device-out"])
+    parser.add_argument("--prior", choices=PRIORS)
     parser.add_argument("--budget", type=int, default=200, help="evaluations per repeat")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -146,7 +156,7 @@ def search(
             result = ReplayResult(space.name, name, stored["curves"], stored["overhead_ms"])
         else:
             if runs is not None and prior is None:
-                prior, _ = prior_elsewhere(runs, space, options.seed)
+                prior = prior_of_others(runs, space, options)
             result = replay(
                 space, name, options.budget, options.repeats, options.seed, prior, options.jobs
             )
@@ -157,6 +167,19 @@ def search(
         results.append(result)
         progress.advance(f"{space.name}: {name}")
     return results
+
+
+def prior_of_others(runs: pd.DataFrame, space: RecordedSpace, options: argparse.Namespace) -> Prior:
+    """Return the prior from other devices, spoilt if that is wanted; kept in ``--out``."""
+    path = options.out / f"{space.name}--prior-{options.seed}.npz".replace("/", "_")
+    if path.exists():
+        stored = np.load(path)
+        prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
+    else:
+        prior, _ = prior_elsewhere(runs, space, options.seed)
+        options.out.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **asdict(prior))
+    return replace(prior, log_mean=PRIORS[options.prior](prior.log_mean))
 
 
 def row(s: Scores | Summary) -> list[str]:

@@ -34,7 +34,7 @@ class Scores:
         fraction_at: mean over repeats of optimum / best after so many evaluations.
         score: `methodology_score`, mean over repeats; NaN where it is undefined.
         score_error: its standard error.
-        overhead_ms: median milliseconds of the searcher's own work per evaluation.
+        overhead_ms: mean milliseconds of the searcher's own work per evaluation.
     """
 
     space: str
@@ -74,7 +74,7 @@ def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
         fraction_at={n: float(curves[:, n - 1].mean()) for n in POINTS if n <= result.budget},
         score=float(scores.mean()),
         score_error=float(scores.std(ddof=1) / math.sqrt(len(scores))) if defined else math.nan,
-        overhead_ms=float(np.nanmedian(result.overhead_ms)),
+        overhead_ms=float(np.nanmean(result.overhead_ms)),
     )
 
 
@@ -158,7 +158,7 @@ class Summary:
         fraction_at: means.
         score: mean over the spaces that have one.
         score_error: standard error of that mean from the repeats, the spaces being given.
-        overhead_ms: mean of the medians.
+        overhead_ms: mean.
     """
 
     searcher: str
