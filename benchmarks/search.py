@@ -16,6 +16,7 @@ Resumable: what is in ``--out`` is not searched again. Empty it after changing a
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -160,10 +161,7 @@ def search(
             result = replay(
                 space, name, options.budget, options.repeats, options.seed, prior, options.jobs
             )
-            options.out.mkdir(parents=True, exist_ok=True)
-            half = path.with_name("half.npz")  # an interrupted run leaves nothing that looks whole
-            np.savez_compressed(half, curves=result.curves, overhead_ms=result.overhead_ms)
-            half.replace(path)
+            keep(path, curves=result.curves, overhead_ms=result.overhead_ms)
         results.append(result)
         progress.advance(f"{space.name}: {name}")
     return results
@@ -177,9 +175,16 @@ def prior_of_others(runs: pd.DataFrame, space: RecordedSpace, options: argparse.
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
         prior, _ = prior_elsewhere(runs, space, options.seed)
-        options.out.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **asdict(prior))
+        keep(path, **asdict(prior))
     return replace(prior, log_mean=PRIORS[options.prior](prior.log_mean))
+
+
+def keep(path: Path, **arrays: object) -> None:
+    """Write arrays to ``path``; an interrupted run leaves nothing that looks whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{os.getpid()}.npz")
+    np.savez_compressed(half, **arrays)
+    half.replace(path)
 
 
 def row(s: Scores | Summary) -> list[str]:

@@ -12,7 +12,10 @@ def complete_spaces(folder: Path, only: str = "") -> list[RecordedSpace]:
     Those that ``manifest.json``, if there is one, calls incomplete are left out.
     """
     tables = sorted(folder.glob("*.parquet"))
-    return [s for t in tables if _complete(t) and only in t.stem for s in read_spaces(t)]
+    found = [s for t in tables if _complete(t) and only in t.stem for s in read_spaces(t)]
+    if not found:
+        raise SystemExit(f"no complete space in {folder}")
+    return found
 
 
 def _complete(table: Path) -> bool:

@@ -17,6 +17,10 @@ from scipy.special import erfcx, ndtr
 
 STEPS = 15
 """Steps of the optimiser per fit: it starts from the last result, which is seldom far."""
+REFIT = 1.15
+"""A process is worth fitting anew when it has this many times the measurements it had."""
+MOST = 400
+"""Measurements it is fitted to at most."""
 CONSTANT = 1.0
 """Standard deviation of the residuals' common offset."""
 JITTER = 1e-8
@@ -172,6 +176,15 @@ class Posterior:
         weights = solve_triangular(self._L, y, lower=True, check_finite=False)
         left = self._process.variance(self._candidates_prior) - self._explained
         return weights @ self._room[: len(self)], np.sqrt(np.maximum(left, 1e-10))
+
+
+def most_telling(losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return which of many measurements to fit to: the best `MOST` / 2, and random others."""
+    if len(losses) <= MOST:
+        return np.arange(len(losses))
+    order = np.argsort(losses, kind="stable")
+    rest = rng.choice(order[MOST // 2 :], MOST // 2, replace=False)
+    return np.concatenate([order[: MOST // 2], rest])
 
 
 def log_expected_improvement(gain: np.ndarray, spread: np.ndarray) -> np.ndarray:

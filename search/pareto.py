@@ -38,6 +38,8 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         values: smaller is better, shape (points, objectives).
     """
     points = np.asarray(values, dtype=float)
+    if not len(points):
+        return np.zeros(0, dtype=bool)
     front = np.isfinite(points).all(axis=1)
     for i in np.flatnonzero(front):
         if front[i]:  # whoever is dominated by a dominated point is dominated by its better, too
@@ -56,7 +58,7 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
         reference: the corner that bounds the volume; what is not below it adds nothing.
     """
     points, corner = np.asarray(values, dtype=float), np.asarray(reference, dtype=float)
-    points = points[(points < corner).all(axis=1)]
+    points = points[(points < corner).all(axis=1)] if len(points) else points
     if not len(points):
         return 0.0
     if len(corner) == 1:

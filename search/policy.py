@@ -124,8 +124,8 @@ class Policy:
             chosen, _ = self.agents.most_probable(decisions, 0, max(n, BEAM))
             drawn = rng.permutation(len(task.space))[:draws]
             earned = decisions.reward(np.zeros(len(chosen[:n]), dtype=np.int64), chosen[:n])
-            by_chance = task.reward(drawn) if task.reward else np.array([np.nan])
-            rewards.append((earned[0], earned.max(), by_chance.max()))
+            assert task.reward is not None  # `decisions.reward` has asked it
+            rewards.append((earned[0], earned.max(), task.reward(drawn).max()))
         means = np.exp(np.mean(rewards, axis=0)).tolist()
         return dict(zip(("first", "best", "random"), means, strict=True))
 
@@ -151,6 +151,7 @@ class Policy:
         weights: dict[str, Any] = self.agents.weights()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / CARD).unlink(missing_ok=True)  # interrupted from here on, it is no policy
             np.savez(folder / WEIGHTS, **weights)
             (folder / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
         except OSError as e:

@@ -34,7 +34,7 @@ class Pull:
         self, function: Callable[[Callable[[list[int]], list[float]]], None], seed: int
     ) -> None:
         self._function = function
-        self._requests: queue.Queue[list[int] | Exception | None] = queue.Queue()
+        self._requests: queue.Queue[list[int] | BaseException | None] = queue.Queue()
         self._answers: queue.Queue[list[float] | None] = queue.Queue()
         self._chance = _Chance(seed)
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class Pull:
             warnings.simplefilter("ignore")  # overflows: failures have huge values
             go()
             request = self._requests.get()
-        if isinstance(request, Exception):
+        if isinstance(request, BaseException):
             raise ForetuneError(f"the search failed: {request!r}") from request
         return request
 
@@ -76,7 +76,7 @@ class Pull:
             self._requests.put(None)
         except _Closed:
             pass
-        except Exception as e:  # whatever it raises is the caller's to hear
+        except BaseException as e:  # whatever it raises is the caller's to hear
             self._requests.put(e)
 
     def _values(self, numbers: list[int]) -> list[float]:

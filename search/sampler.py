@@ -16,9 +16,11 @@ from scipy.special import log_ndtr
 from foretune.search.dimensions import Dimensions
 from foretune.search.evidence import SUGGESTED, Evidence, read_evidence
 from foretune.search.gaussian_process import (
+    REFIT,
     GaussianProcess,
     Posterior,
     log_expected_improvement,
+    most_telling,
 )
 
 FIRST = 8
@@ -31,10 +33,6 @@ LEAST = 1000
 """Candidates, however many trials there are."""
 BEST = 5
 """Half of the candidates are near this many of the best trials."""
-REFIT = 1.15
-"""A process is fitted anew when it has this many times the trials it had."""
-MOST = 400
-"""Trials it is fitted to: of more, the best half and a random one."""
 
 _TURN = threading.Lock()
 """Threads of one process suggest in turn: each knows what the others are about to try."""
@@ -57,7 +55,7 @@ class SurrogateSampler(BaseSampler):
     - Constraints (``Trial.set_constraint`` or ``constraints_func``) are learned by a second
       process: candidates count by their probability to keep them (Gardner et al., ICML 2014), and
       a trial that broke one is never the best so far.
-    - Failed trials count as a little worse than all others, so that their neighbours are avoided.
+    - Failed trials count as the worst of all others or worse: their neighbours are avoided.
     - Pruned trials count as their last report says, though neither better than the median nor
       worse than the worst: they were stopped because others were better by then.
     - Running trials are expected to end as predicted.
@@ -173,14 +171,14 @@ class SurrogateSampler(BaseSampler):
 
         score = np.zeros(len(candidates))
         if evidence.good.any():
-            known = self._most_telling(evidence.losses)
+            known = most_telling(evidence.losses, self._rng)
             y = _standardised(evidence.losses)
             mean, spread = believe("objective", known, y[known])
             best = y[evidence.good].min()
             score += log_expected_improvement(best - mean, spread)
         if (evidence.violations > 0).any():
             known = np.flatnonzero(np.isfinite(evidence.violations))
-            known = known[self._most_telling(evidence.violations[known])]
+            known = known[most_telling(evidence.violations[known], self._rng)]
             mean, spread = believe("constraints", known, evidence.violations[known])
             score += log_ndtr(-mean / spread)
         return candidates[np.argmax(score)]
@@ -214,13 +212,6 @@ class SurrogateSampler(BaseSampler):
         apart = np.abs(units[:, None] - others)
         squares = np.minimum(apart, 1 - apart) ** 2
         return int(np.argmax(squares.sum(axis=2).min(axis=1)))
-
-    def _most_telling(self, losses: np.ndarray) -> np.ndarray:
-        if len(losses) <= MOST:
-            return np.arange(len(losses))
-        order = np.argsort(losses, kind="stable")
-        rest = self._rng.choice(order[MOST // 2 :], MOST // 2, replace=False)
-        return np.concatenate([order[: MOST // 2], rest])
 
     def _fit(
         self,
@@ -257,7 +248,7 @@ def _moments(
 
 
 def _standardised(losses: np.ndarray) -> np.ndarray:
-    """Return losses of median zero; a failure's is a little worse than all others."""
+    """Return losses of median zero; a failure's is the worst of all others, at least one."""
     ran = np.isfinite(losses)
     y = (losses - np.median(losses[ran])) / (np.std(losses[ran]) or 1.0)
     y[~ran] = max(y[ran].max(), 1.0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretune.device import Device
+from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Goal, Objective
 from foretune.problem import Problem
@@ -60,6 +61,11 @@ class Searcher(ABC):
         problem: Problem | None = None,
         device: Device | None = None,
     ) -> None:
+        if prior is not None and not len(prior.log_mean) == len(prior.p_valid) == len(space):
+            raise UsageError(
+                f"the prior is of {len(prior.log_mean):,} configurations, the space has "
+                f"{len(space):,}: predict this space"
+            )
         self.space = space
         self.objective = objective
         self.rng = np.random.default_rng(seed)
@@ -123,6 +129,7 @@ def searcher_name(kind: "SearcherKind") -> str:
     """Return what a searcher, given as for `make_searcher`, is called in results."""
     if isinstance(kind, str):
         return kind
+    kind = getattr(kind, "func", kind)  # of a partial
     return getattr(kind, "__name__", None) or type(kind).__name__
 
 

@@ -15,23 +15,22 @@ import numpy as np
 
 from foretune.search.coordinates import Coordinates
 from foretune.search.gaussian_process import (
+    REFIT,
     GaussianProcess,
     Posterior,
     log_expected_improvement,
+    most_telling,
 )
 from foretune.search.searcher import Searcher
 
 POOL = 8000
-"""Candidates the process looks at; of a larger space a part that changes as it learns."""
+"""Candidates the process looks at; of a larger space some, which change as it learns: half of them
+random, half what the prior likes best, and the neighbours of the best so far."""
 FIRST = 12
 """Without a prior, measurements of the first design."""
 CONTRASTS = (2, 4, 8)
 """With a prior, after so many proposals one is far from all others instead: where everything that
 was measured is what the prior likes, nothing shows that it is wrong."""
-REFIT = 1.15
-"""The process is fitted anew when it has this many times the measurements it had."""
-MOST = 400
-"""Measurements it is fitted to: of more, the best half and a random one."""
 LEAST_VALID = 0.05
 """No prior is believed that says of nearly everything that it cannot run."""
 
@@ -45,12 +44,14 @@ class SurrogateSearcher(Searcher):
         self._process = GaussianProcess(len(self._coordinates), amplitude)
         self._posterior: Posterior | None = None
         self._fitted = 0
+        self._seen: set[int] = set()
+        """Configurations that were looked at."""
         self._known: list[int] = []
-        """Configurations the posterior was told of, in its order."""
+        """Those of them that the posterior was told of, in its order."""
         self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
-        enough = self._enough()
+        guided, enough = self._believed is not None, self._enough()
         if enough:
             self._learn_all()
         chosen: list[int] = []
@@ -58,11 +59,12 @@ class SurrogateSearcher(Searcher):
             free = ~np.isin(self._pool, [*self.proposed, *chosen])
             if not free.any():
                 chosen += [i for i in self.random_numbers(n) if i not in chosen][: n - len(chosen)]
-            elif self.prior is not None and len(self.proposed) + len(chosen) in CONTRASTS:
-                chosen.append(self._farthest(free, chosen, self._coordinates.of))
+            elif guided and len(self.proposed) + len(chosen) in CONTRASTS:
+                runs = self._p_valid >= min(0.5, self._p_valid[free].max())
+                chosen.append(self._farthest(free & runs, chosen, self._coordinates.of))
             elif enough:
                 chosen.append(self._improver(free, chosen))
-            elif self.prior is not None:
+            elif guided:
                 promise = np.log(self._p_valid) - self._prior_of(self._pool)
                 chosen.append(int(self._pool[np.argmax(np.where(free, promise, -np.inf))]))
             else:
@@ -72,7 +74,7 @@ class SurrogateSearcher(Searcher):
     def _enough(self) -> bool:
         """Whether there is anything to learn from."""
         successes = sum(np.isfinite(v) for v in self.told.values())
-        return successes > 0 and (self.prior is not None or len(self.told) >= FIRST)
+        return successes > 0 and (self._believed is not None or len(self.told) >= FIRST)
 
     def _screening(self, numbers: np.ndarray) -> np.ndarray:
         """Return where configurations stand along the parameters, one as long as the other.
@@ -118,16 +120,18 @@ class SurrogateSearcher(Searcher):
 
     def _learn_all(self) -> None:
         """Bring the posterior up to everything told so far."""
-        new = [i for i in self.told if i not in set(self._known)]
+        new = [i for i in self.told if i not in self._seen]
+        self._seen.update(new)
         if self._posterior is None or len(self.told) >= REFIT * self._fitted:
             self._fitted = len(self.told)
             if len(self._pool) < len(self.space):
                 self._refresh_pool()
-            if self.prior is None:
+            if self._believed is None:
                 logs = np.log([v for v in self.told.values() if np.isfinite(v)])
                 self._scale = float(np.std(logs)) or 1.0
-            self._known = new = self._most_telling()
-            at = np.array(new)
+            at = np.array(list(self.told))
+            at = at[most_telling(np.array(list(self.told.values())), self.rng)]
+            self._known = at.tolist()
             X, prior = self._coordinates.of(at), self._prior_of(at)
             self._process.fit(X, prior, self._residuals()[0])
             candidates = self._coordinates.of(self._pool)
@@ -138,17 +142,10 @@ class SurrogateSearcher(Searcher):
             at = np.array(new)
             self._posterior.add(self._coordinates.of(at), self._prior_of(at))
 
-    def _most_telling(self) -> list[int]:
-        numbers = sorted(self.told, key=lambda i: self.told[i])
-        if len(numbers) <= MOST:
-            return list(self.told)
-        rest = self.rng.choice(numbers[MOST // 2 :], MOST // 2, replace=False)
-        return [*numbers[: MOST // 2], *map(int, rest)]
-
     def _residuals(self) -> tuple[np.ndarray, float]:
         """Return what the prior got wrong of `_known`, in units of scale, and the usual error.
 
-        A failure counts as a little worse than everything that ran.
+        A failure counts as the slowest that ran, at least one unit above the median.
         """
         values = np.array([self.told[i] for i in self._known])
         ran = np.isfinite(values)
@@ -177,9 +174,14 @@ class SurrogateSearcher(Searcher):
         else:
             parts = [self.rng.choice(size, POOL // 2, replace=False)]
             if self._believed is not None:
-                parts.append(np.argpartition(self._believed, POOL // 2)[: POOL // 2])
+                promise = np.log(self._runs()) - self._believed
+                parts.append(np.argpartition(-promise, POOL // 2)[: POOL // 2])
             best = sorted(self.told, key=lambda i: self.told[i])[:5]
             near = [self.space.index(c) for i in best for c in self.space.neighbours(self.space[i])]
             self._pool = np.unique(np.concatenate([*parts, np.array(near, dtype=int)]))
-        valid = np.ones(len(self._pool)) if self.prior is None else self.prior.p_valid[self._pool]
-        self._p_valid = np.maximum(valid, LEAST_VALID)
+        self._p_valid = self._runs()[self._pool]
+
+    def _runs(self) -> np.ndarray:
+        """Return how likely every configuration is to run."""
+        valid = np.ones(len(self.space)) if self.prior is None else self.prior.p_valid
+        return np.maximum(valid, LEAST_VALID)

@@ -50,9 +50,10 @@ def verify(
         configs.setdefault(candidate.id, candidate)
     values = _survivors(kernel, problem, list(configs.values()), runner, objective, box_s)
     base = values.get(default.id)
-    if base is None:
+    if base is None or not np.isfinite(base).any():
         raise MeasurementError(
-            f"the default configuration of {kernel.name} gives wrong results on {problem}"
+            f"the default configuration of {kernel.name} does not run, gives wrong results or is "
+            f"not metered on {problem}"
         )
     # Each of several candidates may win by luck: the error is shared among them (Bonferroni).
     confidence = 1 - 0.05 / max(1, len(configs) - 1)
@@ -133,7 +134,7 @@ def compare(
 ) -> Contender:
     """Compare with the default by the ratios within rounds.
 
-    Rounds in which one of the two failed say nothing.
+    Rounds without a figure say nothing; whatever failed in any round does not count.
 
     Args:
         name: what it is called.
@@ -143,7 +144,7 @@ def compare(
         confidence: of the interval, between 0 and 1.
     """
     both = np.isfinite(base) & np.isfinite(values)
-    if both.sum() < LEAST_ROUNDS:
+    if both.sum() < LEAST_ROUNDS or np.isposinf(values).any():
         return Contender(name, config, np.inf, np.nan, np.nan, np.nan)
     ratios = base[both] / values[both]
     low, high = median_interval(ratios, confidence)

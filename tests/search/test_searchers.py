@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from foretune.errors import MissingExtra, SpaceError, UnknownName
+from foretune.errors import MissingExtra, SpaceError, UnknownName, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -270,7 +270,7 @@ def evaluations_until(asked, within):
 
 def test_the_surrogate_alone_beats_random():
     needed = {
-        name: np.median([evaluations_until(search(make(name, seed=s), 156), 1.05) for s in range(7)])
+        name: np.median([evaluations_until(search(make(name, seed=s), 99), 1.05) for s in range(7)])
         for name in ("surrogate", "random")
     }
     assert needed["surrogate"] < needed["random"] / 3
@@ -296,6 +296,25 @@ def test_a_prior_upside_down_does_not_trap_either():
     upside_down = perfect_prior(law=lambda c: 1 / toy_ms(c), spread=0.5)
     asked = search(make("surrogate", prior=upside_down), budget=len(SPACE) // 2)
     assert evaluations_until(asked, 1.10) <= len(SPACE) // 2
+
+
+def test_a_prior_of_another_space_is_refused():
+    with pytest.raises(UsageError, match="the prior is of 156 configurations, the space has"):
+        make("surrogate", SMALL, prior=perfect_prior())
+
+
+def test_a_constant_prior_is_none():
+    flat = Prior(np.zeros(len(SPACE)), 0.1, np.ones(len(SPACE)))
+    asked = search(make("surrogate", prior=flat), budget=20)
+    assert asked == search(make("surrogate"), budget=20)
+
+
+def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
+    monkeypatch.setattr("foretune.search.gaussian_process.MOST", 20)
+    searcher = make("surrogate")
+    search(searcher, budget=60)
+    assert len(searcher._posterior) < 30
+    assert searcher.best() == BEST
 
 
 def test_a_prior_that_is_off_by_a_factor_does_not_matter():

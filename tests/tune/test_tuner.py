@@ -136,7 +136,7 @@ class NoDefaultRunner(FakeRunner):
 
 
 def test_a_wrong_default_is_an_error():
-    with pytest.raises(MeasurementError, match="default configuration of toy gives wrong results"):
+    with pytest.raises(MeasurementError, match="configuration of toy does not run, gives wrong"):
         verify(KERNEL, PROBLEM, [config()], NoDefaultRunner())
 
 

@@ -17,7 +17,8 @@ DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
 OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
 MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
-SEARCHER = typer.Option("surrogate", "--searcher", help="surrogate, tpe, random or exhaustive.")
+SEARCHERS = "surrogate, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner's)."
+SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
 SEED = typer.Option(0, "--seed", help="Of everything random.")
 
 

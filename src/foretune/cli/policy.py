@@ -7,9 +7,12 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, progress_bar
 from foretune.errors import PolicyError
+from foretune.problem import Problem
 
 HELD_OUT = 8
 """One in so many problems is not learned from, but scored."""
+SCORED = 8
+"""Most of the problems learned from that are scored."""
 
 policy = typer.Typer(help="Train a policy on a predictor; let it propose configurations at once.")
 
@@ -46,7 +49,7 @@ def train(
     loaded = Predictor.load(predictor)
     kernel, goal = get_kernel(loaded.kernel_name_), options.read_objective(objective)
     wanted = options.read_problems(kernel, problems, seed)
-    tasks = predicted_tasks(loaded, kernel, wanted, options.read_device(device), goal)
+    tasks = predicted_tasks(loaded, kernel, wanted, options.any_device(device), goal)
     unseen, known = tasks[: len(tasks) // HELD_OUT], tasks[len(tasks) // HELD_OUT :]
     groups = name_groups(tasks[0].space.names) if factored else None
     schedule = Schedule(updates=updates)
@@ -54,7 +57,7 @@ def train(
         trained = Policy.train(known, groups, schedule, seed, kernel.name, progress=progress)
     trained.save(out)
     output = Output(as_json)
-    parts = {"learned from": known[:HELD_OUT], "held out": unseen}
+    parts = {"learned from": known[:SCORED], "held out": unseen}
     scores = {name: trained.score(part) for name, part in parts.items() if part}
     output.table(
         "predicted, times better than the median configuration",
@@ -91,8 +94,8 @@ def propose(
     if not loaded.kernel:
         raise PolicyError(f"{folder} does not say of which kernel it is: use it from Python")
     kernel = get_kernel(loaded.kernel)
-    wanted = options.read_problem(kernel, problem)
-    task = Task(kernel.space(wanted), wanted, options.read_device(device))
+    wanted = kernel.problem(Problem.parse(problem))  # it is not run: it need not fit in memory
+    task = Task(kernel.space(wanted), wanted, options.any_device(device))
     proposals = loaded.propose(task, top)
     output = Output(as_json)
     output.table(

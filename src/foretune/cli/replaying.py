@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def replay(
     files: list[Path] = typer.Argument(help="Run tables (Parquet) of whole spaces."),
     searcher: list[str] = typer.Option(
-        ["surrogate", "random"], help="Registered name (repeatable)."
+        ["surrogate", "random"], help=f"{options.SEARCHERS} Repeatable."
     ),
     budget: int = typer.Option(200, help="Evaluations per repeat."),
     repeats: int = typer.Option(20, help="Independent searches per searcher."),
@@ -49,7 +49,7 @@ def replay(
     """
     from foretune.registry import load
     from foretune.search.curves import check_figure_name, draw_curves
-    from foretune.search.prior import prior_elsewhere
+    from foretune.search.prior import prior_elsewhere, runs_elsewhere
     from foretune.search.recorded import read_spaces
     from foretune.search.replay import replay as replay_space
     from foretune.search.scores import score_replay, summarise
@@ -65,6 +65,8 @@ def replay(
     goal, names = options.read_objective(objective), list(dict.fromkeys(searcher))
     spaces = [space for file in files for space in read_spaces(file, goal)]
     known = read_files(prior, None) if prior else None
+    for space in spaces if known is not None else ():
+        runs_elsewhere(known, space)  # an hour of replays must not end for want of a prior
     output, results, scored = Output(as_json), [], []
     with progress_bar() as progress:
         progress.start(f"replaying {len(spaces)} spaces", len(spaces) * len(names))
@@ -82,9 +84,6 @@ def replay(
     if len(spaces) > 1:
         title = f"{len(spaces)} spaces: geometric means of evaluations, means of the rest"
         output.table(title, COLUMNS, [_row(s) for s in summaries])
-    if plot is not None:
-        draw_curves(results, plot)
-        output.say(f"curves: {plot}")
     output.result(
         {
             "results": [
@@ -95,6 +94,9 @@ def replay(
             "summary": [s.to_json() for s in summaries],
         }
     )
+    if plot is not None:
+        draw_curves(results, plot)
+        output.say(f"curves: {plot}")
 
 
 def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> None:
