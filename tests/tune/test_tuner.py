@@ -140,6 +140,28 @@ def test_a_wrong_default_is_an_error():
         verify(KERNEL, PROBLEM, [config()], NoDefaultRunner())
 
 
+def test_a_default_that_never_runs_is_an_error():
+    class Failing(FakeRunner):
+        def race(self, kernel, problem, configs, box_s=2.0):
+            values = super().race(kernel, problem, configs, box_s)
+            return {**values, kernel.default(problem).id: np.full(20, np.inf)}
+
+    with pytest.raises(MeasurementError, match="configuration of toy does not run"):
+        verify(KERNEL, PROBLEM, [config()], Failing())
+
+
+def test_who_fails_in_one_round_does_not_win():
+    class OneFailure(FakeRunner):
+        def race(self, kernel, problem, configs, box_s=2.0):
+            values = super().race(kernel, problem, configs, box_s)
+            values[config().id][3] = np.inf
+            return values
+
+    _, once_failed, sound, _ = verify(KERNEL, PROBLEM, [config(), config(work=2)], OneFailure())[0]
+    assert not once_failed.wins
+    assert sound.wins
+
+
 class FlakyRunner(FakeRunner):
     """A race with the fastest candidate dies."""
 
