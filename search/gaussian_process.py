@@ -7,13 +7,17 @@ weak prior and found by maximum a posteriori, so that twenty lengths can be had 
 one on lengths grows with the number of axes as Hvarfner et al. (ICML 2024) propose.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 from scipy.special import erfcx, ndtr
+from threadpoolctl import ThreadpoolController
 
 STEPS = 15
 """Steps of the optimiser per fit: it starts from the last result, which is seldom far."""
@@ -176,6 +180,20 @@ class Posterior:
         weights = solve_triangular(self._L, y, lower=True, check_finite=False)
         left = self._process.variance(self._candidates_prior) - self._explained
         return weights @ self._room[: len(self)], np.sqrt(np.maximum(left, 1e-10))
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Within, linear algebra runs on one thread: matrices this small gain nothing from more.
+
+    On two cores a search took three times as long with two.
+    """
+    limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
+    return limits
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()  # looks through all loaded libraries: once
 
 
 def most_telling(losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -21,6 +21,7 @@ from foretune.search.gaussian_process import (
     Posterior,
     log_expected_improvement,
     most_telling,
+    one_thread,
 )
 
 FIRST = 8
@@ -113,7 +114,7 @@ class SurrogateSampler(BaseSampler):
         if not search_space:
             return {}
         dimensions = Dimensions(search_space)
-        with _TURN:
+        with _TURN, one_thread():
             evidence = read_evidence(study, search_space, dimensions, self._rng)
             row = self._suggest(search_space, dimensions, evidence)
             suggested = dict(zip(search_space, row.tolist(), strict=True))

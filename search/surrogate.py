@@ -20,6 +20,7 @@ from foretune.search.gaussian_process import (
     Posterior,
     log_expected_improvement,
     most_telling,
+    one_thread,
 )
 from foretune.search.searcher import Searcher
 
@@ -51,6 +52,10 @@ class SurrogateSearcher(Searcher):
         self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
+        with one_thread():
+            return self._choose(n)
+
+    def _choose(self, n: int) -> list[int]:
         guided, enough = self._believed is not None, self._enough()
         if enough:
             self._learn_all()
