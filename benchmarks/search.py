@@ -175,7 +175,7 @@ def prior_of_others(runs: pd.DataFrame, space: RecordedSpace, options: argparse.
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
         prior, _ = prior_elsewhere(runs, space, options.seed)
-        keep(path, **asdict(prior))
+        keep(path, **{k: v for k, v in asdict(prior).items() if k != "foreign"})
     return replace(prior, log_mean=PRIORS[options.prior](prior.log_mean))
 
 

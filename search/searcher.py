@@ -30,11 +30,14 @@ class Prior:
         log_mean: natural logarithm of the expected objective of every configuration.
         log_spread: standard deviation of its error.
         p_valid: probability that each configuration runs.
+        foreign: whether it comes from elsewhere and has to be checked early on; what was learned on
+            this very device need not be.
     """
 
     log_mean: np.ndarray
     log_spread: float
     p_valid: np.ndarray
+    foreign: bool = True
 
 
 class Searcher(ABC):

@@ -30,8 +30,8 @@ random, half what the prior likes best, and the neighbours of the best so far.""
 FIRST = 12
 """Without a prior, measurements of the first design."""
 CONTRASTS = (2, 4, 8)
-"""With a prior, after so many proposals one is far from all others instead: where everything that
-was measured is what the prior likes, nothing shows that it is wrong."""
+"""With a prior from elsewhere, after so many proposals one is far from all others instead: where
+everything that was measured is what the prior likes, nothing shows that it is wrong."""
 LEAST_VALID = 0.05
 """No prior is believed that says of nearly everything that it cannot run."""
 
@@ -64,7 +64,7 @@ class SurrogateSearcher(Searcher):
             free = ~np.isin(self._pool, [*self.proposed, *chosen])
             if not free.any():
                 chosen += [i for i in self.random_numbers(n) if i not in chosen][: n - len(chosen)]
-            elif guided and len(self.proposed) + len(chosen) in CONTRASTS:
+            elif self._in_doubt() and len(self.proposed) + len(chosen) in CONTRASTS:
                 runs = self._p_valid >= min(0.5, self._p_valid[free].max())
                 chosen.append(self._farthest(free & runs, chosen, self._coordinates.of))
             elif enough:
@@ -75,6 +75,10 @@ class SurrogateSearcher(Searcher):
             else:
                 chosen.append(self._farthest(free, chosen, self._screening))
         return chosen
+
+    def _in_doubt(self) -> bool:
+        """Whether there is a prior that nobody has checked on this device."""
+        return self._believed is not None and self.prior is not None and self.prior.foreign
 
     def _enough(self) -> bool:
         """Whether there is anything to learn from."""

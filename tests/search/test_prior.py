@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from foretune.errors import PredictorError
-from foretune.search.prior import prior_elsewhere
+from foretune.models import Predictor
+from foretune.search.prior import prior_elsewhere, prior_of
 from foretune.search.recorded import recorded_spaces
 
 HERE = "NVIDIA A100-PCIE-40GB"
@@ -46,3 +47,10 @@ def test_the_own_device_is_left_out():
     (recorded,) = recorded_spaces(runs_of(HERE, 0.5), "here")
     with pytest.raises(PredictorError, match="on a device other than"):
         prior_elsewhere(runs_of(HERE, 0.5), recorded)
+
+
+def test_a_prior_is_foreign_where_nothing_was_measured():
+    (here,) = recorded_spaces(runs_of(HERE, 1.0), "here")
+    for runs, foreign in ((runs_of(HERE, 1.0), False), (ELSEWHERE, True)):
+        prior = prior_of(Predictor().fit(runs), here.problem, here.space, here.device)
+        assert prior.foreign is foreign
