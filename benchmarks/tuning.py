@@ -28,8 +28,9 @@ from foretune.models import Predictor, train_predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search import make_searcher
-from foretune.space import Configuration, SearchSpace
+from foretune.search.recorded import RecordedSpace
+from foretune.search.replay import replay
+from foretune.space import SearchSpace
 from foretune.tune.tuner import make_prior
 
 BUDGET = 10
@@ -146,8 +147,10 @@ def search_all(
             prior = None
             if uses_prior:
                 prior = make_prior(predictor, kernel, problem, space, device, Objective.TIME)
-            runs = [curve(searcher, space, by_config, prior, seed) for seed in range(repeats)]
-            curves.append(np.mean(runs, axis=0))
+            in_order = tuple(by_config[config] for config in space)
+            searched = RecordedSpace(str(problem), device, space, in_order)
+            result = replay(searched, searcher, BUDGET, repeats, prior=prior)
+            curves.append(result.curves.mean(axis=0))
         tables[name] = np.array(curves)
     return tables
 
@@ -188,24 +191,6 @@ def plot(shares: dict[str, dict[str, np.ndarray]], path: Path) -> None:
     np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
-
-
-def curve(
-    searcher: str,
-    space: SearchSpace,
-    by_config: dict[Configuration, Measurement],
-    prior: object,
-    seed: int,
-) -> np.ndarray:
-    optimum = min(m.time_ms for m in by_config.values() if m.ok)
-    search = make_searcher(searcher, space, seed=seed, prior=prior)
-    best, shares = np.inf, []
-    for _ in range(BUDGET):
-        measurement = by_config[search.ask(1)[0]]
-        search.tell([measurement])
-        best = min(best, Objective.TIME.measured(measurement))
-        shares.append(optimum / best)
-    return np.array(shares)
 
 
 def spread(values: list[float]) -> str:

@@ -9,14 +9,13 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from foretune.search.dimensions import Dimensions
+from foretune.search.pareto import AUGMENTATION
 
 SUGGESTED = "foretune:suggested"
 """Attribute of a trial: the row suggested to it, by name, before it asks for the last parameter."""
 WORST = 4.0
 """Losses are cut here: what is far worse than most says nothing of the best."""
-SUM = 0.05
-"""Weight of the sum of several objectives beside the largest of them (Knowles 2006)."""
-LIMIT = 3.0
+FARTHEST = 3.0
 """Constraints count this far below and above zero."""
 HUGE = 1e100
 """What is larger, or no number, is the result of a failure."""
@@ -126,7 +125,7 @@ def _losses(
     width = np.where(width > 0, width, np.ptp(values[complete], axis=0))
     values = np.minimum((values - best) / np.where(width > 0, width, 1), WORST)
     weighted = values * rng.dirichlet(np.ones(len(directions)))
-    losses = (weighted.max(axis=1) + SUM * weighted.sum(axis=1)) / (1 + SUM)
+    losses = (weighted.max(axis=1) + AUGMENTATION * weighted.sum(axis=1)) / (1 + AUGMENTATION)
     known = losses[complete]
     losses[~complete] = np.clip(losses[~complete], np.median(known), known.max())
     return np.where(np.isnan(losses), np.inf, losses)
@@ -140,5 +139,5 @@ def _violations(trials: Sequence[FrozenTrial]) -> np.ndarray:
         values = np.array([c.get(name, np.nan) for c in constraints])
         values = np.clip(values, -HUGE, HUGE)
         usual = np.nanmedian(np.abs(values)) or 1.0
-        worst = np.fmax(worst, np.clip(values / usual, -LIMIT, LIMIT))
+        worst = np.fmax(worst, np.clip(values / usual, -FARTHEST, FARTHEST))
     return worst

@@ -183,10 +183,7 @@ class Posterior:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Within, linear algebra runs on one thread: matrices this small gain nothing from more.
-
-    On two cores a search took three times as long with two.
-    """
+    """Within, linear algebra runs on one thread: matrices this small only lose by more."""
     limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
     return limits
 
