@@ -41,7 +41,7 @@ class Coordinates:
         if size > SAMPLE:
             some = np.random.default_rng(0).choice(size, SAMPLE, replace=False)
         axes = self._axes(some)
-        self._kept = _different(axes)
+        self._kept = different(axes)
         self._low = {name: float(axes[name].min()) for name in self._kept}
         self._width = {name: float(np.ptp(axes[name])) for name in self._kept}
 
@@ -67,7 +67,7 @@ class Coordinates:
                 continue
             column = np.array(values, dtype=float)
             sizes[name] = column[codes[:, i]]
-            axes[name] = _logarithm(column)[codes[:, i]]
+            axes[name] = logarithm(column)[codes[:, i]]
             if len(values) > 2:
                 axes[f"alignment.{name}"] = np.nan_to_num(alignment(column))[codes[:, i]]
         geometry = launch_geometry(self._problem, sizes, self._device)
@@ -76,7 +76,7 @@ class Coordinates:
         return axes
 
 
-def _different(axes: dict[str, np.ndarray]) -> list[str]:
+def different(axes: dict[str, np.ndarray]) -> list[str]:
     """Return the axes that vary and do not repeat an earlier one."""
     kept: dict[str, np.ndarray] = {}
     for name, values in axes.items():
@@ -89,7 +89,8 @@ def _different(axes: dict[str, np.ndarray]) -> list[str]:
     return list(kept)
 
 
-def _logarithm(values: np.ndarray) -> np.ndarray:
+def logarithm(values: np.ndarray) -> np.ndarray:
+    """Return sizes as their logarithms to base 2, also 0; negative numbers as they are."""
     if (values > 0).all():
         return np.log2(values)
     return np.log2(1 + values) if (values >= 0).all() else values

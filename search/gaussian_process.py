@@ -60,12 +60,13 @@ class GaussianProcess:
 
     def fit(self, X: np.ndarray, prior: np.ndarray, y: np.ndarray) -> None:
         """Find the likeliest scales of residuals ``y`` at ``X``, where the prior was ``prior``."""
-        squares = np.ascontiguousarray(((X[:, None] - X) ** 2).transpose(2, 0, 1))
+        points = self._points(X)
+        squares = np.ascontiguousarray(((points[:, None] - points) ** 2).transpose(2, 0, 1))
         squares = squares.reshape(self.axes, len(X) ** 2)
         self.parameters = minimize(
             self._loss,
             self.parameters,
-            (squares, np.outer(prior, prior), y),
+            (squares, np.outer(prior, prior), self._common(X, X), y),
             jac=True,
             method="L-BFGS-B",
             bounds=self._bounds,
@@ -77,11 +78,19 @@ class GaussianProcess:
     ) -> np.ndarray:
         """Return the covariance of noiseless residuals, shape (X, X2)."""
         shrink = np.exp(-self.parameters[: self.axes])
-        a, b = X * shrink, X2 * shrink
+        a, b = self._points(X) * shrink, self._points(X2) * shrink
         squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
         smooth, _ = _matern(np.maximum(squares, 0, out=squares))
         smooth *= np.exp(self.parameters[self.axes])
-        return smooth + np.outer(self._multiple * prior, prior2) + CONSTANT**2
+        return smooth + np.outer(self._multiple * prior, prior2) + self._common(X, X2)
+
+    def _points(self, X: np.ndarray) -> np.ndarray:
+        """Return where rows of ``X`` lie along the axes."""
+        return X
+
+    def _common(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray | float:
+        """Return the covariance of the offsets of residuals, shape (X, X2): one for all."""
+        return CONSTANT**2
 
     def variance(self, prior: np.ndarray) -> np.ndarray:
         """Return the diagonal of `covariance`."""
@@ -92,7 +101,12 @@ class GaussianProcess:
         return float(np.exp(2 * self.parameters[self.axes + 2]))
 
     def _loss(
-        self, parameters: np.ndarray, squares: np.ndarray, priors: np.ndarray, y: np.ndarray
+        self,
+        parameters: np.ndarray,
+        squares: np.ndarray,
+        priors: np.ndarray,
+        common: np.ndarray | float,
+        y: np.ndarray,
     ) -> tuple[float, np.ndarray]:
         """Return the negative log posterior density of the scales, and its gradient."""
         axes, n = self.axes, len(y)
@@ -101,7 +115,7 @@ class GaussianProcess:
         multiple = np.exp(2 * parameters[axes + 2])
         smooth, slope = _matern((shrink @ squares).reshape(n, n))
         smooth *= variance
-        K = smooth + multiple * priors + CONSTANT**2
+        K = smooth + multiple * priors + common
         K[np.diag_indices(n)] += noise + JITTER
         try:
             L = np.linalg.cholesky(K)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from foretune.search.gaussian_process import GaussianProcess, Posterior
+from foretune.search.gaussian_process import CONSTANT, GaussianProcess, Posterior
 
 
 def example(n=12, axes=3, seed=0):
@@ -31,7 +31,7 @@ def test_the_gradient_is_that_of_the_loss():
     process = GaussianProcess(3)
     squares = ((X[:, None] - X) ** 2).transpose(2, 0, 1).reshape(3, -1)
     at = process.parameters + np.random.default_rng(1).normal(size=6) * 0.3
-    about = (squares, np.outer(prior, prior), y)
+    about = (squares, np.outer(prior, prior), CONSTANT**2, y)
     _, gradient = process._loss(at, *about)
     for i, slope in enumerate(gradient):
         step = np.zeros(6)
