@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from foretune.collect.nvidia import local_gpus
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
 from foretune.device import Device
@@ -67,11 +68,14 @@ class Runner(ABC):
         Raises:
             UsageError: it is made for another kind.
         """
-        if kernel.device_kind != self.device.kind:
-            raise UsageError(
-                f"{kernel.name} runs on a {kernel.device_kind}, not on {self.device.name}: "
-                f"choose --device {'cpu' if kernel.device_kind == 'cpu' else 'cuda:0'}"
-            )
+        if kernel.device_kind == self.device.kind:
+            return
+        advice = "choose --device cpu"
+        if kernel.device_kind == "gpu":
+            advice = "choose --device cuda:0" if local_gpus() else "this machine has no GPU"
+        raise UsageError(
+            f"{kernel.name} runs on a {kernel.device_kind}, not on {self.device.name}: {advice}"
+        )
 
     def close(self) -> None:
         """Give back what the runner holds."""
@@ -204,7 +208,7 @@ class IsolatedRunner(Runner):
             connection.send((method, arguments))
             if not connection.poll(limit_s):
                 raise TimeoutError
-            answer = connection.recv()
+            answer, usable = connection.recv()
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             self.close()
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
@@ -217,6 +221,8 @@ class IsolatedRunner(Runner):
         except BaseException:  # a timeout, Ctrl-C: the child is in the middle of something
             self.close()
             raise
+        if not usable:  # a launch took the device's context along: the next needs a new process
+            self.close()
         if isinstance(answer, BaseException):
             raise answer
         return answer

@@ -6,7 +6,7 @@ Intervals, 1991, section 5.2), because times are skewed and medians are what is 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +19,30 @@ LEAST_SAMPLES = 3
 """Taken even when the time box is over."""
 LEAST_SAMPLE_S = 50e-6
 """A sample of a shorter launch times several back to back, so the clock's grain does not show."""
+
+
+class Stopwatch:
+    """Times launches that return when their work is done, by the host's clock.
+
+    Other devices have their own, see `foretune.collect.device_timer`.
+    """
+
+    def batch(self, fastest_ms: float) -> int:
+        """Return how many launches of this time, in milliseconds, make one sample long enough."""
+        return max(1, int(np.ceil(LEAST_SAMPLE_S * 1e3 / max(fastest_ms, 1e-6))))
+
+    def sample_ms(self, launch: Launch, batch: int) -> float:
+        """Return the mean time of ``batch`` launches back to back, in milliseconds."""
+        start = time.perf_counter_ns()
+        for _ in range(batch):
+            launch()
+        return (time.perf_counter_ns() - start) * 1e-6 / batch
+
+    def wait(self) -> None:
+        """Return when everything launched is done."""
+
+
+HOST = Stopwatch()
 
 
 @dataclass(frozen=True)
@@ -57,21 +81,27 @@ def _rank(n: int, confidence: float) -> int:
     return max(int(binom.ppf((1 - confidence) / 2, n, 0.5)) - 1, 0)
 
 
-def time_launch(launch: Launch, timing: Timing, incumbent_ms: float = np.inf) -> np.ndarray:
+def time_launch(
+    launch: Launch,
+    timing: Timing,
+    incumbent_ms: float = np.inf,
+    stopwatch: Stopwatch = HOST,
+) -> np.ndarray:
     """Return the times of single launches of ``launch`` in milliseconds, warm-up left out.
 
     Args:
-        launch: returns when the work is done.
+        launch: what is timed; on the host it returns when the work is done.
         timing: when to stop.
         incumbent_ms: upper bound of the best time so far: a launch that is clearly slower stops
             early.
+        stopwatch: of the device it runs on.
     """
     deadline = time.perf_counter() + timing.box_s
-    batch = _warm_up(launch, timing.warmup_s)
+    batch = _warm_up(launch, timing.warmup_s, stopwatch)
     samples: list[float] = []
     check_at = timing.min_repeats
     while len(samples) < timing.max_repeats:
-        samples.append(_sample_ms(launch, batch))
+        samples.append(stopwatch.sample_ms(launch, batch))
         late = time.perf_counter() > deadline
         if late and len(samples) >= LEAST_SAMPLES:
             break
@@ -86,7 +116,11 @@ def time_launch(launch: Launch, timing: Timing, incumbent_ms: float = np.inf) ->
 
 
 def time_interleaved(
-    launches: Mapping[str, Launch], box_s: float, min_rounds: int = 7, max_rounds: int = 400
+    launches: Mapping[str, Launch],
+    box_s: float,
+    min_rounds: int = 7,
+    max_rounds: int = 400,
+    stopwatch: Stopwatch = HOST,
 ) -> dict[str, np.ndarray]:
     """Return times in milliseconds of several launches measured in turn, each round in a new order.
 
@@ -96,7 +130,7 @@ def time_interleaved(
     """
     rng = np.random.default_rng(0)
     names = list(launches)
-    batches = {name: _warm_up(launch, 0.02) for name, launch in launches.items()}
+    batches = {name: _warm_up(launch, 0.02, stopwatch) for name, launch in launches.items()}
     rounds: dict[str, list[float]] = {name: [] for name in names}
     deadline = time.perf_counter() + box_s
     for i in range(max_rounds):
@@ -104,23 +138,17 @@ def time_interleaved(
             break
         for j in rng.permutation(len(names)):
             launches[names[j]]()
-            rounds[names[j]].append(_sample_ms(launches[names[j]], batches[names[j]]))
+            sample_ms = stopwatch.sample_ms(launches[names[j]], batches[names[j]])
+            rounds[names[j]].append(sample_ms)
     return {name: np.array(times) for name, times in rounds.items()}
 
 
-def _warm_up(launch: Launch, at_least_s: float) -> int:
+def _warm_up(launch: Launch, at_least_s: float, stopwatch: Stopwatch) -> int:
     """Run until ``at_least_s`` is over; return how many launches make one sample long enough."""
     start = time.perf_counter()
     fastest = np.inf
     launches = 0
     while launches < 1 or time.perf_counter() - start < at_least_s:
-        fastest = min(fastest, _sample_ms(launch, 1))
+        fastest = min(fastest, stopwatch.sample_ms(launch, 1))
         launches += 1
-    return max(1, int(np.ceil(LEAST_SAMPLE_S * 1e3 / max(fastest, 1e-6))))
-
-
-def _sample_ms(launch: Callable[[], object], batch: int) -> float:
-    start = time.perf_counter_ns()
-    for _ in range(batch):
-        launch()
-    return (time.perf_counter_ns() - start) * 1e-6 / batch
+    return stopwatch.batch(fastest)

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect.device_timer import stopwatch_for
 from foretune.collect.meters import find_meter
-from foretune.collect.timer import Timing, time_interleaved, time_launch
+from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
 from foretune.datasets.schema import POWER_MARGIN
 from foretune.device import Device
-from foretune.errors import ForetuneError
+from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -24,6 +25,8 @@ from foretune.space import Configuration
 
 INPUT_SETS_KEPT = 2
 POWER_WINDOW_S = 0.6
+POWER_BATCH_MS = 20.0
+"""Of work that is queued at once while power is metered: the pause after it must not count."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,16 @@ class Workbench:
         device: what is measured on.
         timing: when to stop repeating.
         power: meter power after timing, where a meter works; otherwise it stays missing.
+
+    Attributes:
+        lost: whether a launch broke this process's use of the device: nothing runs on it any more.
     """
 
     def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
         self.device = device
         self.timing = timing or Timing()
         self.meter = find_meter(device.kind, device.index) if power else None
+        self.lost = False
         self._prepared: OrderedDict[tuple[str, Problem], _Prepared] = OrderedDict()
 
     def measure(
@@ -59,6 +66,7 @@ class Workbench:
         Raises:
             ForetuneError: nothing of this kernel can be measured here (a package is missing, …).
         """
+        stopwatch = self._stopwatch(kernel, problem)
         prepared = self._prepare(kernel, problem)
         start = time.perf_counter()
         try:
@@ -66,6 +74,7 @@ class Workbench:
         except ForetuneError:
             raise
         except Exception as e:
+            self._look_after(stopwatch)
             return self._failed(kernel, problem, config, Status.COMPILE_ERROR, e)
         compile_s = time.perf_counter() - start
         try:
@@ -73,11 +82,12 @@ class Workbench:
             if not error <= (limit := kernel.error_limit(problem, config)):
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._failed(kernel, problem, config, Status.WRONG_RESULT, wrong)
-            samples = time_launch(launch, self.timing, incumbent_ms)
+            samples = time_launch(launch, self.timing, incumbent_ms, stopwatch)
         except Exception as e:
+            self._look_after(stopwatch)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
         time_ms = float(np.median(samples))
-        power_w, energy_mj = self._meter(launch, time_ms)
+        power_w, energy_mj = self._meter(launch, time_ms, stopwatch)
         return Measurement(
             kernel=kernel.name,
             problem=problem,
@@ -105,16 +115,36 @@ class Workbench:
         The library call's name is prefixed with ``library:``. A configuration whose output is
         wrong is left out.
         """
+        stopwatch = self._stopwatch(kernel, problem)
         prepared = self._prepare(kernel, problem)
         inputs, launches = prepared.inputs, dict[str, Launch]()
-        for config in configs:
-            launch = kernel.build(problem, config, inputs)
-            error = _error_of(kernel, launch, prepared.expected)
-            if error <= kernel.error_limit(problem, config):
-                launches[config.id] = launch
-        if library := kernel.library(problem, inputs):
-            launches[f"library:{library[0]}"] = library[1]
-        return time_interleaved(launches, box_s)
+        try:
+            for config in configs:
+                launch = kernel.build(problem, config, inputs)
+                error = _error_of(kernel, launch, prepared.expected)
+                if error <= kernel.error_limit(problem, config):
+                    launches[config.id] = launch
+            if library := kernel.library(problem, inputs):
+                launches[f"library:{library[0]}"] = library[1]
+            return time_interleaved(launches, box_s, stopwatch=stopwatch)
+        except Exception:
+            self._look_after(stopwatch)
+            raise
+
+    def _stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
+        if self.lost:
+            raise MeasurementError(
+                f"{self.device.name} is of no use to this process since a launch failed: "
+                "measure with IsolatedRunner, which starts another"
+            )
+        return stopwatch_for(kernel, problem, self.device)
+
+    def _look_after(self, stopwatch: Stopwatch) -> None:
+        """Find out whether a failure was only one launch's: a bad access takes the device along."""
+        try:
+            stopwatch.wait()
+        except Exception:
+            self.lost = True
 
     def _prepare(self, kernel: Kernel, problem: Problem) -> _Prepared:
         key = (kernel.name, problem)
@@ -126,19 +156,22 @@ class Workbench:
         self._prepared.move_to_end(key)
         return self._prepared[key]
 
-    def _meter(self, launch: Launch, time_ms: float) -> tuple[float, float]:
+    def _meter(self, launch: Launch, time_ms: float, stopwatch: Stopwatch) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
         if self.meter is None:
             return math.nan, math.nan
-        batch, launches = max(1, int(5.0 / time_ms)), 0
+        batch, launches = max(1, int(POWER_BATCH_MS / time_ms)), 0
         try:
+            stopwatch.wait()
             with self.meter.window() as window:
                 end = time.perf_counter() + POWER_WINDOW_S
                 while time.perf_counter() < end:
                     for _ in range(batch):
                         launch()
+                    stopwatch.wait()  # or launches of seconds to come would queue up
                     launches += batch
         except Exception:  # the time is right all the same
+            self._look_after(stopwatch)
             return math.nan, math.nan
         limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
         if not 0 < window.power_w <= limit_w:

@@ -17,7 +17,10 @@ from foretune.errors import ForetuneError, MeasurementError
 
 
 def serve(address: str, key: bytes) -> None:
-    """Answer (method of `Workbench`, arguments) with its result or the error it raised."""
+    """Answer (method of `Workbench`, arguments) with its result or the error it raised.
+
+    Each answer comes with whether this process can go on; if not, its parent ends it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # kernels that print must not break --json
     threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
@@ -29,9 +32,11 @@ def serve(address: str, key: bytes) -> None:
             try:
                 method, arguments = connection.recv()
             except (ImportError, AttributeError) as e:
-                connection.send(MeasurementError(f"the kernel cannot be imported elsewhere: {e}"))
+                answer = MeasurementError(f"the kernel cannot be imported elsewhere: {e}")
+                connection.send((answer, True))
             else:
-                connection.send(_answer(workbench, method, arguments))
+                answer = _answer(workbench, method, arguments)
+                connection.send((answer, not workbench.lost))
 
 
 def _answer(workbench: Workbench, method: str, arguments: tuple[Any, ...]) -> Any:

@@ -55,9 +55,14 @@ def _shared_data_missing() -> str | None:
     return None if folder.is_dir() else f"{folder} is not there: set FORETUNE_SHARED_DATA"
 
 
+def _postgres_missing() -> str | None:
+    return None if os.environ.get("FORETUNE_TEST_POSTGRES") else "FORETUNE_TEST_POSTGRES is not set"
+
+
 NEEDS = {
     "gpu": _cuda_missing,
     "browser": _chromium_missing,
+    "postgres": _postgres_missing,
     "shared_data": _shared_data_missing,
 }
 

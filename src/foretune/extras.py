@@ -5,6 +5,9 @@ from typing import Any
 
 from foretune.errors import MissingExtra
 
+EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu"}
+"""The extra that brings what files of kernels import."""
+
 
 def require(module: str, extra: str, purpose: str) -> Any:
     """Import ``module`` and return it.

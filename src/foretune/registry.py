@@ -11,8 +11,12 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from foretune.errors import ForetuneError, UnknownName
+from foretune.errors import ForetuneError, MissingExtra, UnknownName
+from foretune.extras import EXTRA_OF
 from foretune.kernel import Kernel
+
+TRITON_PREFIX = "triton_"
+"""How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
 
 _OURS: dict[str, dict[str, str]] = {
     "kernels": {
@@ -20,6 +24,14 @@ _OURS: dict[str, dict[str, str]] = {
         "quantized_matvec": "foretune.collect.kernels.quantized_matvec:QuantizedMatvec",
         "softmax": "foretune.collect.kernels.softmax:Softmax",
         "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
+        "triton_gemm": "foretune.collect.kernels.triton_gemm:TritonGemm",
+        "triton_quantized_gemm": (
+            "foretune.collect.kernels.triton_quantized_gemm:TritonQuantizedGemm"
+        ),
+        "triton_grouped_gemm": "foretune.collect.kernels.triton_grouped_gemm:TritonGroupedGemm",
+        "triton_attention": "foretune.collect.kernels.triton_attention:TritonAttention",
+        "triton_norm": "foretune.collect.kernels.triton_norm:TritonNorm",
+        "triton_softmax": "foretune.collect.kernels.triton_softmax:TritonSoftmax",
     },
     "families": {
         "gemm": "foretune.features.families.gemm:Gemm",
@@ -79,6 +91,7 @@ def load(group: str, name: str) -> Any:
 
     Raises:
         UnknownName: there is none; the message lists those there are.
+        MissingExtra: it needs a package that is not installed.
         ForetuneError: another package registered it, and it cannot be imported.
     """
     if name not in registered(group):
@@ -89,6 +102,9 @@ def load(group: str, name: str) -> Any:
     except (ImportError, AttributeError) as e:
         if isinstance(e, ForetuneError):
             raise
+        missing = (getattr(e, "name", None) or "").partition(".")[0]
+        if missing in EXTRA_OF and isinstance(e, ModuleNotFoundError):
+            raise MissingExtra(missing, EXTRA_OF[missing], f"{group.rstrip('s')} {name!r}") from e
         raise ForetuneError(f"{group.rstrip('s')} {name!r} cannot be imported: {e}") from e
 
 

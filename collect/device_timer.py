@@ -1,0 +1,120 @@
+"""Timing launches on a GPU: events in its own queue, and a cache that holds nothing of them.
+
+A launch on a GPU returns before the work is done, so events are recorded around it, and something
+that takes the device longer than the host needs to queue a launch runs first: otherwise the first
+event would tick while the launch is still on its way. Where the last-level cache must be cold that
+something overwrites it; where it may be warm, the device just waits. An event itself takes a
+microsecond or so, which every configuration pays alike.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+from foretune.collect.timer import HOST, Stopwatch
+from foretune.device import Device
+from foretune.extras import require
+from foretune.kernel import Kernel, Launch
+from foretune.problem import Problem
+
+FLUSH_BYTES = 2**28
+"""Overwritten before a launch, and never less than twice the cache: 256 MiB."""
+WAIT_CYCLES = 60_000
+"""The device waits per launch that is queued meanwhile: some 30 µs."""
+MOST_LAUNCHES = 20
+"""In one sample; more would not be queued before the device is done waiting."""
+
+
+class Event(Protocol):
+    """A moment in the device's queue."""
+
+    def record(self) -> None:
+        """Ask the device to note the time when it gets here."""
+
+    def synchronize(self) -> None:
+        """Return when the device got here."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Return milliseconds from here to ``end``."""
+
+
+class DeviceStopwatch(Stopwatch):
+    """Times launches by events in the device's queue.
+
+    Args:
+        event: makes an event that notes the time.
+        synchronize: returns when the device is idle.
+        before: called before each sample with the number of launches that follow.
+        most: launches in one sample; one where each needs a cold cache.
+    """
+
+    def __init__(
+        self,
+        event: Callable[[], Event],
+        synchronize: Callable[[], None],
+        before: Callable[[int], object],
+        most: int = 1,
+    ) -> None:
+        self._event = event
+        self._synchronize = synchronize
+        self._before = before
+        self._most = most
+
+    def batch(self, fastest_ms: float) -> int:
+        """Return how many launches of this time, in milliseconds, make one sample."""
+        return min(super().batch(fastest_ms), self._most)
+
+    def sample_ms(self, launch: Launch, batch: int) -> float:
+        """Return the mean time of ``batch`` launches between two events, in milliseconds."""
+        start, end = self._event(), self._event()
+        self._before(batch)
+        start.record()
+        for _ in range(batch):
+            launch()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / batch
+
+    def wait(self) -> None:
+        """Return when the device is idle.
+
+        Raises:
+            RuntimeError: a launch broke the device's context.
+        """
+        self._synchronize()
+
+
+def stopwatch_for(kernel: Kernel, problem: Problem, device: Device) -> Stopwatch:
+    """Return what times ``kernel`` on ``device``, which becomes torch's current one.
+
+    The cache is flushed before each sample unless the problem says ``cache=warm``. A GPU kernel
+    that runs on the CPU, because Triton interprets it, is timed by the host.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    if kernel.device_kind == "cpu":
+        return HOST
+    torch = require("torch", "gpu", "timing a GPU kernel")
+    if not torch.cuda.is_available():
+        return HOST
+    torch.cuda.set_device(device.index)
+    return _stopwatch(device.index, problem.get("cache") == "warm")
+
+
+@cache
+def _stopwatch(index: int, warm: bool) -> Stopwatch:
+    torch = require("torch", "gpu", "timing a GPU kernel")
+
+    def event() -> Event:
+        return torch.cuda.Event(enable_timing=True)
+
+    if warm:
+        return DeviceStopwatch(event, torch.cuda.synchronize, _wait_on_device, MOST_LAUNCHES)
+    size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)
+    buffer = torch.empty(size, dtype=torch.int8, device=f"cuda:{index}")
+    return DeviceStopwatch(event, torch.cuda.synchronize, lambda _: buffer.zero_())
+
+
+def _wait_on_device(launches: int) -> None:
+    require("torch", "gpu", "timing a GPU kernel").cuda._sleep(WAIT_CYCLES * (launches + 1))

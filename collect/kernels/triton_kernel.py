@@ -1,0 +1,178 @@
+"""What kernels written in Triton share: where they run, number formats, comparing tensors.
+
+Triton decides when it decorates a function whether that function will be compiled or interpreted
+(``TRITON_INTERPRET=1``). So a file of a kernel, not this one, imports Triton, and it is itself
+imported only when somebody asks the registry for that kernel. Torch is imported on first use.
+"""
+
+import hashlib
+import inspect
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretune.errors import MeasurementError, ProblemError
+from foretune.extras import require
+from foretune.family import Quantity
+from foretune.kernel import Kernel, Launch
+from foretune.problem import Problem, ProblemParameter
+from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    import torch
+
+CACHE = ProblemParameter(
+    "cache", "cold", ("cold", "warm"), meaning="whether inputs may still be in the last-level cache"
+)
+"""Part of every Triton kernel's problem: between two timed launches a cold cache is flushed."""
+
+BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8}
+"""Number formats by the names that problems use, and their sizes."""
+ROUNDING = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 1e-2, "fp8": 6e-2, "int8": 1e-5}
+"""Relative error that rounding inputs' products or the output to a format accounts for."""
+SHARED_MEMORY_BYTES = 101_376
+"""Of one block where no device tells: 99 KiB, the least of NVIDIA's GPUs from Ampere on."""
+
+_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+_CHUNK = 2**24  # elements compared at a time, so that doubles of a large output need not fit
+
+
+class TritonKernel(Kernel):
+    """A kernel in Triton; inputs and outputs are tensors of `torch_device`.
+
+    Subclasses build with `compiled`, and draw inputs with `normal`. Their problem may have a
+    parameter ``dtype``, which then sets the accepted error, and should have `CACHE`.
+    """
+
+    device_kind = "gpu"
+
+    @cached_property
+    def source_hash(self) -> str:  # type: ignore[override]
+        """Identifies the kernel's code, that it shares with others included."""
+        shared = [c for c in type(self).__mro__ if issubclass(c, TritonKernel)]
+        files = dict.fromkeys(inspect.getmodule(c) or c for c in shared)
+        text = "".join(inspect.getsource(file) for file in files)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return the rounding error of the problem's format; `tolerance` where it has none."""
+        return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
+
+    def compiled(self, launch: Launch) -> Launch:
+        """Return ``launch`` after it ran once: compiled, loaded, and known to fit the device.
+
+        Interpreted, there is nothing to compile.
+        """
+        if not interpreted():
+            launch()
+        return launch
+
+    def poison(self, output: Any) -> None:
+        """Fill ``output`` with NaN, or with large numbers where its format has none."""
+        torch = _torch()
+        if output.is_floating_point() and output.element_size() > 1:
+            output.fill_(math.nan)
+        else:
+            output.view(torch.uint8).fill_(0x7F)  # NaN of eight-bit floats
+
+    def relative_error(self, output: Any, expected: Any) -> float:
+        """Return ``‖output − expected‖ / ‖expected‖``; infinite where anything is not finite."""
+        if output.shape != expected.shape:
+            return math.inf
+        error, size = 0.0, 0.0
+        flat = output.reshape(-1), expected.to(output.device).reshape(-1)
+        for out, ref in zip(*(part.split(_CHUNK) for part in flat), strict=True):
+            ref = ref.double()
+            error += float((out.double() - ref).square().sum())  # waits for the device
+            size += float(ref.square().sum())
+        if not math.isfinite(error):
+            return math.inf
+        return math.sqrt(error) / max(math.sqrt(size), 1e-300)
+
+
+def torch_device(kernel: Kernel) -> "torch.device":
+    """Return the current GPU; the CPU where Triton interprets kernels.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        MeasurementError: there is no GPU, and kernels are not interpreted.
+    """
+    torch = _torch()
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if interpreted():
+        return torch.device("cpu")
+    raise MeasurementError(
+        f"{kernel.name} needs a GPU, and torch sees none here: run it on a machine that has one "
+        "(TRITON_INTERPRET=1 checks its numbers on a CPU)"
+    )
+
+
+def interpreted() -> bool:
+    """Return whether Triton interprets kernels on the CPU instead of compiling them."""
+    return bool(require("triton", "gpu", "a Triton kernel").knobs.runtime.interpret)
+
+
+def torch_dtype(name: str) -> "torch.dtype":
+    """Return torch's type of a format of `BITS`.
+
+    ``fp8`` has four bits of exponent and three of mantissa, in the encoding the GPU computes with.
+    """
+    torch = _torch()
+    if name == "fp8":
+        amd = torch.version.hip and torch.cuda.is_available()
+        old = amd and torch.cuda.get_device_properties().gcnArchName.startswith("gfx94")
+        return torch.float8_e4m3fnuz if old else torch.float8_e4m3fn
+    return getattr(torch, _NAMES[name])
+
+
+def element_bytes(names: Any) -> Quantity:
+    """Return the size of one element of a format, or of a column of formats."""
+    found = np.select([np.equal(names, name) for name in BITS], [b / 8 for b in BITS.values()])
+    return found * 1.0
+
+
+def check_support(name: str) -> None:
+    """Do nothing if the current device computes in format ``name``; without one, all do.
+
+    Raises:
+        ProblemError: it does not.
+    """
+    torch = _torch()
+    if not torch.cuda.is_available() or torch.version.hip:
+        return
+    capability = torch.cuda.get_device_capability()
+    if capability < {"bf16": (8, 0), "fp8": (8, 9)}.get(name, (0, 0)):
+        raise ProblemError(
+            f"dtype={name} is not supported by {torch.cuda.get_device_name()}: choose another"
+        )
+
+
+def normal(shape: tuple[int, ...], dtype: str, kernel: Kernel, seed: int) -> "torch.Tensor":
+    """Return standard normal numbers in ``dtype`` on the device; whole ones, times 16, in int8."""
+    torch = _torch()
+    device = torch_device(kernel)
+    generator = torch.Generator(device).manual_seed(seed)
+    numbers = torch.randn(shape, generator=generator, device=device)
+    if dtype == "int8":
+        numbers = numbers.mul_(16).round_().clamp_(-127, 127)
+    return numbers.to(torch_dtype(dtype))
+
+
+def shared_memory_limit() -> int:
+    """Return how many bytes of shared memory one block may use on the current device.
+
+    Without a device `SHARED_MEMORY_BYTES`, so that a configuration planned there fits most.
+    """
+    torch = _torch()
+    if not torch.cuda.is_available():
+        return SHARED_MEMORY_BYTES
+    active = require("triton", "gpu", "a Triton kernel").runtime.driver.active
+    properties = active.utils.get_device_properties(torch.cuda.current_device())
+    return int(properties["max_shared_mem"])
+
+
+def _torch() -> Any:
+    return require("torch", "gpu", "a Triton kernel")

@@ -1,0 +1,206 @@
+"""Timing by events in a device's queue; what a workbench does on a device that is not the host."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_kernel import DEVICE, Toy, config
+
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, workbench
+from foretune.collect.device_timer import DeviceStopwatch, stopwatch_for
+from foretune.collect.meters import PowerMeter
+from foretune.collect.timer import HOST, time_interleaved, time_launch
+from foretune.device import Device
+from foretune.errors import MeasurementError
+from foretune.measurement import Status
+
+PROBLEM = Toy().problem(n=100)
+TIMING = Timing(box_s=0.03, warmup_s=0.0)
+
+
+class FakeGpu:
+    """A queue with a clock of its own: work takes what it says; events note the time."""
+
+    def __init__(self):
+        self.now_ms = 0.0
+        self.log = []
+
+    def work(self, name, *times_ms):
+        """Return a launch that takes the times in turn, then the last of them."""
+        left = list(times_ms)
+
+        def launch():
+            self.log.append(name)
+            self.now_ms += left.pop(0) if len(left) > 1 else left[0]
+
+        return launch
+
+    def stopwatch(self, **more):
+        def before(launches):
+            self.log.append(f"before {launches}")
+            self.now_ms += 1000.0
+
+        return DeviceStopwatch(lambda: FakeEvent(self), lambda: None, before, **more)
+
+
+class FakeEvent:
+    def __init__(self, gpu):
+        self.gpu = gpu
+        self.over = False
+
+    def record(self):
+        self.at_ms = self.gpu.now_ms
+
+    def synchronize(self):
+        self.over = True
+
+    def elapsed_time(self, end):
+        assert end.over, "the device may not be there yet"
+        return end.at_ms - self.at_ms
+
+
+@pytest.fixture
+def gpu():
+    return FakeGpu()
+
+
+def test_a_cold_cache_is_flushed_before_every_launch_and_not_timed(gpu):
+    timing = Timing(warmup_s=0.0, relative_width=0.0, max_repeats=6)
+    samples = time_launch(gpu.work("a", 9.0, 1.0), timing, stopwatch=gpu.stopwatch())
+    assert samples == pytest.approx(np.ones(6))  # the first launch was the warm-up
+    assert gpu.log == ["before 1", "a"] * 7
+
+
+def test_short_launches_are_timed_together_where_the_cache_may_be_warm(gpu):
+    stopwatch = gpu.stopwatch(most=20)
+    timing = Timing(warmup_s=0.0, relative_width=0.0, max_repeats=2)
+    samples = time_launch(gpu.work("a", 1 / 128), timing, stopwatch=stopwatch)
+    assert samples == pytest.approx([1 / 128, 1 / 128])
+    assert gpu.log == ["before 1", "a", *["before 7", *["a"] * 7] * 2]
+    assert stopwatch.batch(0.0001) == 20  # what can be queued while the device waits
+    assert stopwatch.batch(7.0) == 1
+
+
+def test_the_same_rules_stop_it(gpu):
+    timing = Timing(warmup_s=0.0, box_s=60, max_repeats=100)
+    steady = time_launch(gpu.work("a", 2.0), timing, stopwatch=gpu.stopwatch())
+    assert len(steady) == 7  # looked at after five, which have no interval yet, and seven
+    restless = gpu.work("b", *np.random.default_rng(0).uniform(1, 2, 500))
+    assert len(time_launch(restless, timing, stopwatch=gpu.stopwatch())) == 100
+    slow = gpu.work("c", *np.random.default_rng(0).uniform(5, 9, 500))
+    hopeless = time_launch(slow, timing, incumbent_ms=1.0, stopwatch=gpu.stopwatch())
+    assert len(hopeless) == timing.min_repeats
+
+
+def test_interleaved_launches_are_timed_on_the_device(gpu):
+    launches = {"a": gpu.work("a", 3.0), "b": gpu.work("b", 4.0)}
+    times = time_interleaved(launches, 0.0, min_rounds=7, stopwatch=gpu.stopwatch())
+    assert times["a"] == pytest.approx(np.full(7, 3.0))
+    assert times["b"] == pytest.approx(np.full(7, 4.0))
+    rounds = "".join(entry for entry in gpu.log if entry in "ab")
+    assert rounds.count("aa") >= 7  # one untimed, one timed
+
+
+def test_the_host_times_what_runs_on_it(monkeypatch):
+    class OnGpu(Toy):
+        device_kind = "gpu"
+
+    assert stopwatch_for(Toy(), PROBLEM, DEVICE) is HOST
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert stopwatch_for(OnGpu(), PROBLEM, Device("A GPU", "gpu")) is HOST  # interpreted
+
+
+class Logged(PowerMeter):
+    """Logs when it is started and stopped."""
+
+    name, device_kind = "logged", "cpu"
+
+    def __init__(self, log):
+        self.log = log
+
+    def unavailable_because(self):
+        return None
+
+    def start(self):
+        self.log.append("start")
+
+    def stop(self):
+        self.log.append("stop")
+        return 1.0
+
+
+def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
+    class Waited(DeviceStopwatch):
+        def wait(self):
+            gpu.log.append("wait")
+
+    stopwatch = Waited(lambda: FakeEvent(gpu), lambda: None, lambda launches: None)
+    monkeypatch.setattr(workbench, "stopwatch_for", lambda *_: stopwatch)
+    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: Logged(gpu.log))
+    monkeypatch.setattr(workbench, "POWER_WINDOW_S", 0.002)
+
+    class Queued(Toy):
+        def build(self, problem, config, inputs):
+            work = gpu.work("launch", 4.0)
+
+            def launch():
+                work()
+                return inputs["x"].sum()
+
+            return launch
+
+    measured = next(InProcessRunner(DEVICE, TIMING).run(Queued(), PROBLEM, [config()]))
+    assert measured.time_ms == pytest.approx(4.0)
+    start, stop = gpu.log.index("start"), gpu.log.index("stop")
+    assert gpu.log[start - 1] == gpu.log[stop - 1] == "wait"
+    window = gpu.log[start + 1 : stop]
+    assert window == ["launch"] * 5 + ["wait"] or window[:6] == ["launch"] * 5 + ["wait"]
+    launches = window.count("launch")
+    assert launches == 5 * window.count("wait")  # 20 ms of work at a time
+    assert measured.energy_mj == pytest.approx(1e3 / launches)
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    monkeypatch.setattr(workbench, "stopwatch_for", workbench.stopwatch_for)  # undoes the import
+    import fragile_kernel
+
+    monkeypatch.setattr(fragile_kernel.DEVICE, "broken", False)
+    monkeypatch.setattr(workbench, "stopwatch_for", lambda *_: fragile_kernel.DEVICE)
+    return fragile_kernel.Fragile()
+
+
+def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch):
+    toy = str(Path(__file__).parents[1] / "toy")
+    path = os.pathsep.join([toy, *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    configs = [config(), config("no run"), config("no build"), config()]
+    with IsolatedRunner(DEVICE, TIMING, limit_s=20) as runner:
+        rows, processes = [], []
+        for row in runner.run(fragile, PROBLEM, configs):
+            rows.append(row.status)
+            processes.append(runner._process)
+    statuses = [Status.OK, Status.RUNTIME_ERROR, Status.COMPILE_ERROR, Status.OK]
+    assert rows == statuses
+    assert processes[0] is not None
+    assert processes[1] is None  # it was ended
+    assert processes[2] is processes[3] is not processes[0]  # what only failed needs no new one
+
+
+def test_in_process_nothing_runs_after_that(fragile):
+    runner = InProcessRunner(DEVICE, TIMING)
+    assert next(runner.run(fragile, PROBLEM, [config("no run")])).status is Status.RUNTIME_ERROR
+    with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
+        next(runner.run(fragile, PROBLEM, [config()]))
+    with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
+        runner.race(fragile, PROBLEM, [config()])
+
+
+def test_a_race_can_take_the_device_along(fragile):
+    runner = InProcessRunner(DEVICE, TIMING)
+    with pytest.raises(ValueError, match="cannot run"):
+        runner.race(fragile, PROBLEM, [config("no run")])
+    with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
+        next(runner.run(fragile, PROBLEM, [config()]))
