@@ -1,0 +1,185 @@
+"""The device of a replay: what ``torch.cuda`` would say of a GPU that is not there.
+
+Time is what the replayed launches took, nothing else: one clock per thread, which only launches
+move. So results do not depend on how threads interleave or how busy this machine is.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from foretune.device import Device
+from foretune.errors import UsageError
+
+_SHARED_KIB = {
+    "sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90": 227,
+    "sm_100": 227, "sm_103": 227, "sm_120": 99, "gfx942": 64, "gfx950": 160,
+}  # fmt: skip
+"""Shared memory one block may have, KiB: CUDA C++ Programming Guide, table of compute capabilities
+("maximum amount of shared memory per thread block"); AMD CDNA 3 and 4 ISA guides (LDS)."""
+_THREADS_PER_SM = {"sm_86": 1536, "sm_87": 1536, "sm_89": 1536, "sm_120": 1536}
+"""Threads one multiprocessor holds where it is not 2048 (same table)."""
+
+
+class ReplayDevice:
+    """Stands for a GPU of which only the name and the specs are known.
+
+    Offers what Triton, its benchmarker and autotuners use of ``torch.cuda``: events, streams,
+    synchronisation, capability, properties, and whether the stream is being captured.
+
+    Attributes:
+        device: what it stands for.
+        index: its number; unlike any real device's, so that no compiled kernel is mistaken for one.
+        capturing: what `is_current_stream_capturing` says. While it is true, waiting is an error,
+            as it is in CUDA.
+        busy: while true, the device has not got to its events yet, unless it is waited for.
+    """
+
+    def __init__(self, device: Device, index: int) -> None:
+        if device.architecture not in _SHARED_KIB:
+            raise UsageError(
+                f"cannot replay launches on {device.name!r}: architecture "
+                f"{device.architecture or 'unknown'!r} is none of {', '.join(_SHARED_KIB)}"
+            )
+        self.device = device
+        self.index = index
+        self.capturing = False
+        self.busy = False
+        self.waits = 0
+        self._clock = threading.local()
+        self._fault: BaseException | None = None
+        self.Event = lambda *args, **kwargs: ReplayEvent(self, *args, **kwargs)
+        self.Stream = self.ExternalStream = lambda *args, **kwargs: SimpleNamespace(cuda_stream=0)
+
+    @property
+    def clock_ms(self) -> float:
+        """What this thread's launches have taken so far, in milliseconds."""
+        return getattr(self._clock, "ms", 0.0)
+
+    def spend(self, time_ms: float) -> None:
+        """Let a launch of this thread take ``time_ms``."""
+        self._clock.ms = self.clock_ms + time_ms
+
+    def break_down(self, fault: BaseException) -> None:
+        """Fail from the next wait on, as a device does after an illegal memory access."""
+        self._fault = fault
+
+    def check(self) -> None:
+        """Raise the error that broke the device, if one did."""
+        if self._fault is not None:
+            raise self._fault
+
+    def synchronize(self, device: Any = None) -> None:
+        """Wait for nothing, or raise what a launch before has done to the device."""
+        if self.capturing:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self.waits += 1
+        self.check()
+
+    def is_current_stream_capturing(self) -> bool:
+        """Return whether launches are being captured into a graph."""
+        return self.capturing
+
+    def current_device(self) -> int:
+        """Return the number of this device."""
+        return self.index
+
+    def set_device(self, device: Any) -> None:
+        """Accept any: there is one."""
+
+    def device_count(self) -> int:
+        """Return 1."""
+        return 1
+
+    def is_available(self) -> bool:
+        """Return true: it answers."""
+        return True
+
+    def get_device_name(self, device: Any = None) -> str:
+        """Return the name, as the driver of the device gives it."""
+        return self.device.name
+
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        """Return the compute capability; that of AMD's devices is the start of their number."""
+        digits = self.device.architecture.lstrip("smgfx_")
+        return (int(digits[:-1]), int(digits[-1])) if digits.isdigit() else (0, 0)
+
+    def get_device_properties(self, device: Any = None) -> SimpleNamespace:
+        """Return properties under the names that torch gives them."""
+        major, minor = self.get_device_capability()
+        architecture, specs = self.device.architecture, self.device.specs
+        return SimpleNamespace(
+            name=self.device.name,
+            major=major,
+            minor=minor,
+            gcnArchName=architecture if architecture.startswith("gfx") else "",
+            multi_processor_count=int(specs.get("cores", 1)),
+            total_memory=int(specs.get("memory_gib", 0) * 2**30),
+            L2_cache_size=int(specs.get("l2_kib", 0) * 1024),
+            warp_size=self.warp_size,
+            shared_memory_per_block_optin=self.max_shared_bytes,
+            max_threads_per_multi_processor=_THREADS_PER_SM.get(architecture, 2048),
+            regs_per_multiprocessor=65536,
+        )
+
+    @property
+    def warp_size(self) -> int:
+        """Threads that run in lockstep."""
+        return 64 if self.device.architecture.startswith("gfx9") else 32
+
+    @property
+    def max_shared_bytes(self) -> int:
+        """Shared memory one block may have."""
+        return _SHARED_KIB[self.device.architecture] * 1024
+
+    def current_stream(self, device: Any = None) -> SimpleNamespace:
+        """Return the only stream."""
+        return SimpleNamespace(cuda_stream=0, synchronize=self.synchronize)
+
+    default_stream = current_stream
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        """Launch on a stream: there is one."""
+        yield
+
+
+class ReplayEvent:
+    """A point on the clock of the thread that records it."""
+
+    def __init__(
+        self, device: ReplayDevice, enable_timing: bool = False, *_: Any, **__: Any
+    ) -> None:
+        self._device = device
+        self._timed = enable_timing
+        self._at_ms: float | None = None
+        self._waits = 0
+
+    def record(self, stream: Any = None) -> None:
+        """Note what the launches so far have taken."""
+        self._device.check()
+        self._at_ms = self._device.clock_ms
+        self._waits = self._device.waits
+
+    def query(self) -> bool:
+        """Return whether the device has got here."""
+        self._device.check()
+        return not self._device.busy or self._device.waits > self._waits
+
+    def synchronize(self) -> None:
+        """Wait until the device has got here."""
+        self._device.synchronize()
+
+    wait = record  # of a stream for an event: there is one stream, and it is in order
+
+    def elapsed_time(self, end: "ReplayEvent") -> float:
+        """Return the milliseconds between two events; the same rules as for torch's."""
+        if not (self._timed and end._timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._at_ms is None or end._at_ms is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end.query()):
+            raise RuntimeError("CUDA error: device not ready")
+        return end._at_ms - self._at_ms
