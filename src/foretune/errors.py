@@ -18,6 +18,10 @@ class ForetuneError(Exception):
         return _rebuild, (type(self), str(self))
 
 
+class ForetuneWarning(UserWarning):
+    """Something that was asked for cannot be had; work goes on without it."""
+
+
 def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
     """Restore an error that crosses processes: subclasses' constructors take other arguments."""
     error = kind.__new__(kind)
@@ -74,6 +78,10 @@ class MeasurementError(ForetuneError):
 
 class TrackingError(ForetuneError):
     """The MLflow server cannot be reached or refused what was sent."""
+
+
+class StoreError(ForetuneError):
+    """The tuning store, or a file that goes into one, cannot be read or written."""
 
 
 class OutputError(ForetuneError, OSError):

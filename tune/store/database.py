@@ -1,0 +1,235 @@
+"""The database of a tuning store: opened when first used, each operation one transaction."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretune.errors import StoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from foretune.tune.store.rows import Rows
+
+ELSEWHERE = "set FORETUNE_STORE to a file you can write"
+_SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"})
+"""File systems of several machines. SQLite's write-ahead log needs memory that its users share."""
+
+
+class Database:
+    """Transactions on a database, with every failure turned into one line.
+
+    No connection outlives its transaction, so that a fork, a thread or a moved file finds nothing
+    half-open.
+
+    Args:
+        where: path of an SQLite file, or an SQLAlchemy URL.
+        patience_s: seconds to wait for other processes that write.
+    """
+
+    def __init__(self, where: str | os.PathLike[str], patience_s: float) -> None:
+        text = os.fspath(where)
+        if text.startswith("sqlite:///") and "?" not in text:
+            text = text.removeprefix("sqlite:///")
+        self._url = text if "://" in text else None
+        self._path = None if self._url else Path(text).expanduser().absolute()
+        self._patience_s = patience_s
+        self._engine: Engine | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The path, or the URL without its password."""
+        if self._url is None:
+            return str(self._path)
+        scheme, _, rest = self._url.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+
+    @contextmanager
+    def reading(self) -> Iterator["Rows"]:
+        """Return the tables within one transaction that only reads.
+
+        Raises:
+            StoreError: the database cannot be opened or read.
+        """
+        with self._transaction(writes=False) as rows:
+            yield rows
+
+    @contextmanager
+    def writing(self) -> Iterator["Rows"]:
+        """Return the tables within one transaction, all of which is written, or nothing.
+
+        Raises:
+            StoreError: the database cannot be opened or written, or is locked for too long.
+        """
+        with self._transaction(writes=True) as rows:
+            yield rows
+
+    @contextmanager
+    def _transaction(self, writes: bool) -> Iterator["Rows"]:
+        from foretune.tune.store.rows import Rows
+
+        with (
+            self._errors(),
+            self._opened().connect().execution_options(writes=writes) as connection,
+            connection.begin(),
+        ):
+            yield Rows(connection)
+
+    def _opened(self) -> "Engine":
+        if self._engine is None:
+            with self._opening:
+                if self._engine is None:
+                    self._engine = self._open()
+        return self._engine
+
+    def _open(self) -> "Engine":
+        from sqlalchemy import URL, create_engine
+        from sqlalchemy.pool import NullPool
+
+        if self._url in ("sqlite://", ":memory:"):
+            raise StoreError("a database in memory forgets everything: name a file")
+        if self._path is not None and self._path.suffix == ".json":
+            raise StoreError(f"{self._path} is not a database: merge such a file into one")
+        if self._path is not None:
+            _make_folder(self._path)
+        url = self._url or URL.create("sqlite", database=str(self._path))
+        engine = create_engine(url, poolclass=NullPool)
+        if engine.dialect.name == "sqlite":
+            _prepare_sqlite(engine, self._patience_s)
+        if not _is_ready(engine):
+            self._create(engine)
+        return engine
+
+    def _create(self, engine: "Engine") -> None:
+        """Make the tables in one transaction; when several processes do, the first one does."""
+        from sqlalchemy.exc import DBAPIError
+
+        if self._path is not None and not _is_shared(self._path):
+            _patiently(lambda: _write_ahead(engine), self._patience_s)
+        try:
+            _make_tables(engine)
+        except DBAPIError:  # PostgreSQL lets two create a table, and fails the second
+            if not _is_ready(engine):
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+        try:
+            yield
+        except (DBAPIError, sqlite3.Error) as e:
+            reason = str(getattr(e, "orig", e) or e).splitlines()[0]
+            if "no such table" in reason:  # somebody moved the file away
+                self._engine = None
+            raise StoreError(self._advice(reason)) from e
+        except ArgumentError as e:
+            raise StoreError(f"the store's URL is none that SQLAlchemy knows: {e}") from e
+        except SQLAlchemyError as e:
+            raise StoreError(f"{self.name}: {e}") from e
+        except ModuleNotFoundError as e:
+            raise StoreError(
+                f"the store's database needs {e.name}, which is not installed: pip install it "
+                "(PostgreSQL: pip install 'foretune[postgres]', URL postgresql+psycopg://…)"
+            ) from e
+
+    def _advice(self, reason: str) -> str:
+        low = reason.lower()
+        if "locked" in low or "busy" in low:
+            return f"{self.name} is locked by another process: wait for it, or {ELSEWHERE}"
+        if self._path is not None and ("not a database" in low or "malformed" in low):
+            return f"{self.name} is damaged ({reason}): move it away, and a new one is made"
+        if "readonly" in low or "unable to open" in low or "disk" in low:
+            return f"cannot write {self.name} ({reason}): {ELSEWHERE}"
+        return f"{self.name}: {reason}"
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StoreError(f"cannot write {path} ({e.strerror or e}): {ELSEWHERE}") from e
+
+
+def _prepare_sqlite(engine: "Engine", patience_s: float) -> None:
+    """Begin transactions ourselves: the driver would begin those that write too late, or never."""
+    from sqlalchemy import event
+
+    def connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience_s)}")
+        connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows
+
+    def begun(connection: "Connection") -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        # A reader that turns writer while another writes fails at once, without patience.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begun)
+
+
+def _is_ready(engine: "Engine") -> bool:
+    """Return whether the tables are there.
+
+    Raises:
+        StoreError: a newer Foretune made them.
+    """
+    from sqlalchemy import inspect, select
+
+    from foretune.tune.store.tables import SCHEMA_VERSION, version
+
+    with engine.connect() as connection:
+        if not inspect(connection).has_table(version.name):
+            return False
+        found = connection.execute(select(version.c.version)).scalar()
+    if found is not None and found > SCHEMA_VERSION:
+        raise StoreError(
+            f"the store has version {found}, this Foretune knows up to {SCHEMA_VERSION}: "
+            "install a newer Foretune, or set FORETUNE_STORE to another file"
+        )
+    return found is not None
+
+
+def _make_tables(engine: "Engine") -> None:
+    from foretune.tune.store.rows import insert_missing
+    from foretune.tune.store.tables import SCHEMA_VERSION, metadata, version
+
+    with engine.connect() as connection, connection.execution_options(writes=True).begin():
+        metadata.create_all(connection)
+        insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
+
+
+def _write_ahead(engine: "Engine") -> None:
+    """Let readers read while one writes; the file remembers it."""
+    with engine.connect() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        raw.execute("PRAGMA journal_mode = WAL")
+
+
+def _patiently(attempt: Callable[[], None], patience_s: float) -> None:
+    """Try until it succeeds: changing the journal fails at once while anybody reads."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            attempt()
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
+def _is_shared(path: Path) -> bool:
+    """Return whether other machines may write to the file system of ``path``, too."""
+    import psutil
+
+    mounts = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
+    home = next((str(p) for p in path.parents if str(p) in mounts), "")
+    return mounts.get(home, "") in _SHARED

@@ -1,0 +1,103 @@
+"""Measurements and choices as plain dictionaries, the way JSON and a database column hold them."""
+
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from foretune.errors import RunTableError, UsageError
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store.subject import HOW, Choice, Subject
+
+_NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
+_TEXTS = ("error", "source", "recorded_at", "environment")
+
+
+def to_record(m: Measurement) -> dict[str, Any]:
+    """Return a measurement without what its subject and problem say; what is unknown is left out.
+
+    Raises:
+        RunTableError: the measurement contradicts itself.
+    """
+    _check(m)
+    record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
+    record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
+    if m.time_ms_samples:
+        record["time_ms_samples"] = [float(t) for t in m.time_ms_samples]
+    if static := {n: float(v) for n, v in m.static.items() if not math.isnan(v)}:
+        record["static"] = static
+    return record | {n: text for n in _TEXTS if (text := getattr(m, n))}
+
+
+def from_record(record: Mapping[str, Any], subject: Subject, problem: Problem) -> Measurement:
+    """Return the measurement that `to_record` made a dictionary of.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none.
+    """
+    rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
+    rest |= {n: str(record.get(n, "")) for n in _TEXTS}
+    measurement = Measurement(
+        kernel=subject.kernel,
+        problem=problem,
+        config=Configuration(record["config"]),
+        device=subject.device,
+        status=Status(record["status"]),
+        time_ms_samples=tuple(map(float, record.get("time_ms_samples", ()))),
+        static={n: float(v) for n, v in record.get("static", {}).items()},
+        **rest,
+    )
+    _check(measurement)
+    return measurement
+
+
+def from_choice(choice: Choice) -> dict[str, Any]:
+    """Return a choice; an unknown regret is left out.
+
+    Raises:
+        UsageError: it was made in a way that does not exist.
+    """
+    if choice.how not in HOW:
+        raise UsageError(f"a choice is {' or '.join(HOW)}, not {choice.how!r}")
+    record: dict[str, Any] = {"config": dict(choice.config), "measured": choice.measured}
+    if not math.isnan(choice.regret):
+        record["regret"] = choice.regret
+    return record | {"how": choice.how, "chosen_at": choice.chosen_at}
+
+
+def to_choice(record: Mapping[str, Any]) -> Choice:
+    """Return the choice that `from_choice` made a dictionary of.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    if record["how"] not in HOW:
+        raise ValueError(f"a choice is {' or '.join(HOW)}, not {record['how']!r}")
+    return Choice(
+        config=Configuration(record["config"]),
+        measured=int(record["measured"]),
+        regret=float(record.get("regret", math.nan)),
+        how=record["how"],
+        chosen_at=str(record.get("chosen_at", "")),
+    )
+
+
+def moment(iso: str) -> float:
+    """Return an ISO time as seconds since 1970; 0, before all others, if it is none.
+
+    A time without a zone is taken as UTC.
+    """
+    try:
+        when = datetime.datetime.fromisoformat(iso)
+    except ValueError:
+        return 0.0
+    return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _check(m: Measurement) -> None:
+    if m.ok and not (m.time_ms > 0 and math.isfinite(m.time_ms)):
+        raise RunTableError(f"{m.kernel} {m.config}: status is ok but time_ms is {m.time_ms}")
+    if not m.ok and not math.isnan(m.time_ms):
+        raise RunTableError(f"{m.kernel} {m.config}: the run failed but time_ms is {m.time_ms}")

@@ -1,0 +1,158 @@
+"""The store's SQL: what one transaction can read and write.
+
+Rows are plain dictionaries and tuples; what their JSON means is not known here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, and_, delete, insert, literal, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from foretune.tune.store.tables import begun, choices, measurements, subjects
+
+Row = Mapping[str, Any]
+_INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class Rows:
+    """The tables within one transaction.
+
+    Args:
+        connection: on which the transaction has begun.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def subjects(self) -> list[tuple[str, ...]]:
+        """Return (kernel, source, device, versions) of every subject."""
+        c = subjects.c
+        return self._all(select(c.kernel, c.source, c.device, c.versions))
+
+    def measured(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
+        """Return (problem, record) of each configuration measured, oldest first."""
+        c = measurements.c
+        query = select(c.described, c.record).where(*_within(measurements, subject, problem))
+        return self._all(query.order_by(c.moment, c.problem, c.config))
+
+    def chosen(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
+        """Return (problem, record) of each choice, oldest first."""
+        c = choices.c
+        query = select(c.described, c.record).where(*_within(choices, subject, problem))
+        return self._all(query.order_by(c.moment, c.problem))
+
+    def begun(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
+        """Return (pid, start of that process, configuration) of the marks of a host."""
+        c = begun.c
+        query = select(c.pid, c.started, c.described).where(
+            *_within(begun, subject, problem), c.host == host
+        )
+        return self._all(query.order_by(c.config))
+
+    def know(self, subject: Row) -> None:
+        """Write a subject if it is not there."""
+        self._insert_missing(subjects, [subject])
+
+    def write_measured(self, rows: Sequence[Row]) -> None:
+        """Write measurements; of the same configuration the later one stays."""
+        self._write_best(measurements, rows, ("moment",), equal=True)
+
+    def write_chosen(self, rows: Sequence[Row]) -> None:
+        """Write choices; of the same problem the one that rests on more stays, then the later."""
+        self._write_best(choices, rows, ("measured", "moment"))
+
+    def propose(self, choice: Row) -> None:
+        """Write a choice if its problem has none, or one that rests on fewer measurements."""
+        self._write_best(choices, [choice], ("measured",))
+
+    def mark(self, mark: Row) -> None:
+        """Write who measures a configuration."""
+        self._connection.execute(delete(begun).where(*_same(begun, mark)))
+        self._connection.execute(insert(begun), [mark])
+
+    def unmark(self, config: Row) -> None:
+        """Delete the marks of a configuration: of the process that ``config`` names, or of all."""
+        same = [column == config[column.name] for column in begun.primary_key
+                if column.name in config]  # fmt: skip
+        self._connection.execute(delete(begun).where(*same))
+
+    def delete(self, subject: str | None, problem: str | None) -> int:
+        """Delete a problem, a subject or everything; return how many measurements and choices."""
+        counts = {
+            table: self._connection.execute(
+                delete(table).where(*_within(table, subject, problem))
+            ).rowcount
+            for table in (measurements, choices, begun)
+        }
+        if problem is None:
+            which = [] if subject is None else [subjects.c.id == subject]
+            self._connection.execute(delete(subjects).where(*which))
+        return counts[measurements] + counts[choices]
+
+    def _all(self, query: Any) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._connection.execute(query)]
+
+    def _insert_missing(self, table: Table, rows: Sequence[Row]) -> None:
+        insert_missing(self._connection, table, rows)
+
+    def _write_best(
+        self, table: Table, rows: Sequence[Row], by: Sequence[str], equal: bool = False
+    ) -> None:
+        """Write rows; one with the same key as another takes its place if it is larger.
+
+        Args:
+            table: where to.
+            rows: what.
+            by: columns to compare, the first that differs decides.
+            equal: whether it takes its place, too, if no column differs.
+        """
+        if not rows:
+            return
+        # In one order, so that two who write the same rows wait for each other and never both.
+        rows = sorted(rows, key=lambda row: [row[column.name] for column in table.primary_key])
+        if (own := _INSERT.get(self._connection.dialect.name)) is not None:
+            statement = own(table)
+            new = {c.name: statement.excluded[c.name] for c in table.c if not c.primary_key}
+            statement = statement.on_conflict_do_update(
+                index_elements=list(table.primary_key),
+                set_=new,
+                where=_larger(statement.excluded, table.c, by, equal),
+            )
+            self._connection.execute(statement, rows)
+            return
+        for row in rows:
+            same = _same(table, row)
+            query = select(*(table.c[name] for name in by)).where(*same).with_for_update()
+            there, new_row = self._connection.execute(query).first(), tuple(row[n] for n in by)
+            if there is None or new_row > tuple(there) or (equal and new_row == tuple(there)):
+                self._connection.execute(delete(table).where(*same))
+                self._connection.execute(insert(table), [row])
+
+
+def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Write the rows whose key is not there; leave what is there alone."""
+    if (own := _INSERT.get(connection.dialect.name)) is not None:
+        connection.execute(own(table).on_conflict_do_nothing(), list(rows))
+        return
+    for row in rows:
+        there = connection.execute(select(table).where(*_same(table, row)).with_for_update())
+        if there.first() is None:
+            connection.execute(insert(table), [row])
+
+
+def _within(table: Table, subject: str | None, problem: str | None) -> list[Any]:
+    wanted = {"subject": subject, "problem": problem}
+    return [table.c[name] == value for name, value in wanted.items() if value is not None]
+
+
+def _same(table: Table, row: Row) -> list[Any]:
+    return [column == row[column.name] for column in table.primary_key]
+
+
+def _larger(new: Any, old: Any, by: Sequence[str], equal: bool) -> Any:
+    """Return the condition that ``new`` comes after ``old``; see `Rows._write_best`."""
+    condition: Any = literal(equal)
+    for name in reversed(by):
+        condition = or_(new[name] > old[name], and_(new[name] == old[name], condition))
+    return condition

@@ -1,0 +1,98 @@
+"""What a tuning store speaks of: subjects, choices, and what it says about itself."""
+
+import datetime
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from foretune.space import Configuration
+
+How = Literal["measured", "predicted", "all"]
+HOW: tuple[How, ...] = get_args(How)
+"""Chosen among a few measured ones, without measuring, or after measuring every one."""
+CANDIDATES = "candidates"
+"""What a choice's problem may hold beside the measured one's: a hash of what it was chosen among."""
+
+
+@dataclass(frozen=True, order=True)
+class Subject:
+    """What is tuned, and where: results of different subjects never mix.
+
+    Attributes:
+        kernel: the kernel's name.
+        source: hash of the kernel's code.
+        device: the device's full name, as its driver gives it.
+        versions: of what compiles it, e.g. ``foretune 0.1.0, triton 3.9.0``.
+    """
+
+    kernel: str
+    source: str
+    device: str
+    versions: str
+
+    @property
+    def id(self) -> str:
+        """Thirty-two hexadecimal digits, the same on every machine."""
+        text = json.dumps([self.kernel, self.source, self.device, self.versions])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The configuration a problem is to run with.
+
+    Attributes:
+        config: the configuration.
+        measured: how many configurations were measured before it was chosen.
+        regret: how much slower than the best it is expected to be, relative; NaN if unknown.
+        how: what the choice rests on.
+        chosen_at: ISO time; of two choices that rest on as much, a merge takes the later one.
+    """
+
+    config: Configuration
+    measured: int
+    regret: float
+    how: How
+    chosen_at: str = field(
+        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(
+            timespec="milliseconds"
+        ),
+        compare=False,
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How much a store knows about one subject.
+
+    Attributes:
+        subject: the subject.
+        problems: problems with a measurement or a choice.
+        measurements: configurations measured, failures included, over all problems.
+        failed: how many of them failed.
+        choices: problems with a choice.
+    """
+
+    subject: Subject
+    problems: int
+    measurements: int
+    failed: int
+    choices: int
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge brought.
+
+    Attributes:
+        subjects: subjects that were not there before.
+        measurements: measurements that were not there, or newer than those there.
+        choices: choices that were not there, or better than those there.
+        unchanged: measurements and choices that were there already, or are older or worse.
+    """
+
+    subjects: int
+    measurements: int
+    choices: int
+    unchanged: int

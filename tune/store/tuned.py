@@ -1,0 +1,152 @@
+"""Reading what has been tuned, wherever it is kept: a database or a file shipped with a library."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foretune.errors import UnknownName, UsageError
+from foretune.mapping import NamedValues
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.tune.store.record import moment
+from foretune.tune.store.subject import CANDIDATES, Choice, Subject, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Tuned(ABC):
+    """What has been measured and chosen, by subject and problem."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Where it is kept."""
+
+    @abstractmethod
+    def subjects(self) -> list[Subject]:
+        """Return every subject anything is known of, in alphabetical order."""
+
+    @abstractmethod
+    def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
+        """Return the newest measurement of each configuration, of one problem or all of them."""
+
+    @abstractmethod
+    def choices(self, subject: Subject) -> dict[Problem, Choice]:
+        """Return every choice made for a subject."""
+
+    def choice(self, subject: Subject, problem: Problem) -> Choice | None:
+        """Return what was chosen for a problem; None if nothing has been yet."""
+        return self.choices(subject).get(problem)
+
+    def of_kernel(self, kernel: str | None) -> list[Subject]:
+        """Return the subjects of a kernel, or all.
+
+        Raises:
+            UnknownName: nothing is known of that kernel.
+        """
+        found = self.subjects()
+        names = {s.kernel for s in found}
+        if kernel is not None and kernel not in names:
+            raise UnknownName("kernel in this store", kernel, names)
+        return [s for s in found if kernel in (None, s.kernel)]
+
+    def newest(self, kernel: str, device: str | None = None) -> Subject:
+        """Return the subject of a kernel that was tuned last, where its code or versions changed.
+
+        Raises:
+            UnknownName: nothing is known of that kernel on that device.
+            UsageError: it is known on several devices, and none is named.
+        """
+        found = self.of_kernel(kernel)
+        devices = {s.device for s in found}
+        if device is not None and device not in devices:
+            raise UnknownName(f"device of {kernel} in this store", device, devices)
+        if device is None and len(devices) > 1:
+            listed = ", ".join(sorted(devices))
+            raise UsageError(f"{kernel} was tuned on {listed}: name one of them as device")
+        return max((s for s in found if device in (None, s.device)), key=self._last_tuned)
+
+    def summary(self) -> list[Summary]:
+        """Return how much is known of each subject."""
+        return [self._summary(s) for s in self.subjects()]
+
+    def runs(
+        self, kernel: str | None = None, subjects: Iterable[Subject] | None = None
+    ) -> "pd.DataFrame":
+        """Return the measurements as a run table; empty if there are none.
+
+        Where a measurement does not say its environment, it is the subject's: versions and code.
+
+        Args:
+            kernel: of this kernel only.
+            subjects: of these subjects only.
+
+        Raises:
+            UnknownName: nothing is known of that kernel.
+        """
+        from foretune.datasets import from_measurements, validate
+
+        found = [
+            replace(m, environment=m.environment or f"{s.versions}, source {s.source}")
+            for s in (self.of_kernel(kernel) if subjects is None else subjects)
+            for m in self.measurements(s)
+        ]
+        runs = from_measurements(found)
+        return validate(runs, self.name) if found else runs
+
+    def export(self, path: str | os.PathLike[str], kernel: str | None = None) -> None:
+        """Write everything, or what is known of one kernel, to one JSON file.
+
+        The same content makes the same file, with one measurement per line.
+
+        Raises:
+            UnknownName: nothing is known of that kernel.
+            StoreError: the file cannot be written.
+        """
+        from foretune.tune.store.shipped import write_file
+
+        write_file(path, self, self.of_kernel(kernel))
+
+    def _last_tuned(self, subject: Subject) -> tuple[float, Subject]:
+        times = [m.recorded_at for m in self.measurements(subject)]
+        times += [choice.chosen_at for choice in self.choices(subject).values()]
+        return max(map(moment, times), default=0.0), subject
+
+    def _summary(self, subject: Subject) -> Summary:
+        measured: Sequence[Measurement] = self.measurements(subject)
+        chosen = self.choices(subject)
+        return Summary(
+            subject=subject,
+            problems=len({m.problem for m in measured} | set(map(plain, chosen))),
+            measurements=len(measured),
+            failed=sum(not m.ok for m in measured),
+            choices=len(set(map(plain, chosen))),
+        )
+
+
+def by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
+    """Return measurements by what they computed."""
+    found: dict[Problem, list[Measurement]] = {}
+    for m in measurements:
+        found.setdefault(m.problem, []).append(m)
+    return found
+
+
+def plain(problem: Problem) -> Problem:
+    """Return the problem that was measured, of one that something was chosen for."""
+    if CANDIDATES not in problem:
+        return problem
+    return Problem({name: value for name, value in problem.items() if name != CANDIDATES})
+
+
+def by_value(values: NamedValues) -> list[tuple[str, bool, Any]]:
+    """Return a key that sorts by size, numbers before texts, for people to read."""
+    return [(name, isinstance(v, str), v) for name, v in sorted(values.items())]
+
+
+def matches(problem: Problem, wanted: Problem | None) -> bool:
+    """Return whether a problem has all values of ``wanted``, whatever else it has."""
+    return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())

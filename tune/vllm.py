@@ -1,0 +1,273 @@
+"""vLLM's tuned configurations of its fused mixture-of-experts kernel, in and out of a store.
+
+vLLM looks up a file by its name, ``E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json``, and
+in it the number of tokens M nearest to the call's::
+
+    {"triton_version": "3.5.0", "1": {"BLOCK_SIZE_M": 16, …, "num_warps": 4, "num_stages": 5}, …}
+
+E is the number of experts, N a rank's share of the intermediate size, ``dtype`` how weights and
+activations are quantized (``fp8_w8a8``; left out for 16-bit ones). A problem here has M, E and N,
+and ``dtype``, ``block_n`` and ``block_k`` where the name has them.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from foretune.errors import StoreError, UsageError
+from foretune.mapping import Value
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Choice, Store, Subject
+from foretune.tune.store.tuned import Tuned, matches
+
+REQUIRED = (
+    "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
+)  # fmt: skip
+OPTIONAL = ("SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""What some files hold beside: the last three are for AMD GPUs."""
+TOKENS = "M"
+_ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
+            "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
+_VERSION = "triton_version"
+_NAME = re.compile(
+    r"E=(?P<E>\d+),N=(?P<N>\d+),device_name=(?P<device>[^,]+)"
+    r"(?:,dtype=(?P<dtype>[^,]+))?(?:,block_shape=\[(?P<n>\d+),\s*(?P<k>\d+)\])?\.json"
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the name of one of vLLM's files says.
+
+    Attributes:
+        experts: E, experts on one rank.
+        size: N, intermediate size of an expert on one rank.
+        device: the device's full name, as its driver gives it.
+        dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
+        block_shape: (n, k) of the quantization's blocks.
+    """
+
+    experts: int
+    size: int
+    device: str
+    dtype: str = ""
+    block_shape: tuple[int, int] | None = None
+
+    @classmethod
+    def of_file(cls, path: str | os.PathLike[str]) -> Self:
+        """Return what a file's name says.
+
+        Raises:
+            UsageError: it is not named as vLLM names them.
+        """
+        name = Path(path).name
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise UsageError(
+                f"{name!r} is not named as vLLM names its files: "
+                "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
+            )
+        block = (int(found["n"]), int(found["k"])) if found["n"] else None
+        device = found["device"].replace("_", " ")
+        return cls(int(found["E"]), int(found["N"]), device, found["dtype"] or "", block)
+
+    @property
+    def file_name(self) -> str:
+        """The name vLLM looks for."""
+        device = self.device.replace(" ", "_")
+        if "H200" in device.split("_"):  # vLLM has one file for all H200s
+            device = "NVIDIA_H200"
+        dtype = f",dtype={self.dtype}" if self.dtype else ""
+        n, k = self.block_shape or (0, 0)
+        block = f",block_shape=[{n},{k}]" if self.block_shape else ""
+        return f"E={self.experts},N={self.size},device_name={device}{dtype}{block}.json"
+
+    def problem(self, tokens: int) -> Problem:
+        """Return the problem of a number of tokens."""
+        values: dict[str, Value] = {TOKENS: tokens, "E": self.experts, "N": self.size}
+        if self.dtype:
+            values["dtype"] = self.dtype
+        if self.block_shape:
+            values["block_n"], values["block_k"] = self.block_shape
+        return Problem(values)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How a kernel's problems call what vLLM's files speak of.
+
+    Attributes:
+        names: our name (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) -> the kernel's.
+        also: what else every problem of the kernel holds, e.g. ``{"top_k": 8}``.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    also: Mapping[str, Value] = field(default_factory=dict)
+
+    def of(self, problem: Problem) -> Problem:
+        """Return one of our problems as the kernel's."""
+        return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.also})
+
+    def tokens(self, problem: Problem, layer: Layer) -> int | None:
+        """Return the number of tokens of a kernel's problem; None if it is of another layer.
+
+        The problem may say more than a file of vLLM's can: strides, alignment, candidates.
+        """
+        tokens = problem.get(self.names.get(TOKENS, TOKENS))
+        if tokens is None or isinstance(tokens, str):
+            return None
+        return int(tokens) if matches(problem, self.of(layer.problem(int(tokens)))) else None
+
+
+@dataclass(frozen=True)
+class TunedLayer:
+    """The content of one file: a layer and its configurations by number of tokens.
+
+    Attributes:
+        layer: what its name says.
+        configs: number of tokens -> configuration.
+        triton: the version of Triton it was tuned with; empty if it is not known.
+    """
+
+    layer: Layer
+    configs: Mapping[int, Configuration]
+    triton: str = ""
+
+
+def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
+    """Return one of vLLM's files.
+
+    Raises:
+        UsageError: it is not named as vLLM names them.
+        StoreError: it cannot be read, or holds something else.
+    """
+    layer, path = Layer.of_file(path), Path(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        triton = str(data.pop(_VERSION, ""))
+        configs = {int(tokens): Configuration(config) for tokens, config in data.items()}
+    except OSError as e:
+        raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
+    except (ValueError, TypeError, AttributeError) as e:
+        raise StoreError(f"{path} does not hold configurations by number of tokens: {e}") from e
+    for tokens, config in configs.items():
+        if missing := [name for name in REQUIRED if name not in config]:
+            raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
+    return TunedLayer(layer, configs, triton)
+
+
+def write_vllm(folder: str | os.PathLike[str], tuned: TunedLayer) -> Path:
+    """Write a file that vLLM finds (``VLLM_TUNED_CONFIG_FOLDER``), all or nothing; return its path.
+
+    Raises:
+        UsageError: a configuration lacks what vLLM needs, or holds what it does not know.
+        StoreError: the file cannot be written.
+    """
+    head = {_VERSION: tuned.triton} if tuned.triton else {}
+    configs = {str(m): _as_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
+    path = Path(folder) / tuned.layer.file_name
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({**head, **configs}, indent=4) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as e:
+        raise StoreError(f"cannot write {path}: {e.strerror or e}") from e
+    return path
+
+
+def import_vllm(
+    store: Store,
+    path: str | os.PathLike[str],
+    kernel: str = "fused_moe",
+    subject: Subject | None = None,
+    naming: Naming | None = None,
+) -> tuple[Subject, int, int]:
+    """Take the configurations of one of vLLM's files as choices; what was chosen before stands.
+
+    They were measured when they were tuned, how long they took is not in the file, and how far
+    they are from the best is not known.
+
+    Args:
+        store: where to.
+        path: the file.
+        kernel: name of the kernel they are for.
+        subject: whose choices they become; by default those of any code of ``kernel`` tuned with
+            the file's version of Triton on the file's device.
+        naming: what the kernel's problems call things.
+
+    Returns:
+        The subject, how many choices are new, and how many problems had one.
+
+    Raises:
+        UsageError, StoreError: see `read_vllm`; or the subject is of another device.
+    """
+    tuned, naming = read_vllm(path), naming or Naming()
+    versions = f"triton {tuned.triton}" if tuned.triton else ""
+    subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
+    if Layer(0, 0, subject.device).file_name != Layer(0, 0, tuned.layer.device).file_name:
+        raise UsageError(f"{Path(path).name} is for {tuned.layer.device}, not {subject.device}")
+    before = store.choices(subject)
+    problems = {m: naming.of(tuned.layer.problem(m)) for m in tuned.configs}
+    for tokens, problem in problems.items():
+        if problem not in before:
+            choice = Choice(tuned.configs[tokens], 0, math.nan, "measured")
+            store.choose(subject, problem, choice)
+    kept = sum(problem in before for problem in problems.values())
+    return subject, len(problems) - kept, kept
+
+
+def export_vllm(
+    tuned: Tuned,
+    folder: str | os.PathLike[str],
+    subject: Subject,
+    layer: Layer,
+    naming: Naming | None = None,
+) -> tuple[Path, int]:
+    """Write a subject's choices for one layer as a file of vLLM's.
+
+    Of several choices for the same number of tokens the last one counts.
+
+    Args:
+        tuned: where the choices are.
+        folder: where the file goes.
+        subject: whose choices.
+        layer: which experts.
+        naming: what the kernel's problems call things.
+
+    Returns:
+        The file, and how many numbers of tokens it holds.
+
+    Raises:
+        UsageError: there is no choice for that layer, or one that vLLM cannot use.
+        StoreError: the store cannot be read, or the file not be written.
+    """
+    naming = naming or Naming()
+    configs = {
+        tokens: choice.config
+        for problem, choice in tuned.choices(subject).items()
+        if (tokens := naming.tokens(problem, layer)) is not None
+    }
+    if not configs:
+        raise UsageError(
+            f"nothing was chosen for {naming.of(layer.problem(1))} with any {TOKENS}: "
+            "'foretune store show' lists the choices"
+        )
+    found = re.search(r"triton ([^\s,]+)", subject.versions)
+    content = TunedLayer(layer, configs, found[1] if found else "")
+    return write_vllm(folder, content), len(configs)
+
+
+def _as_vllm(config: Configuration) -> dict[str, Any]:
+    renamed = {_ALIASES.get(name, name): value for name, value in config.items()}
+    if missing := [name for name in REQUIRED if name not in renamed]:
+        raise UsageError(f"vLLM needs {', '.join(missing)}, and {config} has none")
+    if unknown := renamed.keys() - {*REQUIRED, *OPTIONAL}:
+        raise UsageError(f"vLLM knows no {', '.join(sorted(unknown))}, and {config} has it")
+    return {name: renamed[name] for name in (*REQUIRED, *OPTIONAL) if name in renamed}
