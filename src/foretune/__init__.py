@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from foretune.datasets import RunLog, read_runs, write_runs
     from foretune.device import Device, find_device
-    from foretune.errors import ForetuneError
+    from foretune.errors import ForetuneError, ForetuneWarning
     from foretune.family import Cost, Family
     from foretune.kernel import Kernel
     from foretune.limit import Limit
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         tune_pareto,
         tune_problem,
     )
+    from foretune.tune.autotune import autotune, listen, patch_triton
+    from foretune.tune.store import Store
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Device",
     "Family",
     "ForetuneError",
+    "ForetuneWarning",
     "InProcessRunner",
     "IsolatedRunner",
     "Kernel",
@@ -65,15 +68,19 @@ __all__ = [
     "RunLog",
     "SearchSpace",
     "Status",
+    "Store",
     "Timing",
     "TuneResult",
     "__version__",
+    "autotune",
     "collect_runs",
     "evaluate_predictor",
     "find_device",
     "get_kernel",
+    "listen",
     "local_device",
     "make_searcher",
+    "patch_triton",
     "plan_configurations",
     "read_runs",
     "run_campaign",
@@ -88,7 +95,7 @@ _HOMES = {
                 "plan_configurations"),
     "datasets": ("RunLog", "read_runs", "write_runs"),
     "device": ("Device", "find_device"),
-    "errors": ("ForetuneError",),
+    "errors": ("ForetuneError", "ForetuneWarning"),
     "family": ("Cost", "Family"),
     "kernel": ("Kernel",),
     "limit": ("Limit",),
@@ -101,6 +108,8 @@ _HOMES = {
     "space": ("Configuration", "SearchSpace"),
     "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
              "tune_pareto", "tune_problem"),
+    "tune.autotune": ("autotune", "listen", "patch_triton"),
+    "tune.store": ("Store",),
 }  # fmt: skip
 _HOME_OF = {name: f"foretune.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -1,0 +1,249 @@
+"""Foretune against exhaustive `triton.autotune` on a GPU: GEMM, attention, softmax, norm.
+
+Every kernel has a list of configurations. Stock Triton measures all of them on every problem; that
+says what the best is. Foretune tunes five problems of each kernel one after the other, starting
+from nothing, and then chooses for five it has not seen with 0, 1, 4 and 8 measurements and with
+"auto". Prints, per kernel: the share of the best performance that is kept (median and least), the
+measurements and the seconds spent (compilation included: each has a compiler cache of its own), and
+what the library call takes. For GEMM also what is kept by the configurations on the list nearest
+to the eight that nvMatmulHeuristics proposes, where that package is installed.
+
+    python benchmarks/gpu_autotune.py --minutes 8
+    python benchmarks/gpu_autotune.py --replay          # no GPU: made-up times, to see that it runs
+
+Rows and times go to ``--out`` as they are made; what the time does not suffice for is left out, and
+said. Needs torch, Triton and Foretune, nothing else.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from gpu_cases import Case, cases
+from machine import markdown
+
+import foretune
+from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
+from foretune.collect.workbench import versions
+from foretune.problem import Problem
+
+BUDGETS: tuple[int | str, ...] = (0, 1, 4, 8, "auto")
+
+
+@dataclass
+class Spent:
+    """What an autotuner did on one problem."""
+
+    share: float
+    measured: int
+    seconds: float
+
+
+@dataclass
+class Results:
+    """Of one kernel."""
+
+    exhaustive: dict[Problem, dict[triton.Config, float]] = field(default_factory=dict)
+    stock_seconds: list[float] = field(default_factory=list)
+    ours: dict[str, list[Spent]] = field(default_factory=dict)
+    library: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--configs", type=int, default=40, help="on each kernel's list")
+    parser.add_argument("--kernels", nargs="*", help="of gemm, attention, softmax, norm")
+    parser.add_argument("--replay", action="store_true", help="replay made-up times, no GPU")
+    parser.add_argument("--out", type=Path, default=Path("gpu-autotune.jsonl"))
+    options = parser.parse_args()
+    if not options.replay and not torch.cuda.is_available():
+        raise SystemExit("no GPU here: --replay shows that the benchmark runs, with made-up times")
+    driver = ReplayDriver(made_up) if options.replay else None
+    deadline = time.monotonic() + 60 * options.minutes
+    with driver.active() if driver else nullcontext(), options.out.open("a") as log:
+        chosen = {
+            name: case
+            for name, case in cases(options.configs).items()
+            if not options.kernels or name in options.kernels
+        }
+        rows = []
+        for i, (name, case) in enumerate(chosen.items()):
+            # an equal share of what is left for each kernel that is left
+            until = time.monotonic() + (deadline - time.monotonic()) / (len(chosen) - i)
+            results = compare(case, until, lambda row, name=name: note(log, name, row))
+            rows += table(name, case, results)
+        device = "made-up times" if driver else torch.cuda.get_device_name()
+    print(f"### Decorator against exhaustive tuning\n\n{device}; {versions()}\n")
+    columns = ["kernel", "tuner", "best kept: median", "least", "measured", "seconds", "problems"]
+    print(markdown(columns, rows))
+
+
+def compare(case: Case, until: float, note: Callable[[dict[str, Any]], None]) -> Results:
+    """Return what stock and we did on a case's problems, as far as the time goes."""
+    results = Results()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "tuned.db"
+        stock = case.decorated(triton.autotune)
+        learning = case.decorated(foretune.autotune, store=store)
+        for problem in [*case.tuned, *case.unseen]:
+            if time.monotonic() > until:
+                break
+            inputs = case.inputs(problem)
+            with compiling_into(Path(folder) / "stock"):
+                start = time.perf_counter()
+                case.launch(stock, problem, inputs)()
+                results.stock_seconds.append(time.perf_counter() - start)
+            times = {c: _first(t) for c, t in stock.configs_timings.items()}
+            results.exhaustive[problem] = times
+            results.library.append(_library_ms(case, problem, inputs) / min(times.values()))
+            if problem in case.tuned:
+                label = "Foretune auto, learning"
+                spent = _run(case, learning, problem, inputs, times, Path(folder) / "learning")
+                results.ours.setdefault(label, []).append(spent)
+                note({"problem": dict(problem), "tuner": label, **vars(spent)})
+                continue
+            for budget in BUDGETS:
+                label = f"Foretune {budget}, unseen"
+                knowing = case.decorated(foretune.autotune, store=_copy(store), budget=budget)
+                compiled = Path(folder) / f"budget{budget}"
+                spent = _run(case, knowing, problem, inputs, times, compiled)
+                results.ours.setdefault(label, []).append(spent)
+                note({"problem": dict(problem), "tuner": label, **vars(spent)})
+    return results
+
+
+def table(name: str, case: Case, results: Results) -> list[list[str]]:
+    """Return the rows of one kernel."""
+    if not results.exhaustive:
+        return [[name, "no time was left", "", "", "", "", "0"]]
+    n, seconds = len(case.configs), statistics.mean(results.stock_seconds)
+    count = str(len(results.exhaustive))
+    rows = [[name, "triton.autotune", "1", "1", str(n), f"{seconds:.1f}", count]]
+    for label, spent in results.ours.items():
+        shares = [s.share for s in spent]
+        rows.append(
+            [name, label, f"{statistics.median(shares):.3f}", f"{min(shares):.3f}",
+             f"{statistics.mean(s.measured for s in spent):.1f}",
+             f"{statistics.mean(s.seconds for s in spent):.1f}", str(len(spent))]
+        )  # fmt: skip
+    known = [r for r in results.library if r == r]
+    if known:
+        inverse = [1 / r for r in known]
+        rows.append([name, "library call", f"{statistics.median(inverse):.3f}",
+                     f"{min(inverse):.3f}", "0", "0", str(len(known))])  # fmt: skip
+    if name == "gemm" and (shares := heuristic_shares(results)):
+        rows.append([name, "nvMatmulHeuristics, best of 8", f"{statistics.median(shares):.3f}",
+                     f"{min(shares):.3f}", "8", "–", str(len(shares))])  # fmt: skip
+    return rows
+
+
+def heuristic_shares(results: Results) -> list[float]:
+    """Return what is kept by the configurations nearest to nvMatmulHeuristics' eight proposals."""
+    try:
+        import nvMatmulHeuristics as nv  # noqa: N813
+    except ImportError:
+        return []
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "NVIDIA H200"
+    gpu = next((g for g in nv.NvMatmulHeuristicsNvidiaGpu if g.name.split("_")[0] in name), None)
+    if gpu is None:
+        return []
+    layout = nv.NvMatmulHeuristicsMatmulLayout.NT_ROW_MAJOR
+    interface = nv.NvMatmulHeuristicsInterfaceEx(
+        backend=nv.NvMatmulHeuristicsTarget.TRITON, gpu=gpu
+    )
+    shares = []
+    for problem, times in results.exhaustive.items():
+        sizes = (int(problem[p]) for p in "MNK")
+        found = interface.get_with_mnk(*sizes, layout, 8)
+        nearest = {min(times, key=lambda c, k=f["kernel"]: _distance(c, k)) for f in found}
+        shares.append(min(times.values()) / min(times[c] for c in nearest))
+    return shares
+
+
+def _distance(config: triton.Config, proposed: Any) -> float:
+    """Return octaves between a configuration and a proposal, tile edges counting most."""
+    values = config.kwargs
+    wanted = {"BLOCK_M": proposed.cta_tile_m, "BLOCK_N": proposed.cta_tile_n,
+              "BLOCK_K": proposed.cta_tile_k}  # fmt: skip
+    tile = sum(abs(np.log2(values[name] / size)) for name, size in wanted.items())
+    return float(tile + 0.3 * abs(config.num_stages - proposed.stages))
+
+
+def _run(
+    case: Case,
+    tuner: Any,
+    problem: Problem,
+    inputs: Any,
+    times: dict[triton.Config, float],
+    compiled: Path,
+) -> Spent:
+    with compiling_into(compiled), warnings.catch_warnings():
+        warnings.simplefilter("error", foretune.ForetuneWarning)  # falling back would be no result
+        tuner.configs_timings = {}
+        start = time.perf_counter()
+        case.launch(tuner, problem, inputs)()
+        seconds = time.perf_counter() - start
+    share = min(times.values()) / times[tuner.best_config]
+    return Spent(share, len(tuner.configs_timings), seconds)
+
+
+def _library_ms(case: Case, problem: Problem, inputs: Any) -> float:
+    """Return what the library call takes; NaN without one, and where times are made up."""
+    library = case.kernel.library(problem, inputs)
+    if library is None or not torch.cuda.is_available():
+        return float("nan")
+    return _first(triton.testing.do_bench(library[1], quantiles=(0.5, 0.2, 0.8)))
+
+
+def _copy(store: Path) -> Path:
+    """Return a copy of the store: what one budget learns, the next must not know."""
+    copy = Path(tempfile.mkdtemp(dir=store.parent)) / "tuned.json"
+    foretune.Store(store).export(copy)
+    fresh = copy.with_suffix(".db")
+    foretune.Store(fresh).merge(copy)
+    return fresh
+
+
+@contextmanager
+def compiling_into(folder: Path) -> Iterator[None]:
+    """Give a tuner a compiler cache of its own."""
+    before = triton.knobs.cache.dir
+    triton.knobs.cache.dir = str(folder)
+    try:
+        yield
+    finally:
+        triton.knobs.cache.dir = before
+
+
+def made_up(launch: ReplayedLaunch) -> float:
+    """Return a time that depends on problem and configuration in ways a GPU's might: no claim."""
+    values = {n: v for n, v in launch.config.items() if isinstance(v, int) and v > 0}
+    programs = float(np.prod(launch.grid))
+    off = sum((np.log2(v) - 3 - i % 4) ** 2 for i, v in enumerate(values.values()))
+    waves = np.ceil(programs / 132) / (programs / 132)
+    return float(1e-3 * np.sqrt(programs) * (1 + 0.03 * off) * waves)
+
+
+def note(log: Any, kernel: str, row: dict[str, Any]) -> None:
+    log.write(json.dumps({"kernel": kernel, **row}) + "\n")
+    log.flush()
+
+
+def _first(timing: Any) -> float:
+    return float(np.ravel(timing)[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Kernels with lists of configurations and problems, for comparing autotuners on a GPU.
+
+The kernels are those that ship in `foretune.collect.kernels`; here they are launched the way users
+launch Triton kernels, so that any autotuner can be put on top of them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from foretune.collect.kernels import triton_attention, triton_gemm, triton_norm, triton_softmax
+from foretune.collect.kernels.triton_kernel import TritonKernel
+from foretune.kernel import Inputs, Launch
+from foretune.problem import Problem
+
+LAUNCH = ("num_warps", "num_stages")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel to tune.
+
+    Attributes:
+        kernel: makes inputs, knows the library call and the work.
+        function: the plain ``@triton.jit`` function.
+        configs: what autotuners choose from.
+        key: names of the arguments that make a problem.
+        heuristics: constants that follow from the others, or None.
+        tuned: problems that are tuned first, one after the other.
+        unseen: problems that come after.
+        inputs: of a problem; without a GPU, shapes without data.
+        arguments: from problem and inputs to positional arguments, others by name, and the grid.
+    """
+
+    kernel: TritonKernel
+    function: Any
+    configs: list[triton.Config]
+    key: list[str]
+    heuristics: Mapping[str, Callable[[dict[str, Any]], Any]] | None
+    tuned: list[Problem]
+    unseen: list[Problem]
+    inputs: Callable[[Problem], Inputs]
+    arguments: Callable[[Problem, Inputs], tuple[tuple[Any, ...], dict[str, Any], Any]]
+
+    def decorated(self, autotune: Callable[..., Any], **options: Any) -> Any:
+        """Return the kernel under an autotuner, compiled anew: nothing is left from another."""
+        fn = triton.jit(self.function.fn)
+        if self.heuristics:
+            fn = triton.heuristics(self.heuristics)(fn)
+        return autotune(self.configs, self.key, **options)(fn)
+
+    def launch(self, tuner: Any, problem: Problem, inputs: Inputs) -> Launch:
+        """Return a call of the decorated kernel."""
+        args, named, grid = self.arguments(problem, inputs)
+        return lambda: tuner[grid](*args, **named)
+
+
+def cases(configs: int, seed: int = 0) -> dict[str, Case]:
+    """Return the cases, each with at most ``configs`` configurations from its kernel's space."""
+    gemm, attention = triton_gemm.TritonGemm(), triton_attention.TritonAttention()
+    softmax, norm = triton_softmax.TritonSoftmax(), triton_norm.TritonNorm()
+    sizes = [(4096, 4096, 4096), (16, 4096, 4096), (1024, 5120, 5120), (8192, 1024, 8192),
+             (2048, 11008, 4096), (512, 512, 2048), (128, 14336, 4096), (3000, 3000, 3000),
+             (64, 8192, 8192), (4096, 28672, 4096)]  # fmt: skip
+    products = [gemm.problem(M=m, N=n, K=k, dtype="fp16") for m, n, k in sizes]
+    lengths = [(4, 1024, 32), (1, 8192, 32), (16, 512, 16), (1, 2048, 64), (2, 4096, 32),
+               (8, 1024, 16), (1, 16384, 16), (32, 256, 32), (4, 3000, 32),
+               (1, 4096, 8)]  # fmt: skip
+    prompts = [
+        attention.problem(batch=b, seq_len=s, heads=h, head_dim=128, dtype="bf16")
+        for b, s, h in lengths
+    ]
+    shapes = [(4096, 1024), (512, 8192), (16384, 4096), (128, 16384), (32768, 512), (2048, 5000),
+              (8192, 2048), (1000, 10000), (65536, 1024), (4096, 16000)]  # fmt: skip
+    rows = [{"R": r, "C": c} for r, c in shapes]
+    return {
+        "gemm": _case(gemm, triton_gemm._gemm, products, configs, seed, _gemm_inputs,
+                      _gemm_arguments, ["M", "N", "K"], _GEMM, SPLIT_K=1, PERSISTENT=False),
+        "attention": _case(attention, triton_attention._attention, prompts, configs, seed,
+                           _attention_inputs, _attention_arguments, ["heads", "length"], None),
+        "softmax": _rows(softmax, triton_softmax._whole_rows, rows, configs, _softmax_arguments),
+        "norm": _rows(norm, triton_norm._whole_rows, rows, configs, _norm_arguments),
+    }  # fmt: skip
+
+
+_GEMM = {"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0}
+_ROWS = {"BLOCK": lambda args: triton.next_power_of_2(args["columns"])}
+
+
+def _case(
+    kernel: TritonKernel,
+    function: Any,
+    problems: list[Problem],
+    configs: int,
+    seed: int,
+    inputs: Callable[[Problem], Inputs],
+    arguments: Callable[[Problem, Inputs], Any],
+    key: list[str],
+    heuristics: Any,
+    **fixed: Any,
+) -> Case:
+    """Return a case whose configurations are drawn from those legal on every problem."""
+    legal = None
+    for problem in problems:
+        space = kernel.space(problem)
+        columns = space.columns()
+        keep = np.ones(len(space), dtype=bool)
+        for name, value in fixed.items():
+            keep &= columns[name] == value
+        here = {space[int(i)] for i in np.flatnonzero(keep)}
+        legal = here if legal is None else legal & here
+    ordered = sorted(legal or (), key=lambda c: c.id)
+    some = np.random.default_rng(seed).permutation(len(ordered))[:configs]
+    half = len(problems) // 2
+    return Case(
+        kernel, function, [_config(dict(ordered[i])) for i in some], key, heuristics,
+        problems[:half], problems[half:], inputs, arguments,
+    )  # fmt: skip
+
+
+def _config(values: dict[str, Any]) -> triton.Config:
+    launch = {name: int(values.pop(name)) for name in LAUNCH}
+    return triton.Config(values, **launch)
+
+
+def _rows(
+    kernel: TritonKernel,
+    function: Any,
+    shapes: list[dict[str, int]],
+    configs: int,
+    arguments: Callable[[Problem, Inputs], Any],
+) -> Case:
+    """Return a case of a kernel that keeps whole rows in registers."""
+    listed = [
+        triton.Config({"ROWS": r, "STAGES": s}, num_warps=w, num_stages=s)
+        for r in (1, 2, 4, 8)
+        for w in (2, 4, 8, 16)
+        for s in (1, 2, 4)
+    ]
+    problems = [kernel.problem(shape) for shape in shapes]
+    half = len(problems) // 2
+    return Case(
+        kernel, function, listed[:configs], ["rows", "columns"], _ROWS, problems[:half],
+        problems[half:], _row_inputs, arguments,
+    )  # fmt: skip
+
+
+def _tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    if not torch.cuda.is_available():
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return torch.randn(shape, dtype=dtype, device="cuda")
+
+
+def _gemm_inputs(problem: Problem) -> Inputs:
+    m, n, k = (int(problem[p]) for p in "MNK")
+    return {"a": _tensor(m, k), "b": _tensor(n, k).t()}
+
+
+def _attention_inputs(problem: Problem) -> Inputs:
+    names = "batch", "heads", "seq_len", "head_dim"
+    shape = [int(problem[n]) for n in names]
+    tensors = {name: _tensor(*shape, dtype=torch.bfloat16) for name in "qkv"}
+    return {**tensors, "causal": problem["mask"] == "causal"}
+
+
+def _row_inputs(problem: Problem) -> Inputs:
+    rows, columns = int(problem["R"]), int(problem["C"])
+    return {"x": _tensor(rows, columns), "weight": _tensor(columns), "bias": None}
+
+
+def _gemm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
+    a, b = inputs["a"], inputs["b"]
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+
+    def grid(meta: dict[str, Any]) -> tuple[int, int]:
+        return triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), 1
+
+    return (a, b, c, m, n, k, *a.stride(), *b.stride()), {"SUM": tl.float32}, grid
+
+
+def _attention_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
+    o = torch.empty_like(q)
+    batch, heads, length, dim = q.shape
+    strides = [step for tensor in (q, k, v, o) for step in tensor.stride()[:3]]
+    scale = math.log2(math.e) / math.sqrt(dim)
+
+    def grid(meta: dict[str, Any]) -> tuple[int, int]:
+        return triton.cdiv(length, meta["BLOCK_M"]), batch * heads
+
+    args = (q, k, v, o, scale, heads, heads // k.shape[1], length, *strides)
+    return args, {"D": dim, "CAUSAL": inputs["causal"]}, grid
+
+
+def _softmax_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
+    x = inputs["x"]
+    return (x, torch.empty_like(x), *x.shape), {}, _row_grid(x)
+
+
+def _norm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
+    x, weight = inputs["x"], inputs["weight"]
+    args = (x, weight, weight, torch.empty_like(x), *x.shape, triton_norm.EPSILON)
+    return args, {"CENTRE": False}, _row_grid(x)
+
+
+def _row_grid(x: torch.Tensor) -> Callable[[dict[str, Any]], tuple[int]]:
+    return lambda meta: (triton.cdiv(len(x), meta["ROWS"]),)

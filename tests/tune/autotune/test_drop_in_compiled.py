@@ -1,0 +1,126 @@
+"""Programs compiled by torch: the tuned kernel goes into the graph with its configurations."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import tuned_kernels  # noqa: E402
+from torch import _dynamo as dynamo  # noqa: E402
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils import _triton as torch_triton  # noqa: E402
+from triton.runtime.autotuner import Autotuner  # noqa: E402
+from tuned_kernels import best_is, blocks_of, configs  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(monkeypatch):
+    """Let torch believe in a device: it looks for CUDA, not for Triton's driver."""
+    monkeypatch.setattr(torch_triton, "has_triton", lambda: True)
+    dynamo.reset()
+    kernel_side_table.reset_table()
+    yield
+    dynamo.reset()
+    kernel_side_table.reset_table()
+
+
+@pytest.fixture
+def copying(driver):
+    """Let every launch copy, as the kernel does."""
+
+    def times(launch):
+        launch.arguments["y"].copy_(launch.arguments["x"])
+        return best_is(256)(launch)
+
+    driver.times = times
+    return driver
+
+
+def traced(tuned, x):
+    """Compile a program around the kernel; return its result and the kernel's graph node."""
+    graphs = []
+
+    def capture(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def program(x, n: int):
+        y = torch.zeros_like(x)
+        tuned[(1,)](x, y, n)
+        return y + 1
+
+    result = torch.compile(program, backend=capture, fullgraph=True)(x, x.numel())
+    (graph,) = graphs
+    (node,) = (node for node in graph.graph.nodes if "triton" in str(node.target))
+    return result, node
+
+
+def kernel_of(node):
+    return kernel_side_table.get_kernel(node.kwargs["kernel_idx"])
+
+
+def test_it_is_traced_whole_with_all_configurations(autotune, copying):
+    tuned = autotune(configs(128, 256, 512), ["n"])(triton.jit(tuned_kernels.copy))
+    result, node = traced(tuned, torch.full((64,), 3.0))
+    assert result.eq(4).all()
+    kernel = kernel_of(node)
+    assert isinstance(kernel, Autotuner)
+    assert blocks_of(kernel.configs) == [128, 256, 512]
+    assert len(node.kwargs["grid"]) == 3
+    assert copying.launches[-1].config["BLOCK"] == 256
+
+
+def test_reduced_by_hand_one_is_traced(autotune, copying):
+    tuned = autotune(configs(128, 256, 512), ["n"])(triton.jit(tuned_kernels.copy))
+    tuned.configs = [tuned.configs[2]]
+    result, node = traced(tuned, torch.full((64,), 3.0))
+    assert result.eq(4).all()
+    assert blocks_of(kernel_of(node).configs) == [512]
+    assert len(node.kwargs["grid"]) == 1
+    assert blocks_of(copying.launches) == [512]
+
+
+def test_restored_arguments_can_be_traced(autotune, copying):
+    tuned = autotune(configs(128, 256), ["n"], restore_value=["y"], reset_to_zero=["y"])(
+        triton.jit(tuned_kernels.copy)
+    )
+    result, node = traced(tuned, torch.full((64,), 3.0))
+    assert result.eq(4).all()
+    assert blocks_of(kernel_of(node).configs) == [128, 256]
+
+
+def test_heuristics_below_can_be_traced(autotune, copying):
+    doubled = triton.heuristics({"m": lambda args: 2})(triton.jit(tuned_kernels.copy))
+    tuned = autotune(configs(128, 256), ["n"])(doubled)
+    result, node = traced(tuned, torch.full((64,), 3.0))
+    assert result.eq(4).all()
+    assert [config.kwargs["m"] for config in kernel_of(node).configs] == [2, 2]
+
+
+def test_a_tuned_kernel_is_traced_after_tuning(autotune, copying):
+    tuned = autotune(configs(128, 256), ["n"])(triton.jit(tuned_kernels.copy))
+    x = torch.full((64,), 3.0)
+    tuned[(1,)](x, torch.zeros(64), 64)
+    copying.launches.clear()
+    result, node = traced(tuned, x)
+    assert result.eq(4).all()
+    assert blocks_of(kernel_of(node).configs) == [128, 256]
+
+
+def test_an_operator_of_torchs_may_wrap_it(autotune, copying):
+    tuned = autotune(configs(128, 256), ["n"])(triton.jit(tuned_kernels.copy))
+    with torch.library._scoped_library("tuned_toys", "FRAGMENT"):
+
+        @torch.library.triton_op("tuned_toys::copied", mutates_args={})
+        def copied(x: torch.Tensor) -> torch.Tensor:
+            y = torch.zeros_like(x)
+            torch.library.wrap_triton(tuned)[(1,)](x, y, x.numel())
+            return y
+
+        x = torch.full((64,), 3.0)
+        assert copied(x).eq(3).all()
+        assert copying.launches[-1].config["BLOCK"] == 256
+        graph = make_fx(lambda x: copied(x) + 1)(x)
+        assert graph(x).eq(4).all()
+        assert "tuned_toys.copied" in graph.code

@@ -1,0 +1,422 @@
+"""What `foretune.autotune` adds: few measurements, none, none in the way, and a memory."""
+
+import math
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import tuned_kernels  # noqa: E402
+from tuned_kernels import blocks_of, configs  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune import Configuration, SearchSpace  # noqa: E402
+from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
+
+BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+def by_problem(launch):
+    """Larger problems like larger blocks and more warps; a valley in both."""
+    size, config = launch.arguments["n"], launch.config
+    off = math.log2(config["BLOCK"] / size) + 2, math.log2(config["num_warps"] / 4)
+    return size / 1000 * (1 + 0.3 * off[0] ** 2 + 0.1 * off[1] ** 2)
+
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+@pytest.fixture
+def device():
+    with ReplayDriver(by_problem).active() as active:
+        yield active
+
+
+def all_configs():
+    return [triton.Config({"BLOCK": b}, num_warps=w) for b in BLOCKS for w in (1, 2, 4, 8)]
+
+
+def make(tuned_by=None, **options):
+    options = {"store": False, **options}
+    return foretune.autotune(tuned_by or all_configs(), ["n"], **options)(
+        triton.jit(tuned_kernels.copy)
+    )
+
+
+def call(kernel, device, tensors, n):
+    """Call once; return how many launches that took beyond the call itself."""
+    before = len(device.launches)
+    kernel[grid](*tensors, n)
+    return len(device.launches) - before - 1
+
+
+class TestBudget:
+    def test_none_is_measured_with_0(self, device, tensors):
+        kernel = make(budget=0)
+        assert call(kernel, device, tensors, 1024) == 0
+        assert kernel.best_config in kernel.configs
+
+    @pytest.mark.parametrize("budget", [1, 3, 8])
+    def test_a_number_is_never_exceeded(self, device, tensors, budget):
+        kernel = make(budget=budget)
+        for n in (512, 1024, 4096, 8192):
+            assert call(kernel, device, tensors, n) <= budget
+        assert call(kernel, device, tensors, 512) == 0
+
+    def test_auto_measures_less_the_more_it_knows(self, device, tensors):
+        kernel = make()
+        spent = [call(kernel, device, tensors, n) for n in (512, 2048, 8192, 1024, 4096, 6000)]
+        assert spent[0] >= 8
+        assert sum(spent[3:]) < sum(spent[:3])
+        assert all(4 <= n < len(kernel.configs) for n in spent)
+
+    def test_auto_finds_the_best_of_unseen_problems(self, device, tensors):
+        kernel = make()
+        for n in (512, 2048, 8192, 1024, 4096, 16, 64, 256, 128):
+            call(kernel, device, tensors, n)
+        assert call(kernel, device, tensors, 3000) <= 4
+        assert kernel.best_config.kwargs["BLOCK"] in (512, 1024)
+        assert kernel.best_config.num_warps == 4
+
+    def test_the_measured_best_is_chosen(self, device, tensors):
+        kernel = make(budget=8)
+        call(kernel, device, tensors, 1024)
+        timings = kernel.configs_timings
+        assert kernel.best_config is min(timings, key=timings.get)
+        assert len(timings) <= 8
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [("budget", -1), ("budget", True), ("budget", "some"), ("mode", "later"),
+         ("objective", "speed"), ("regret", -0.1), ("check", 0)],
+    )  # fmt: skip
+    def test_impossible_options_are_refused(self, option, value):
+        with pytest.raises(UsageError, match=option):
+            make(**{option: value})
+
+
+class TestVariants:
+    def test_what_16_divides_is_another_problem(self, device):
+        kernel = make(budget=4)
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        call(kernel, device, data, 1024)
+        shifted = data[0][1:], data[1][1:]
+        assert call(kernel, device, shifted, 1024) > 0
+        assert call(kernel, device, data, 1024) == 0
+        assert call(kernel, device, shifted, 1024) == 0
+        assert len(kernel.cache) == 1
+
+    def test_with_budget_all_it_is_not(self, device):
+        kernel = make(budget="all")
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        call(kernel, device, data, 1024)
+        assert call(kernel, device, (data[0][1:], data[1][1:]), 1024) == 0
+
+
+class TestSpace:
+    def test_a_space_is_searched(self, device, tensors):
+        space = SearchSpace(
+            {"BLOCK": [16 * i for i in range(1, 65)], "num_warps": [1, 2, 4, 8, 16]},
+            ["BLOCK >= 16 * num_warps"],
+        )
+        kernel = make(space, budget=20)
+        assert len(kernel.configs) == len(space)
+        assert call(kernel, device, tensors, 2048) <= 20
+        chosen = kernel.best_config
+        assert Configuration(BLOCK=chosen.kwargs["BLOCK"], num_warps=chosen.num_warps) in space
+
+    def test_an_empty_space_is_refused(self):
+        with pytest.raises(foretune.ForetuneError, match="no configuration"):
+            make(SearchSpace({"BLOCK": [16]}, ["BLOCK > 16"]))
+
+
+class TestStore:
+    def test_another_kernel_of_the_same_code_knows(self, device, tensors, tmp_path):
+        first = make(store=tmp_path / "tuned.db", budget=4)
+        assert call(first, device, tensors, 1024) == 4
+        second = make(store=tmp_path / "tuned.db", budget=4)
+        assert call(second, device, tensors, 1024) == 0
+        assert second.best_config == first.best_config
+
+    def test_one_more_configuration_is_one_more_measurement(self, device, tensors, tmp_path):
+        few = all_configs()[:10]
+        assert call(make(few, store=tmp_path / "t.db", budget="all"), device, tensors, 1024) == 10
+        more = make(all_configs()[:11], store=tmp_path / "t.db", budget="all")
+        assert call(more, device, tensors, 1024) == 1
+        assert len(more.configs_timings) == 11
+
+    def test_a_larger_budget_goes_on(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
+        more = make(store=tmp_path / "t.db", budget=6)
+        assert 0 < call(more, device, tensors, 1024) <= 6
+        again = make(store=tmp_path / "t.db", budget=6)
+        assert call(again, device, tensors, 1024) == 0
+        assert again.best_config == more.best_config
+
+    def test_another_device_knows_nothing(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
+        with ReplayDriver(by_problem, device="NVIDIA A100-SXM4-80GB").active() as other:
+            assert call(make(store=tmp_path / "t.db", budget=2), other, tensors, 1024) == 2
+
+    def test_a_broken_store_costs_one_warning(self, device, tensors, tmp_path):
+        broken = tmp_path / "t.db"
+        broken.write_bytes(b"no database" * 500)
+        kernel = make(store=broken, budget=3)
+        with pytest.warns(ForetuneWarning, match=r"t\.db") as caught:
+            assert call(kernel, device, tensors, 1024) == 3
+        assert len(caught) == 1
+        assert call(kernel, device, tensors, 512) == 3
+        assert broken.read_bytes().startswith(b"no database")
+
+    def test_results_can_be_shipped(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
+        foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
+        kernel = make(shipped=tmp_path / "tuned.json", budget=4)
+        assert call(kernel, device, tensors, 1024) == 0
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+
+
+class TestFailures:
+    def test_what_does_not_run_is_never_chosen(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] >= 128:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget="all")
+        call(kernel, device, tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_prediction_that_does_not_run_is_replaced(self, device, tensors):
+        believed = make(budget=0)
+        call(believed, device, tensors, 1024)
+        bad = believed.best_config
+
+        def times(launch):
+            if launch.config["BLOCK"] == bad.kwargs["BLOCK"]:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=0)
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] != bad.kwargs["BLOCK"]
+
+    def test_nothing_runs_and_nothing_is_remembered(self, device, tensors, tmp_path):
+        def times(launch):
+            raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+
+        device.times = times
+        kernel = make(configs(64, 128), store=tmp_path / "t.db")
+        for _ in range(2):
+            with pytest.raises(triton.runtime.errors.OutOfResources):
+                kernel[grid](*tensors, 1024)
+        assert foretune.Store(tmp_path / "t.db").runs().empty
+        device.times = by_problem
+        assert call(kernel, device, tensors, 1024) == 2
+
+    def test_what_breaks_the_device_ends_the_search_and_is_remembered(self, tensors, tmp_path):
+        def times(launch):
+            if launch.config["BLOCK"] == 128:
+                raise RuntimeError("an illegal memory access was encountered")
+            return 1.0
+
+        with ReplayDriver(times, asynchronous_faults=True).active():
+            kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
+            with pytest.raises(RuntimeError, match="illegal memory access"):
+                kernel[grid](*tensors, 1024)
+        with ReplayDriver(times, asynchronous_faults=True).active() as device:
+            kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
+            call(kernel, device, tensors, 1024)
+            assert 128 not in blocks_of(device.launches)
+
+    def test_what_killed_a_process_is_not_tried_again(self, device, tensors, tmp_path):
+        script = """
+import os, sys, torch, triton
+sys.path.insert(0, sys.argv[1])
+import tuned_kernels, foretune
+from foretune.collect.replay_driver import ReplayDriver
+def times(launch):
+    if launch.config["BLOCK"] == 128:
+        os._exit(11)
+    return 1.0
+kernel = foretune.autotune(tuned_kernels.configs(64, 128, 256), ["n"], budget="all",
+    store=sys.argv[2])(triton.jit(tuned_kernels.copy))
+with ReplayDriver(times).active():
+    kernel[(1,)](torch.ones(64, dtype=torch.float16), torch.zeros(64), 1024)
+"""
+        toys = tuned_kernels.__file__.rpartition("/")[0]
+        run = [sys.executable, "-P", "-W", "ignore", "-c", script, toys, tmp_path / "t.db"]
+        assert subprocess.run(run, check=False).returncode == 11
+        kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
+        kernel[(1,)](*tensors, 1024)
+        assert 128 not in blocks_of(device.launches)
+
+    def test_wrong_numbers_are_never_chosen(self, device, tensors):
+        def times(launch):
+            wrong = launch.config["BLOCK"] == 256
+            launch.arguments["y"].copy_(launch.arguments["x"] * (2.0 if wrong else 1.0))
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget="all", check=1e-3)
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
+        assert torch.equal(tensors[1], tensors[0].float())
+
+    def test_a_hooks_error_is_raised(self, device, tensors):
+        def hook(arguments, reset_only=False):
+            raise KeyError("the hook's own")
+
+        kernel = make(pre_hook=hook)
+        with pytest.raises(KeyError, match="the hook's own"):
+            kernel[grid](*tensors, 1024)
+
+    def test_a_failure_of_ours_falls_back_to_stock(self, device, tensors, monkeypatch):
+        from foretune.tune.autotune import tuning
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(tuning.Tuning, "remembered", broken)
+        kernel = make(configs(64, 256))
+        with pytest.warns(ForetuneWarning, match="fell back to stock Triton: ZeroDivisionError"):
+            assert call(kernel, device, tensors, 1024) == 2
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert call(kernel, device, tensors, 1024) == 0
+
+    def test_what_compiles_too_long_is_given_up(self, tensors):
+        stop = threading.Event()
+
+        def slow(kernel, config):
+            if config["BLOCK"] == 256:
+                stop.wait(20)
+
+        with ReplayDriver(by_problem, on_compile=slow).active() as device:
+            kernel = make(configs(64, 128, 256), budget="all", compile_limit_s=0.2)
+            call(kernel, device, tensors, 1024)
+            stop.set()
+        assert kernel.best_config.kwargs["BLOCK"] == 128
+        assert [t[0] for t in kernel.configs_timings.values()][2] == float("inf")
+
+
+class TestCapture:
+    def test_nothing_is_measured_while_a_graph_is_captured(self, device, tensors):
+        kernel = make(budget=4)
+        device.device_interface.capturing = True
+        assert call(kernel, device, tensors, 1024) == 0
+        device.device_interface.capturing = False
+        assert call(kernel, device, tensors, 1024) == 4
+
+
+class TestOnline:
+    def test_every_call_launches_once_until_the_best_is_found(self, device, tensors):
+        kernel = make(configs(64, 128, 256, 512), mode="online", budget=4)
+        for _ in range(2000):
+            assert call(kernel, device, tensors, 1024) == 0
+            if len(kernel.cache):
+                break
+            time.sleep(0.002)  # the plan is made in the background
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+        assert set(blocks_of(device.launches)) == {64, 128, 256, 512}
+        assert len(kernel.configs_timings) == 4
+
+    def test_a_trial_that_cannot_run_is_replaced_in_the_same_call(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] == 256:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256), mode="online", budget=3)
+        for _ in range(2000):
+            kernel[grid](*tensors, 1024)
+            if len(kernel.cache):
+                break
+            time.sleep(0.002)
+        assert kernel.best_config.kwargs["BLOCK"] == 128
+
+
+class TestWithoutLaunching:
+    def test_a_ranking_measures_nothing(self, device, tensors):
+        kernel = make()
+        offers = kernel.rank(*tensors, 1024, grid=grid)
+        assert len(device.launches) == 0
+        assert [o.config for o in offers].count(offers[0].config) == 1
+        assert len(offers) == len(kernel.configs)
+        assert all(o.measured != o.measured for o in offers)
+
+    def test_what_was_tuned_comes_first(self, device, tensors):
+        kernel = make(budget=6)
+        call(kernel, device, tensors, 1024)
+        assert kernel.choose(*tensors, 1024, grid=grid) is kernel.best_config
+        offers = kernel.rank(*tensors, 1024, grid=grid)
+        measured = [o.measured for o in offers if o.measured == o.measured]
+        assert measured == sorted(measured)
+
+
+class TestSwitches:
+    def test_it_can_be_turned_off(self, monkeypatch):
+        monkeypatch.setenv("FORETUNE_DISABLE", "1")
+        assert type(make()) is triton.runtime.autotuner.Autotuner
+
+    def test_triton_can_be_patched_and_restored(self):
+        before = triton.autotune
+        undo = foretune.patch_triton()
+        try:
+            kernel = triton.autotune(configs(64, 128), ["n"])(triton.jit(tuned_kernels.copy))
+            assert type(kernel).__module__.startswith("foretune.")
+            assert triton.runtime.autotuner.autotune is triton.autotune is foretune.autotune
+        finally:
+            undo()
+        assert triton.autotune is before
+
+    def test_energy_without_a_meter_minimises_time_and_says_so(self, device, tensors):
+        kernel = make(configs(64, 256), objective="energy", budget="all")
+        with pytest.warns(ForetuneWarning, match="needs a power meter"):
+            call(kernel, device, tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+
+    def test_energy_is_minimised_where_it_is_metered(self, device, tensors, monkeypatch):
+        from foretune.collect import meters
+        from foretune.tune.autotune import brain, trials
+
+        class Meter(meters.PowerMeter):
+            """As many watts as the block that runs has elements."""
+
+            name, device_kind = "replayed", "gpu"
+
+            def unavailable_because(self):
+                return None
+
+            def start(self):
+                self._start = time.perf_counter()
+
+            def stop(self):
+                watts = device.launches[-1].config["BLOCK"]
+                return watts * (time.perf_counter() - self._start)
+
+        for module in (brain, trials):
+            monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
+        monkeypatch.setattr(trials, "POWER_WINDOW_S", 0.01)
+        kernel = make(configs(64, 128, 256), objective="energy", budget="all")
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_predictor_of_another_kernel_is_refused_with_a_warning(
+        self, device, tensors, tmp_path
+    ):
+        kernel = make(predictor=tmp_path / "none", budget=2)
+        with pytest.warns(ForetuneWarning, match="the predictor is not used"):
+            assert call(kernel, device, tensors, 1024) == 2

@@ -1,0 +1,377 @@
+"""Triton's autotuner, with a head start: predict all configurations, measure the few that matter.
+
+A subclass, so that whoever asks ``isinstance`` of a kernel (torch.compile, export, other libraries)
+still finds one. Hooks, pruning, the ``cache`` and everything others read or assign are stock's and
+mean what they mean there; only `run` is new. The prediction never enters ``early_config_prune`` or
+``perf_model``: compilers trace these.
+"""
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import triton
+from triton.runtime.autotuner import Autotuner as Stock
+
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.tune.autotune.brain import Brain, Offer
+from foretune.tune.autotune.call import call_of, parameters_of, plain_function
+from foretune.tune.autotune.call_plan import CallPlan, make_plan, plan_id
+from foretune.tune.autotune.online import Online
+from foretune.tune.autotune.options import Options
+from foretune.tune.autotune.place import capturing, interpreted
+from foretune.tune.autotune.stopwatch import bench_in_interpreter
+from foretune.tune.autotune.trials import CANNOT_RUN, KernelFailure, Trials, fail_if_conflicting
+
+Key = tuple[Any, ...]
+_STOCK_RUN = Stock.run
+"""Some replace it, to take the first configuration always, say: then theirs runs."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What calls of one problem run with.
+
+    Attributes:
+        config: the configuration.
+        knobs: its values, as they are passed to the kernel.
+        key: the problem, as in stock Triton's ``cache``.
+        anchor: what ``cache`` held under it: if it no longer does, somebody wants another choice.
+    """
+
+    config: triton.Config
+    knobs: Mapping[str, Any]
+    key: Key
+    anchor: triton.Config
+
+
+class Autotuner(Stock):  # type: ignore[misc]
+    """See `foretune.autotune`; arguments are those of Triton's class, and ``options``."""
+
+    nargs: Any  # positional arguments of the call that is being chosen for, by name
+
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Sequence[str],
+        configs: Sequence[triton.Config],
+        key: Sequence[str],
+        reset_to_zero: Sequence[str] | None,
+        restore_value: Sequence[str] | None,
+        pre_hook: Callable[..., Any] | None = None,
+        post_hook: Callable[..., Any] | None = None,
+        prune_configs_by: dict[str, Any] | None = None,
+        warmup: int | None = None,
+        rep: int | None = None,
+        use_cuda_graph: bool = False,
+        do_bench: Callable[..., Any] | None = None,
+        cache_results: bool = False,
+        *,
+        options: Options | None = None,
+    ) -> None:
+        _check_names(arg_names, key=key, reset_to_zero=reset_to_zero, restore_value=restore_value)
+        super().__init__(
+            fn,
+            arg_names,
+            configs,
+            key,
+            reset_to_zero,
+            restore_value,
+            pre_hook,
+            post_hook,
+            prune_configs_by,
+            warmup,
+            rep,
+            use_cuda_graph,
+            do_bench,
+            cache_results,
+        )
+        self.options = options or Options()
+        self._plans: dict[tuple[Any, ...], CallPlan] = {}
+        self._anchors: dict[Key, triton.Config] = {}
+        self._online: dict[Any, Online] = {}
+        self.lock = threading.RLock()
+        self.brain = Brain(self.options)
+
+    @cached_property
+    def do_bench(self) -> Callable[..., Any]:
+        """What measures a launch: the user's, the driver's, or a clock in the interpreter."""
+        if self._do_bench is None and interpreted():
+            return bench_in_interpreter
+        return self._do_bench or triton.runtime.driver.active.get_benchmarker()
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the configuration chosen for this problem; choose it on the first call."""
+        if Stock.run is not _STOCK_RUN:
+            return Stock.run(self, *args, **kwargs)
+        plan = self._plans.get(plan_id(args, kwargs))
+        if plan is not None and len(self.configs) > 1:
+            decision = plan.entries.get(plan.key(args, kwargs))
+            if decision is not None and self.cache.get(decision.key) is decision.anchor:
+                self.best_config = config = decision.config
+                if config.pre_hook is None:
+                    return self.fn.run(*args, **kwargs, **decision.knobs)
+        return self._run_new(args, kwargs)
+
+    def choose(self, *args: Any, grid: Any = None, **kwargs: Any) -> triton.Config:
+        """Return the configuration a call would run with, without launching or measuring.
+
+        Of a problem that was tuned, the tuned one; of any other, the one predicted to be best.
+        """
+        return self.rank(*args, grid=grid, **kwargs)[0].config
+
+    def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Offer]:
+        """Return all configurations for a call, the best first, without launching or measuring.
+
+        What was measured comes first, then what is predicted.
+        """
+        with self.lock:
+            self.nargs = dict(zip(self.arg_names, args, strict=False))
+            try:
+                kwargs = {**kwargs, "grid": grid}
+                pruned = self.prune_configs(kwargs)
+                call = call_of(self.function, self.keys, self.nargs, kwargs)
+                return self.brain.offers(call, pruned)
+            finally:
+                self.nargs = None
+
+    def freeze(self, *configs: triton.Config) -> Self:
+        """Keep only ``configs``, or those chosen so far; return this kernel.
+
+        For compilers that look at ``configs`` themselves and bypass `run`: torch.compile measures
+        what is left, and nothing if only one is.
+
+        Raises:
+            UsageError: nothing has been chosen yet.
+        """
+        kept = list(dict.fromkeys(configs or self.cache.values()))
+        if not kept:
+            name = self.base_fn.__name__
+            raise UsageError(
+                f"{name} has no configuration to keep: call it first, or {name}.choose(...)"
+            )
+        self.configs = kept
+        return self
+
+    @cached_property
+    def function(self) -> Any:
+        """The kernel below all decorators."""
+        return plain_function(self.fn)
+
+    def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Launch a problem that is new, or whose configuration has a hook."""
+        with self.lock:
+            self.nargs = dict(zip(self.arg_names, args, strict=False))
+            try:
+                if len(self.configs) == 1:
+                    return self._launch(self.configs[0], args, kwargs)
+                return self._run_keyed(args, kwargs)
+            finally:
+                self.nargs = None
+
+    def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plan = self._plan(args, kwargs)
+        at = plan.key(args, kwargs)
+        key = self._stock_key(kwargs)
+        decision = plan.entries.get(at)
+        if decision is not None and self.cache.get(key) is decision.anchor:
+            return self._launch(decision.config, args, kwargs)
+        theirs = self.cache.get(key) is not self._anchors.get(key)
+        if key in self.cache and (theirs or self.options.budget == "all"):
+            config = self.cache[key]
+            plan.entries[at] = Decision(config, config.all_kwargs(), key, config)
+            return self._launch(config, args, kwargs)
+        pruned = self.prune_configs(kwargs)
+        if not pruned:
+            raise ValueError(f"pruning left {self.base_fn.__name__} without a configuration")
+        if len(pruned) == 1:
+            return self._settle(plan, at, key, pruned[0], args, kwargs)
+        if self.options.mode == "online" and not capturing():
+            return self._run_online(plan, at, key, pruned, args, kwargs)
+        return self._run_tuned(plan, at, key, pruned, args, kwargs)
+
+    def _run_tuned(
+        self,
+        plan: CallPlan,
+        at: Key,
+        key: Key,
+        pruned: list[triton.Config],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        afresh = key in self._anchors and key not in self.cache  # somebody took our choice out
+        trials = Trials(self, args, kwargs, pruned, afresh)
+        config, final = self._tuned(key, trials)
+        if not final:
+            return self._launch(config, args, kwargs)
+        while True:
+            try:
+                return self._settle(plan, at, key, config, args, kwargs)
+            except CANNOT_RUN as e:  # chosen without measuring, or by somebody else
+                self._unsettle(plan, at, key)
+                after = trials.without(config, e)
+                if after is None:
+                    raise
+                config = after
+
+    def _tuned(self, key: Key, trials: Trials) -> tuple[triton.Config, bool]:
+        """Return a configuration, and whether it is the choice or a stopgap."""
+        fail_if_conflicting(trials.configs, trials.kwargs)
+        hit = False
+        if capturing():
+            return self._guarded(trials.predicted, lambda: trials.configs[0]), False
+
+        def tune() -> None:
+            start = time.time()
+            self._guarded(trials.tune, lambda: self._stock_tuning(trials))
+            self.bench_time = time.time() - start
+            if trials.timings:
+                self.configs_timings = trials.timings
+            if not trials.nothing_runs:
+                self.cache.setdefault(key, trials.config)
+            if trials.fresh:
+                full = {**self.nargs, **trials.kwargs, **trials.config.all_kwargs()}
+                self.pre_hook(full, reset_only=True)
+
+        if self.cache_results:
+            hit = self.check_disk_cache(key, trials.configs, tune)
+            if hit:
+                trials.config, trials.timings = self.cache[key], self.configs_timings
+        else:
+            tune()
+        hit = hit or not trials.fresh
+        self._tell_listener(key, trials, hit)
+        self._print(key, trials, hit)
+        return trials.config, not trials.nothing_runs
+
+    def _stock_tuning(self, trials: Trials) -> None:
+        """Measure every configuration, as stock does: the way out when anything of ours fails."""
+        timings = {
+            config: self._bench(*trials.args, config=config, **trials.kwargs)
+            for config in trials.configs
+        }
+        trials.timings, trials.fresh = timings, len(timings)
+        trials.config = min(timings, key=timings.__getitem__)
+
+    def _run_online(
+        self,
+        plan: CallPlan,
+        at: Key,
+        key: Key,
+        pruned: list[triton.Config],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        which = (plan, at)
+        try:
+            if which not in self._online:
+                self._online[which] = Online(Trials(self, args, kwargs, pruned))
+            online = self._online[which]
+        except KernelFailure as e:
+            raise e.cause from None
+        except Exception as e:
+            self._warn(e)
+            return self._run_tuned(plan, at, key, pruned, args, kwargs)
+        result = online.run(args, kwargs)
+        if online.choice is not None:
+            del self._online[which]
+            self.configs_timings = online.trials.timings_so_far()
+            self._remember(plan, at, key, online.choice)
+        return result
+
+    def _settle(
+        self,
+        plan: CallPlan,
+        at: Key,
+        key: Key,
+        config: triton.Config,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        self._remember(plan, at, key, config)
+        return self._launch(config, args, kwargs)
+
+    def _remember(self, plan: CallPlan, at: Key, key: Key, config: triton.Config) -> None:
+        ours = self._anchors.get(key)
+        if key not in self.cache or self.cache[key] is not ours:
+            self.cache[key] = self._anchors[key] = config
+        plan.entries[at] = Decision(config, config.all_kwargs(), key, self._anchors[key])
+
+    def _unsettle(self, plan: CallPlan, at: Key, key: Key) -> None:
+        plan.entries.pop(at, None)
+        if self.cache.get(key) is self._anchors.pop(key, None):
+            self.cache.pop(key, None)
+
+    def _launch(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.best_config = config
+        knobs = config.all_kwargs()
+        if config.pre_hook is not None:
+            config.pre_hook({**self.nargs, **kwargs, **knobs})
+        return self.fn.run(*args, **kwargs, **knobs)
+
+    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
+        which = plan_id(args, kwargs)
+        if which not in self._plans:
+            self._plans[which] = make_plan(
+                self.arg_names, self.keys, parameters_of(self.function), args, kwargs,
+                classes=self.options.budget != "all",
+            )  # fmt: skip
+        return self._plans[which]
+
+    def _stock_key(self, kwargs: dict[str, Any]) -> Key:
+        """Return the key of stock Triton: values of the key arguments, then every dtype."""
+        given = {n: v for n, v in {**self.nargs, **kwargs}.items() if n in self.arg_names}
+        values = [given[name] for name in self.keys if name in given]
+        return (*values, *(str(v.dtype) for v in given.values() if hasattr(v, "dtype")))
+
+    def _guarded(self, act: Callable[[], Any], instead: Callable[[], Any]) -> Any:
+        """Return what ``act`` does; if Foretune fails, not the kernel, do ``instead``."""
+        try:
+            return act()
+        except KernelFailure as e:
+            raise e.cause from None
+        except Exception as e:
+            self._warn(e)
+            return instead()
+
+    def _warn(self, error: Exception) -> None:
+        warnings.warn(
+            f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: "
+            f"{type(error).__name__}: {error}",
+            ForetuneWarning,
+            stacklevel=2,
+        )
+
+    def _tell_listener(self, key: Key, trials: Trials, hit: bool) -> None:
+        listener = getattr(triton.knobs.autotuning, "listener", None)
+        if listener is not None and trials.timings:
+            listener(
+                fn=self.function,
+                key=key,
+                best_config=trials.config,
+                configs_timings=trials.timings,
+                duration=None if hit else self.bench_time,
+                cache_hit=hit,
+            )
+
+    def _print(self, key: Key, trials: Trials, hit: bool) -> None:
+        if triton.knobs.autotuning.print and not hit:
+            print(
+                f"Triton autotuning for function {self.base_fn.__name__},\nwith key as {key},\n"
+                f"finished after {self.bench_time:.2f}s,\nbest config selected: {trials.config};"
+            )
+
+
+def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
+    """Refuse names that are no arguments, as Triton does since 3.7, in its words."""
+    for what, names in lists.items():
+        unknown = [name for name in names or () if name not in arg_names]
+        if unknown:
+            raise ValueError(
+                f"{what} contains names that are not kernel arguments: {', '.join(unknown)}. "
+                f"Valid argument names are: {', '.join(arg_names)}."
+            )

@@ -1,0 +1,77 @@
+"""What a kernel nobody has measured should take, from its configuration and grid alone.
+
+Only the order of one problem's configurations matters, so what is the same for all is left out.
+Three things are weighed, each as a factor on the time of ideal code:
+
+- *waves*: the last one is seldom full, and few programs leave multiprocessors idle;
+- *reuse*: a tile of M×N loads (M+N) for M·N products; below the balance of the machine it waits
+  (the tile model of Williams et al.'s roofline, CACM 52(4), 2009, one level up);
+- *elements per thread*: too few cannot hide latencies or use wide loads, too many spill.
+
+Tiles are recognised by their names, ``BLOCK_M``, ``BLOCK_SIZE_N``, ``BLOCK``: the convention of the
+field. It is a first guess with a wide spread; measurements correct it at once.
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from foretune.features.families.tiles import cores_of
+from foretune.mapping import NamedValues
+from foretune.tune.autotune.rows import Rows, waves_of
+
+SPREAD = 0.5
+"""Standard deviation of the estimate's error in log time: a factor of 1.6."""
+BALANCE = 64.0
+"""Products per element loaded above which matrix units decide, not the level-2 cache."""
+COMFORT = {"tile": 64.0, "row": 16.0}
+"""Elements per thread that run best: accumulators of matrix tiles, elements of rows."""
+SPILLING = 256.0
+"""Elements per thread that no longer fit 255 registers."""
+
+_TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
+
+
+def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
+    """Return the logarithm of each row's time, up to a constant per problem.
+
+    Args:
+        rows: of one kernel.
+        specs: of the device; ``cores`` is used.
+    """
+    result = np.zeros(len(rows))
+    waves = waves_of(rows, float(np.asarray(cores_of(specs))))
+    known = np.isfinite(waves) & (waves > 0)
+    result[known] += np.log(np.ceil(waves[known]) / waves[known])
+    for i, (config, warps) in enumerate(zip(rows.configs, rows.warps(), strict=True)):
+        result[i] += _tile_factor(config, 32.0 * warps)
+    return result
+
+
+def _tile_factor(config: NamedValues, threads: float) -> float:
+    edges = tile_edges(config)
+    if "M" in edges and "N" in edges:
+        m, n = edges["M"], edges["N"]
+        waits = BALANCE * (m + n) / (m * n)
+        return float(np.logaddexp(0.0, 2 * np.log(waits)) / 2) + _crowding(m * n / threads, "tile")
+    if not edges:
+        return 0.0
+    return _crowding(float(np.prod(list(edges.values()))) / threads, "row")
+
+
+def _crowding(elements: float, kind: str) -> float:
+    """Return the logarithm of what too few or too many elements per thread cost."""
+    octaves = np.log2(elements / COMFORT[kind])
+    spilled = max(float(np.log2(elements / SPILLING)), 0.0)
+    return float(0.02 * octaves**2 + 0.7 * spilled)
+
+
+def tile_edges(config: NamedValues) -> dict[str, float]:
+    """Return the edges of a configuration's tile, by the letters that its names end in."""
+    edges: dict[str, float] = {}
+    for name, value in config.items():
+        found = _TILE.match(name)
+        if found and isinstance(value, int) and value > 0:
+            edges[found[1].upper()] = float(value)
+    return edges

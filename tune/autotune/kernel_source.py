@@ -1,0 +1,57 @@
+"""What identifies a kernel's code, wherever in its file it stands.
+
+Triton's own key holds the line number too: an import added above a kernel would make everything
+that was measured of it worthless.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_KNOWN: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
+
+
+def source_hash(function: Any) -> str:
+    """Return sixteen hexadecimal digits that identify the code of a kernel and all it calls.
+
+    Args:
+        function: what ``@triton.jit`` returned.
+    """
+    python = function.fn
+    if python not in _KNOWN:
+        parts = sorted(set(_parts(python, set())))
+        _KNOWN[python] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return _KNOWN[python]
+
+
+def _parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
+    """Yield the sources and constants that ``python`` depends on."""
+    seen.add(python)
+    try:
+        yield inspect.getsource(python)
+    except (OSError, TypeError):  # typed into an interpreter
+        yield repr((python.__code__.co_code, python.__code__.co_consts))
+    for name, value in _references(python):
+        called = getattr(value, "fn", None)
+        if isinstance(called, FunctionType):
+            if called not in seen and not called.__module__.startswith("triton."):
+                yield from _parts(called, seen)
+        elif isinstance(constant := getattr(value, "value", value), (bool, int, float, str)):
+            yield f"{name} = {constant!r}"
+
+
+def _references(python: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what the names in a function's code stand for: globals, closures, module members."""
+    names = python.__code__.co_names
+    scope = {n: python.__globals__[n] for n in names if n in python.__globals__}
+    cells = zip(python.__code__.co_freevars, python.__closure__ or (), strict=True)
+    scope |= {name: cell.cell_contents for name, cell in cells}
+    for name, value in scope.items():
+        if isinstance(value, ModuleType):
+            if not value.__name__.startswith("triton"):
+                yield from ((n, getattr(value, n)) for n in names if hasattr(value, n))
+        else:
+            yield name, value

@@ -1,0 +1,64 @@
+"""From what a stock autotuner tells its listener to rows of the tuning store."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import triton
+
+from foretune.measurement import Measurement, Status
+from foretune.tune.autotune.call import Call, call_of
+from foretune.tune.autotune.configs import configuration_of
+from foretune.tune.autotune.memory import Memory
+from foretune.tune.autotune.options import Options
+from foretune.tune.autotune.tuning import failed
+from foretune.tune.store import Store
+
+
+class Overhearing:
+    """Writes down what others measure.
+
+    Args:
+        store: where.
+    """
+
+    def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
+        self._memory = Memory(Options(store=store))
+
+    def take(self, told: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+        """Remember one tuning.
+
+        Args:
+            told: what the listener was told.
+            caller: local names of the tuner's `run`; without them the problem is just the key.
+        """
+        if told["cache_hit"]:
+            return
+        tuner = caller.get("self")
+        if tuner is None or tuner.nargs is None:
+            return
+        call = call_of(told["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
+        runs = [_run(call, config, t) for config, t in told["configs_timings"].items()]
+        self._memory.record(call, runs)
+
+
+def _run(call: Call, config: triton.Config, timing: Any) -> Measurement:
+    named = configuration_of(config)
+    times = [float(t) for t in np.ravel(timing)]
+    if not math.isfinite(times[0]):
+        return failed(call, named, Status.INVALID, "does not run")
+    programs = call.programs(named)
+    return Measurement(
+        call.kernel,
+        call.problem,
+        named,
+        call.device.name,
+        Status.OK,
+        times[0],
+        tuple(sorted(times)),
+        static={} if math.isnan(programs) else {"programs": programs},
+        source="triton.autotune",
+        environment=call.subject.versions,
+    )

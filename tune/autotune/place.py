@@ -1,0 +1,63 @@
+"""Where a Triton kernel runs: the device as its driver names it, with what is known of it."""
+
+import platform
+from functools import cache
+from typing import Any
+
+import triton
+
+from foretune.datasets.devices import canonical_name
+from foretune.device import Device, find_device
+from foretune.errors import UnknownName
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter (``TRITON_INTERPRET=1``), on the CPU."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def device_interface() -> Any:
+    """Return the module that the active driver offers for its device, such as ``torch.cuda``.
+
+    None in the interpreter.
+    """
+    if interpreted():
+        return None
+    return triton.runtime.driver.active.get_device_interface()
+
+
+def current_index() -> int:
+    """Return which device calls go to."""
+    return 0 if interpreted() else int(triton.runtime.driver.active.get_current_device())
+
+
+def capturing() -> bool:
+    """Whether launches are being recorded into a graph, so that nothing may be measured."""
+    query = getattr(device_interface(), "is_current_stream_capturing", None)
+    return bool(query and query())
+
+
+def wait() -> None:
+    """Wait for the device, and raise what went wrong on it."""
+    if (interface := device_interface()) is not None:
+        interface.synchronize()
+
+
+@cache
+def device_at(index: int) -> Device:
+    """Return a device, with specs where the table has it and its own figures where it tells."""
+    if interpreted():
+        return Device(f"interpreter on {platform.machine()}", "cpu")
+    driver = triton.runtime.driver.active
+    target = driver.get_current_target()
+    naming = getattr(driver.get_device_interface(), "get_device_name", None)
+    name = str(naming(index)) if naming else f"{target.backend}:{target.arch}"
+    arch = target.arch if isinstance(target.arch, str) else f"sm_{target.arch}"
+    try:
+        known = find_device(canonical_name(name))
+    except UnknownName:
+        known = Device(name, "gpu")
+    properties = driver.utils.get_device_properties(index)
+    cores = float(properties.get("multiprocessor_count", known.specs.get("cores", 0)))
+    specs = {**known.specs, "cores": cores} if cores else known.specs
+    return Device(name, "gpu", arch, specs, known.source, index)

@@ -1,0 +1,207 @@
+"""Choosing a configuration for one problem: what to measure next, when to stop, what to take."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from foretune.measurement import Measurement, Status
+from foretune.space import Configuration
+from foretune.tune.autotune.belief import Beliefs
+from foretune.tune.autotune.call import Call
+from foretune.tune.autotune.knowledge import LEAST_FIT, Judgement, Knowledge
+from foretune.tune.autotune.memory import Memory
+from foretune.tune.autotune.options import Options
+from foretune.tune.autotune.rows import Rows
+from foretune.tune.store import Choice
+from foretune.tune.store.subject import How
+
+MOST_CANDIDATES = 4096
+"""Of more, half are those that are believed fastest, the others random."""
+EXPERIENCED = 8
+"""Problems after which a kernel is known: only then the model's word is enough."""
+CHECKED = 4
+"""Measurements of every problem before that; `LEAST_FIT` of the first."""
+
+
+class Tuning:
+    """The choice among the candidates of one call.
+
+    Args:
+        call: what is to be run.
+        configs: the candidates.
+        options: how to decide.
+        memory: what was measured before.
+        beliefs: what is thought of what was not.
+        knowledge: makes one of both.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        configs: Sequence[Configuration],
+        options: Options,
+        memory: Memory,
+        beliefs: Beliefs,
+        knowledge: Knowledge,
+    ) -> None:
+        self.call = call
+        self.all = configs
+        self._options, self._memory = options, memory
+        self._beliefs, self._knowledge = beliefs, knowledge
+        self.fresh = 0
+        """Measurements of this search."""
+        self._held_back: list[Measurement] = []
+        self._runs: list[Measurement] = []
+        self._judgement: Judgement | None = None
+
+    def remembered(self) -> Choice | None:
+        """Return the choice that was made before, if it rests on enough."""
+        choice = self._memory.choice(self.call, self.all)
+        if choice is None or choice.how == "all":
+            return choice
+        options = self._options
+        if options.budget == "all":
+            return None
+        sure = choice.regret <= options.regret
+        spent = options.budget != "auto" and choice.measured >= int(options.budget)
+        return choice if sure or spent else None
+
+    @property
+    def judgement(self) -> Judgement:
+        """What is known now."""
+        if self._judgement is None:
+            self._runs = [*self._memory.measurements(self.call), *self._held_back]
+            self._judgement = self._knowledge.judge(*self._judged, self._runs)
+        return self._judgement
+
+    def forget_judgement(self) -> None:
+        """Judge anew: the memory has changed."""
+        self._judgement = None
+
+    @property
+    def candidates(self) -> Rows:
+        """What is judged: all, or those of very many that look best, and some others."""
+        return self._judged[0]
+
+    @property
+    def needs_power(self) -> bool:
+        """Whether the objective can only be measured with a power meter."""
+        return self._options.goal.needs_power
+
+    @property
+    def best(self) -> Configuration:
+        """The candidate to take now; of equally fast ones that of the lower quantile."""
+        judgement, configs = self.judgement, self.candidates.configs
+        fastest = judgement.objective == judgement.objective[judgement.best]
+        tied = [configs[int(i)] for i in np.flatnonzero(fastest)]
+        if len(tied) < 2:
+            return configs[judgement.best]
+        quantiles = {m.config: m.time_ms_samples for m in self.measured()}
+        return min(tied, key=lambda c: quantiles[c])
+
+    def next(self) -> Configuration | None:
+        """Return the candidate to measure; None when enough is known."""
+        judgement = self.judgement
+        number = judgement.next()
+        if number is None or self._enough(judgement):
+            return None
+        return self.candidates.configs[number]
+
+    def promising(self, n: int) -> list[Configuration]:
+        """Return the ``n`` unmeasured candidates that are expected to be fastest."""
+        judgement = self.judgement
+        open_ones = np.isnan(judgement.objective)
+        order = np.argsort(np.where(open_ones, judgement.log_mean, np.inf), kind="stable")
+        return [self.candidates.configs[int(i)] for i in order[: min(n, int(open_ones.sum()))]]
+
+    def add(self, measurement: Measurement) -> None:
+        """Take in a measurement of a candidate.
+
+        Failures are kept back until something ran: where nothing does, the call is at fault.
+        """
+        programs = self.call.programs(measurement.config)
+        if programs == programs:
+            static = {**measurement.static, "programs": programs}
+            measurement = dataclasses.replace(measurement, static=static)
+        self.fresh += 1
+        self._judgement = None
+        self._held_back.append(measurement)
+        if any(m.ok for m in self._held_back) or (self._judgement_has_run()):
+            self._memory.record(self.call, self._held_back)
+            self._held_back = []
+
+    def measured(self) -> list[Measurement]:
+        """Return what was measured of this problem's candidates, now or before."""
+        own = set(self.all)
+        _ = self.judgement
+        return [m for m in self._runs if m.problem == self.call.problem and m.config in own]
+
+    def choose(self) -> Choice:
+        """Settle the choice: for this process and, unless it was settled before, for all."""
+        judgement = self.judgement
+        measured = judgement.measured
+        how: How = "all" if measured == len(self.all) else "measured" if measured else "predicted"
+        regret = judgement.regret if math.isfinite(judgement.regret) else math.nan
+        choice = Choice(self.best, measured, 0.0 if how == "all" else regret, how)
+        return self._memory.choose(self.call, self.all, choice)
+
+    @property
+    def nothing_runs(self) -> bool:
+        """Whether every candidate was tried and failed."""
+        return bool(np.isposinf(self.judgement.objective).all())
+
+    def _enough(self, judgement: Judgement) -> bool:
+        budget = self._options.budget
+        if budget == "all":
+            return False
+        runs = bool(np.isfinite(judgement.objective).any())
+        if budget == 0 or (isinstance(budget, int) and self.fresh >= budget and runs):
+            return True
+        if judgement.measured < min(self._least(), len(self.all)):
+            return False
+        return judgement.regret <= self._options.regret
+
+    def _least(self) -> int:
+        """Return how many candidates are measured even where the model is sure of itself."""
+        elsewhere = {m.problem for m in self._runs if m.ok and m.problem != self.call.problem}
+        if len(elsewhere) >= EXPERIENCED or self._beliefs.predicts:
+            return 0
+        return CHECKED if elsewhere else LEAST_FIT
+
+    def _judgement_has_run(self) -> bool:
+        return any(m.ok for m in self._runs if m.problem == self.call.problem)
+
+    @cached_property
+    def _judged(self) -> tuple[Rows, np.ndarray]:
+        """Return the candidates to judge, and how likely each is to run."""
+        rows = self._rows(self.all)
+        believed = self._beliefs.of(rows)
+        if len(rows) <= MOST_CANDIDATES:
+            return rows, believed.p_valid
+        half = MOST_CANDIDATES // 2
+        order = np.argsort(believed.log_value - np.log(np.maximum(believed.p_valid, 1e-3)))
+        others = np.random.default_rng(0).choice(order[half:], half, replace=False)
+        known = {m.config for m in self._memory.measurements(self.call)}
+        tried = [i for i, c in enumerate(self.all) if c in known]
+        chosen = np.unique(np.concatenate([order[:half], others, np.array(tried, dtype=int)]))
+        return rows.take(chosen), believed.p_valid[chosen]
+
+    def _rows(self, configs: Sequence[Configuration]) -> Rows:
+        programs = np.array([self.call.programs(c) for c in configs])
+        return Rows([self.call.problem] * len(configs), list(configs), programs)
+
+
+def failed(call: Call, config: Configuration, status: Status, reason: str) -> Measurement:
+    """Return the measurement of a configuration that did not run."""
+    return Measurement(
+        call.kernel,
+        call.problem,
+        config,
+        call.device.name,
+        status,
+        error=next(iter(reason.splitlines()), "")[:300],
+        environment=call.subject.versions,
+    )
