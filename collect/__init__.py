@@ -1,9 +1,14 @@
 """Making runs: kernels, timers, power meters, the device probe, runners."""
 
-from foretune.collect.collection import CollectSummary, collect_runs, plan_configurations
-from foretune.collect.probe import local_device, local_devices
-from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
-from foretune.collect.timer import Timing
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.collect.collection import CollectSummary, collect_runs, plan_configurations
+    from foretune.collect.probe import local_device, local_devices
+    from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
+    from foretune.collect.timer import Timing
 
 __all__ = [
     "CollectSummary",
@@ -16,3 +21,24 @@ __all__ = [
     "local_devices",
     "plan_configurations",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "collection": (
+            "CollectSummary",
+            "collect_runs",
+            "plan_configurations",
+        ),
+        "probe": (
+            "local_device",
+            "local_devices",
+        ),
+        "runner": (
+            "InProcessRunner",
+            "IsolatedRunner",
+            "Runner",
+        ),
+        "timer": ("Timing",),
+    },
+)

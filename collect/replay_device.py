@@ -10,17 +10,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from foretune.collect.compiled.targets import find_target
 from foretune.device import Device
-from foretune.errors import UsageError
-
-_SHARED_KIB = {
-    "sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90": 227,
-    "sm_100": 227, "sm_103": 227, "sm_120": 99, "gfx942": 64, "gfx950": 160,
-}  # fmt: skip
-"""Shared memory one block may have, KiB: CUDA C++ Programming Guide, table of compute capabilities
-("maximum amount of shared memory per thread block"); AMD CDNA 3 and 4 ISA guides (LDS)."""
-_THREADS_PER_SM = {"sm_86": 1536, "sm_87": 1536, "sm_89": 1536, "sm_120": 1536}
-"""Threads one multiprocessor holds where it is not 2048 (same table)."""
 
 
 class ReplayDevice:
@@ -31,6 +22,7 @@ class ReplayDevice:
 
     Attributes:
         device: what it stands for.
+        target: what kernels are compiled for.
         index: its number; unlike any real device's, so that no compiled kernel is mistaken for one.
         capturing: what `is_current_stream_capturing` says. While it is true, waiting is an error,
             as it is in CUDA.
@@ -38,12 +30,17 @@ class ReplayDevice:
     """
 
     def __init__(self, device: Device, index: int) -> None:
-        if device.architecture not in _SHARED_KIB:
-            raise UsageError(
-                f"cannot replay launches on {device.name!r}: architecture "
-                f"{device.architecture or 'unknown'!r} is none of {', '.join(_SHARED_KIB)}"
-            )
+        """Stand for a device.
+
+        Args:
+            device: one of an architecture that Triton compiles for.
+            index: its number.
+
+        Raises:
+            UnknownName: no such architecture.
+        """
         self.device = device
+        self.target = find_target(device.architecture)
         self.index = index
         self.capturing = False
         self.busy = False
@@ -103,36 +100,26 @@ class ReplayDevice:
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         """Return the compute capability; that of AMD's devices is the start of their number."""
-        digits = self.device.architecture.lstrip("smgfx_")
+        digits = self.target.name.lstrip("smgfx_")
         return (int(digits[:-1]), int(digits[-1])) if digits.isdigit() else (0, 0)
 
     def get_device_properties(self, device: Any = None) -> SimpleNamespace:
         """Return properties under the names that torch gives them."""
         major, minor = self.get_device_capability()
-        architecture, specs = self.device.architecture, self.device.specs
+        specs, limits = self.device.specs, self.target.limits
         return SimpleNamespace(
             name=self.device.name,
             major=major,
             minor=minor,
-            gcnArchName=architecture if architecture.startswith("gfx") else "",
+            gcnArchName=self.target.name if self.target.backend == "hip" else "",
             multi_processor_count=int(specs.get("cores", 1)),
             total_memory=int(specs.get("memory_gib", 0) * 2**30),
             L2_cache_size=int(specs.get("l2_kib", 0) * 1024),
-            warp_size=self.warp_size,
-            shared_memory_per_block_optin=self.max_shared_bytes,
-            max_threads_per_multi_processor=_THREADS_PER_SM.get(architecture, 2048),
-            regs_per_multiprocessor=65536,
+            warp_size=self.target.warp_size,
+            shared_memory_per_block_optin=limits.shared_bytes_per_cta,
+            max_threads_per_multi_processor=limits.warps * self.target.warp_size,
+            regs_per_multiprocessor=limits.registers * limits.partitions * self.target.warp_size,
         )
-
-    @property
-    def warp_size(self) -> int:
-        """Threads that run in lockstep."""
-        return 64 if self.device.architecture.startswith("gfx9") else 32
-
-    @property
-    def max_shared_bytes(self) -> int:
-        """Shared memory one block may have."""
-        return _SHARED_KIB[self.device.architecture] * 1024
 
     def current_stream(self, device: Any = None) -> SimpleNamespace:
         """Return the only stream."""

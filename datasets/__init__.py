@@ -1,9 +1,20 @@
 """The run table: schema, reading and writing, and the log that loses nothing."""
 
-from foretune.datasets.importers import Imported, import_runs
-from foretune.datasets.log import RunLog
-from foretune.datasets.runs import from_measurements, latest, read_runs, to_measurements, write_runs
-from foretune.datasets.schema import SCHEMA_VERSION, validate
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.datasets.importers import Imported, import_runs
+    from foretune.datasets.log import RunLog
+    from foretune.datasets.runs import (
+        from_measurements,
+        latest,
+        read_runs,
+        to_measurements,
+        write_runs,
+    )
+    from foretune.datasets.schema import SCHEMA_VERSION, validate
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -17,3 +28,25 @@ __all__ = [
     "validate",
     "write_runs",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "importers": (
+            "Imported",
+            "import_runs",
+        ),
+        "log": ("RunLog",),
+        "runs": (
+            "from_measurements",
+            "latest",
+            "read_runs",
+            "to_measurements",
+            "write_runs",
+        ),
+        "schema": (
+            "SCHEMA_VERSION",
+            "validate",
+        ),
+    },
+)

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from foretune.device import SPECS, Device, find_device
-from foretune.errors import UnknownName
+from foretune.device import SPECS, Device, named_device
 
 
 def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -14,7 +13,7 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
     that no device of the table has gets no column; rows of unknown devices get NaN.
     """
     names = runs["device"].astype("category").cat
-    found = [_known(str(name)) for name in names.categories]
+    found = [named_device(str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
     columns = {}
     for spec in SPECS:
@@ -36,27 +35,10 @@ def device_of(runs: pd.DataFrame) -> Device:
     A device that the spec table lacks is a CPU if it has ``vector_bits``, else a GPU.
     """
     name = str(runs["device"].iloc[0])
-    known = _known(name)
+    known = named_device(name)
     columns = [c for c in with_specs(runs.head(1)) if c.startswith("device.")]
     row = with_specs(runs.head(1))[columns].astype(float).iloc[0].dropna()
     specs = {c.removeprefix("device."): float(v) for c, v in row.items()}
     if known:
         return Device(name, known.kind, known.architecture, specs, known.source)
     return Device(name, "cpu" if "vector_bits" in specs else "gpu", specs=specs, source="run table")
-
-
-def canonical_name(name: str) -> str:
-    """Return the spec table's spelling of a device name, or ``name`` itself if it has none.
-
-    Trademark signs and a trailing ``Graphics``, which Intel's driver adds, are ignored.
-    """
-    plain = name.replace("(R)", "").replace("(TM)", "").removesuffix(" Graphics")
-    device = _known(" ".join(plain.split()))
-    return device.name if device else name
-
-
-def _known(name: str) -> Device | None:
-    try:
-        return find_device(name)
-    except UnknownName:
-        return None

@@ -1,9 +1,14 @@
 """Features: what a model sees of a run, as named float columns."""
 
-from foretune.features.candidates import candidate_rows, rows_of
-from foretune.features.featureset import FEATURES_VERSION, FeatureSet
-from foretune.features.known import family_for
-from foretune.features.roofline import row_cost, row_limits_ms, row_roofline_ms, text_columns
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.features.candidates import candidate_rows, rows_of
+    from foretune.features.featureset import FEATURES_VERSION, FeatureSet
+    from foretune.features.known import family_for
+    from foretune.features.roofline import row_cost, row_limits_ms, row_roofline_ms, text_columns
 
 __all__ = [
     "FEATURES_VERSION",
@@ -16,3 +21,24 @@ __all__ = [
     "rows_of",
     "text_columns",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "candidates": (
+            "candidate_rows",
+            "rows_of",
+        ),
+        "featureset": (
+            "FEATURES_VERSION",
+            "FeatureSet",
+        ),
+        "known": ("family_for",),
+        "roofline": (
+            "row_cost",
+            "row_limits_ms",
+            "row_roofline_ms",
+            "text_columns",
+        ),
+    },
+)

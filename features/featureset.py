@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.family import Family
+from foretune.features.alignment import alignment
 from foretune.features.arrays import Columns, as_array, as_text
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import row_cost, row_roofline_ms
@@ -18,8 +19,6 @@ FEATURES_VERSION = 2
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
-LARGEST_ALIGNMENT = 8
-"""log2 of the largest power of two that is looked for in a size."""
 
 
 class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -157,15 +156,6 @@ def _numbers(column: str, arrays: dict[str, Columns], rows: int) -> np.ndarray:
 def _varies(values: np.ndarray) -> bool:
     finite = values[~np.isnan(values)]
     return len(finite) > 0 and (finite.min() != finite.max() or len(finite) < len(values))
-
-
-def alignment(sizes: np.ndarray) -> np.ndarray:
-    """Return log2 of the largest power of two that divides each size; NaN for no whole sizes."""
-    whole = np.isfinite(sizes) & (np.abs(sizes) < 2.0**53) & (sizes == np.floor(sizes))
-    whole &= sizes > 0
-    numbers = np.where(whole, sizes, 1).astype(np.int64)
-    power = np.log2((numbers & -numbers).astype(float))
-    return np.where(whole, np.minimum(power, LARGEST_ALIGNMENT), np.nan)
 
 
 def _indicators(column: str, values: "pd.Series[Any]", known: list[str]) -> dict[str, np.ndarray]:

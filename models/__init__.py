@@ -1,10 +1,15 @@
 """Predictors of runtime and power: models, honest validation, saving and loading."""
 
-from foretune.models.evaluation import evaluate_predictor, metrics_table
-from foretune.models.learning_curve import learning_curve
-from foretune.models.noise import noise_floor
-from foretune.models.predictor import Predictor
-from foretune.models.training import Training, train_predictor
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.models.evaluation import evaluate_predictor, metrics_table
+    from foretune.models.learning_curve import learning_curve
+    from foretune.models.noise import noise_floor
+    from foretune.models.predictor import Predictor
+    from foretune.models.training import Training, train_predictor
 
 __all__ = [
     "Predictor",
@@ -15,3 +20,20 @@ __all__ = [
     "noise_floor",
     "train_predictor",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "evaluation": (
+            "evaluate_predictor",
+            "metrics_table",
+        ),
+        "learning_curve": ("learning_curve",),
+        "noise": ("noise_floor",),
+        "predictor": ("Predictor",),
+        "training": (
+            "Training",
+            "train_predictor",
+        ),
+    },
+)

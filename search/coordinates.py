@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from foretune.device import Device
-from foretune.features.featureset import alignment
+from foretune.features.alignment import alignment
 from foretune.features.geometry import launch_geometry
 from foretune.problem import Problem
 from foretune.space import SearchSpace

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.devices import canonical_name
-from foretune.device import Device
+from foretune.device import Device, canonical_name
 from foretune.errors import PredictorError
 from foretune.limit import Limit
 from foretune.models import Predictor

@@ -1,10 +1,15 @@
 """The loop that ties it together: predict, search, measure, verify, report."""
 
-from foretune.tune.campaign import Campaign, run_campaign
-from foretune.tune.pareto import ParetoResult, tune_pareto
-from foretune.tune.preset import PRESETS, Preset
-from foretune.tune.results import TuneResult
-from foretune.tune.tuner import tune_problem
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.tune.campaign import Campaign, run_campaign
+    from foretune.tune.pareto import ParetoResult, tune_pareto
+    from foretune.tune.preset import PRESETS, Preset
+    from foretune.tune.results import TuneResult
+    from foretune.tune.tuner import tune_problem
 
 __all__ = [
     "PRESETS",
@@ -16,3 +21,23 @@ __all__ = [
     "tune_pareto",
     "tune_problem",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "campaign": (
+            "Campaign",
+            "run_campaign",
+        ),
+        "pareto": (
+            "ParetoResult",
+            "tune_pareto",
+        ),
+        "preset": (
+            "PRESETS",
+            "Preset",
+        ),
+        "results": ("TuneResult",),
+        "tuner": ("tune_problem",),
+    },
+)

@@ -9,7 +9,7 @@ from foretune.collect import local_devices
 from foretune.collect.meters import find_meter, why_no_meter
 from foretune.collect.workbench import versions
 from foretune.errors import ForetuneError
-from foretune.registry import get_kernel, registered
+from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
 EXTRAS = {
     "numba": ("cpu", "built-in CPU kernels, CPU probe"),
@@ -38,8 +38,10 @@ def examine() -> list[Finding]:
     """Look at everything Foretune can use; takes a few seconds the first time (CPU probe)."""
     findings = [Finding("versions", True, versions())]
     findings += [_package(module, *why) for module, why in EXTRAS.items()]
-    findings += [_kernel(name) for name in registered("kernels")]
-    for device in local_devices():
+    devices = local_devices()
+    gpus = [device for device in devices if device.kind == "gpu"]
+    findings += [_kernel(name, bool(gpus)) for name in registered("kernels")]
+    for device in devices:
         findings.append(Finding(f"device {device.kind}", True, f"{device.name}; {device.source}"))
         meter = find_meter(device.kind, device.index)
         note = meter.name if meter else why_no_meter(device.kind)
@@ -55,7 +57,9 @@ def _package(module: str, extra: str, purpose: str) -> Finding:
     return Finding(module, True, purpose)
 
 
-def _kernel(name: str) -> Finding:
+def _kernel(name: str, on_gpu: bool) -> Finding:
+    if name.startswith(TRITON_PREFIX) and not on_gpu:
+        return Finding(f"kernel {name}", False, "needs a GPU; this machine has none")
     try:
         kernel = get_kernel(name)
     except ForetuneError as e:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.devices import canonical_name
 from foretune.datasets.importers.aiconfigurator_columns import (
     COLLECTIVES,
     COLUMNS,
@@ -28,6 +27,7 @@ from foretune.datasets.importers.files import WrongFile, read_table, require
 from foretune.datasets.importers.precision import BYTES, our_format
 from foretune.datasets.importers.request import Request
 from foretune.datasets.importers.systems import SYSTEMS, device_of
+from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.devices import canonical_name
 from foretune.datasets.importers.files import read_text, require_keys
 from foretune.datasets.importers.records import is_counter, table_of
 from foretune.datasets.importers.request import Request
+from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.devices import canonical_name
 from foretune.datasets.importers.compiled import static_columns
 from foretune.datasets.importers.files import read_json, require_keys
 from foretune.datasets.importers.records import PER_MS, table_of
 from foretune.datasets.importers.request import Request
+from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 

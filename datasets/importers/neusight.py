@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from foretune.datasets.devices import canonical_name
 from foretune.datasets.importers.columns import constant, joined, relabel, stack
 from foretune.datasets.importers.files import read_table, require
 from foretune.datasets.importers.request import Request
+from foretune.device import canonical_name
 from foretune.measurement import Status
 
 KERNELS = {"bmm": "gemm", "linear": "gemm", "ln": "norm", "softmax": "softmax", "conv": "conv"}

@@ -1,6 +1,6 @@
 """Short names of machines, as planners of deployments use them, and the devices in them."""
 
-from foretune.datasets.devices import canonical_name
+from foretune.device import canonical_name
 
 SYSTEMS = {
     "a30": "NVIDIA A30",

@@ -6,8 +6,9 @@ prediction, and measures only the few configurations that matter.
 Names are imported when first used, so that ``import foretune`` costs next to nothing.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
 
 if TYPE_CHECKING:
     from foretune.collect import (
@@ -90,35 +91,27 @@ __all__ = [
     "write_runs",
 ]
 
-_HOMES = {
-    "collect": ("InProcessRunner", "IsolatedRunner", "Timing", "collect_runs", "local_device",
-                "plan_configurations"),
-    "datasets": ("RunLog", "read_runs", "write_runs"),
-    "device": ("Device", "find_device"),
-    "errors": ("ForetuneError", "ForetuneWarning"),
-    "family": ("Cost", "Family"),
-    "kernel": ("Kernel",),
-    "limit": ("Limit",),
-    "measurement": ("Measurement", "Status"),
-    "models": ("Predictor", "evaluate_predictor", "train_predictor"),
-    "objective": ("Objective",),
-    "problem": ("Problem", "ProblemParameter"),
-    "registry": ("get_kernel",),
-    "search": ("make_searcher",),
-    "space": ("Configuration", "SearchSpace"),
-    "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
-             "tune_pareto", "tune_problem"),
-    "tune.autotune": ("autotune", "listen", "patch_triton"),
-    "tune.store": ("Store",),
-}  # fmt: skip
-_HOME_OF = {name: f"foretune.{home}" for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'foretune' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "collect": ("InProcessRunner", "IsolatedRunner", "Timing", "collect_runs", "local_device",
+                    "plan_configurations"),
+        "datasets": ("RunLog", "read_runs", "write_runs"),
+        "device": ("Device", "find_device"),
+        "errors": ("ForetuneError", "ForetuneWarning"),
+        "family": ("Cost", "Family"),
+        "kernel": ("Kernel",),
+        "limit": ("Limit",),
+        "measurement": ("Measurement", "Status"),
+        "models": ("Predictor", "evaluate_predictor", "train_predictor"),
+        "objective": ("Objective",),
+        "problem": ("Problem", "ProblemParameter"),
+        "registry": ("get_kernel",),
+        "search": ("make_searcher",),
+        "space": ("Configuration", "SearchSpace"),
+        "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
+                 "tune_pareto", "tune_problem"),
+        "tune.autotune": ("autotune", "listen", "patch_triton"),
+        "tune.store": ("Store",),
+    },
+)  # fmt: skip

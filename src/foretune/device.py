@@ -123,6 +123,24 @@ def find_device(name: str) -> Device:
     raise UnknownName("device", name, known_devices())
 
 
+def named_device(name: str) -> Device | None:
+    """Return the device of the spec table that ``name`` means; None if it has none.
+
+    Trademark signs and a trailing ``Graphics``, which Intel's driver adds, are ignored.
+    """
+    plain = name.replace("(R)", "").replace("(TM)", "").removesuffix(" Graphics")
+    try:
+        return find_device(" ".join(plain.split()))
+    except UnknownName:
+        return None
+
+
+def canonical_name(name: str) -> str:
+    """Return the spec table's spelling of a device name, or ``name`` itself if it has none."""
+    device = named_device(name)
+    return device.name if device else name
+
+
 def _key(name: str) -> str:
     words = name.lower().replace("-", " ").replace("_", " ").split()
     return " ".join(w for w in words if w not in ("nvidia", "amd", "intel", "geforce"))

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.datasets import import_runs
-from foretune.datasets.devices import canonical_name, with_specs
+from foretune.datasets.devices import with_specs
 from foretune.datasets.importers import FORMATS
 from foretune.datasets.importers.columns import joined, relabel, stack
 from foretune.datasets.importers.files import files_of
 from foretune.datasets.importers.formats import load
-from foretune.device import find_device
+from foretune.device import canonical_name, find_device
 from foretune.errors import RunTableError, UnknownName, UsageError
 
 NAN = math.nan

@@ -1,21 +1,22 @@
-"""Compiling configurations before they are needed, several at a time.
+"""Compiling configurations before they are measured, several at a time.
 
 Triton compiles a configuration when it is first launched, one after the other; here threads do it
-while the device measures (the compiler leaves Python's lock). A thread cannot be stopped: what
-takes longer than it may is given up, not killed, and no other is started in its place.
+(the compiler leaves Python's lock), and nothing is measured until they are done: a launch that
+waits for the lock would look slow. A thread cannot be stopped: what takes longer than it may is
+given up, not killed.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import triton
 
 from foretune.tune.autotune.place import current_index, interpreted
 
-WORKERS = 8
+WORKERS = min(8, os.cpu_count() or 1)
+"""Threads that compile."""
 
 
 class Ahead:
@@ -30,7 +31,7 @@ class Ahead:
     def __init__(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._fn, self._args = fn, args
         self._kwargs = {n: v for n, v in kwargs.items() if n != "warmup"}
-        self._futures: dict[triton.Config, Future[None]] = {}
+        self._futures: dict[triton.Config, Future[Any]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._index = current_index()
         # Triton's warm-up takes every pointer for one that 16 divides.
@@ -44,7 +45,7 @@ class Ahead:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(
-                min(WORKERS, os.cpu_count() or 1),
+                WORKERS,
                 "foretune-compile",
                 triton.runtime.driver.active.set_current_device,
                 (self._index,),
@@ -52,24 +53,34 @@ class Ahead:
         for config in new:
             self._futures[config] = self._pool.submit(self._warm, config)
 
-    def wait(self, config: triton.Config, limit_s: float) -> bool:
-        """Wait until ``config`` is compiled; return whether that took no longer than ``limit_s``.
+    def settle(self, limit_s: float) -> None:
+        """Wait until everything is compiled, or nothing was finished for ``limit_s`` seconds."""
+        left = {f for f in self._futures.values() if not f.done()}
+        while left:
+            done, left = wait(left, limit_s, FIRST_COMPLETED)
+            if not done:
+                return
+
+    def done(self, config: triton.Config) -> bool:
+        """Whether ``config`` can be launched without compiling it first.
 
         What cannot be compiled counts as done: the launch will say why.
         """
         future = self._futures.get(config)
-        return future is None or bool(wait([future], limit_s).done)
-
-    def done(self, config: triton.Config) -> bool:
-        """Whether ``config`` can be launched without compiling it first."""
-        future = self._futures.get(config)
         return future is None or future.done()
+
+    def compiled(self, config: triton.Config) -> Any:
+        """Return the compiled kernel; None if it is not there, or could not be compiled."""
+        future = self._futures.get(config)
+        return future.result() if future is not None and future.done() else None
 
     def close(self) -> None:
         """Begin nothing more; what is being compiled goes on."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _warm(self, config: triton.Config) -> None:
-        with suppress(Exception):  # the launch will fail the same way, where it counts
-            self._fn.warmup(*self._args, **self._kwargs, **config.all_kwargs())
+    def _warm(self, config: triton.Config) -> Any:
+        try:
+            return self._fn.warmup(*self._args, **self._kwargs, **config.all_kwargs())
+        except Exception:  # the launch will fail the same way, where it counts
+            return None

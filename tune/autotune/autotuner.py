@@ -274,7 +274,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         except KernelFailure as e:
             raise e.cause from None
         except Exception as e:
-            self._warn(e)
+            self.warn(e)
             return self._run_tuned(plan, at, key, pruned, args, kwargs)
         result = online.run(args, kwargs)
         if online.choice is not None:
@@ -335,10 +335,11 @@ class Autotuner(Stock):  # type: ignore[misc]
         except KernelFailure as e:
             raise e.cause from None
         except Exception as e:
-            self._warn(e)
+            self.warn(e)
             return instead()
 
-    def _warn(self, error: Exception) -> None:
+    def warn(self, error: Exception) -> None:
+        """Say that Foretune failed and what happens instead."""
         warnings.warn(
             f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: "
             f"{type(error).__name__}: {error}",
@@ -367,7 +368,10 @@ class Autotuner(Stock):  # type: ignore[misc]
 
 
 def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
-    """Refuse names that are no arguments, as Triton does since 3.7, in its words."""
+    """Refuse names that are no arguments, as Triton does since 3.9, in its words.
+
+    Before, it ignored them: a typo in ``key`` made a kernel tune once and never again.
+    """
     for what, names in lists.items():
         unknown = [name for name in names or () if name not in arg_names]
         if unknown:

@@ -3,18 +3,19 @@
 import os
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, PredictorError
-from foretune.features.candidates import rows_of
-from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.tune.autotune.estimate import SPREAD, estimate
 from foretune.tune.autotune.options import Options
 from foretune.tune.autotune.rows import Rows
+
+if TYPE_CHECKING:
+    from foretune.models import Predictor
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,18 @@ class Beliefs:
             except ForetuneError as e:
                 self._predictor = None
                 warnings.warn(f"the predictor is not used: {e}", ForetuneWarning, stacklevel=2)
-        return Believed(estimate(rows, self._device.specs), np.ones(len(rows)))
+        fits = np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
+        return Believed(estimate(rows, self._device.specs), fits)
 
     def log_value(self, rows: Rows) -> np.ndarray:
         """Return the logarithm of the objective of ``rows``, up to a constant per problem."""
         return self.of(rows).log_value
 
-    def _predicted(self, predictor: Predictor, rows: Rows) -> Believed:
+    def _predicted(self, predictor: "Predictor", rows: Rows) -> Believed:
+        import pandas as pd
+
+        from foretune.features.candidates import rows_of
+
         parts = [
             rows_of(self._kernel, problem, rows.of_problem(problem), self._device)
             for problem in dict.fromkeys(rows.problems)
@@ -89,11 +95,13 @@ def _by_problem(rows: Rows) -> np.ndarray:
 
 
 def _load(
-    predictor: Predictor | str | os.PathLike[str] | None, kernel: str, objective: Objective
-) -> Predictor | None:
+    predictor: "Predictor | str | os.PathLike[str] | None", kernel: str, objective: Objective
+) -> "Predictor | None":
     """Return the predictor if it can be used for this kernel; otherwise warn."""
     if predictor is None:
         return None
+    from foretune.models import Predictor
+
     try:
         found = predictor if isinstance(predictor, Predictor) else Predictor.load(predictor)
         if found.kernel_name_ != kernel:

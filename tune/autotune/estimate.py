@@ -1,15 +1,17 @@
-"""What a kernel nobody has measured should take, from its configuration and grid alone.
+"""What a kernel nobody has measured should take: from configuration and grid, and from its code.
 
 Only the order of one problem's configurations matters, so what is the same for all is left out.
-Three things are weighed, each as a factor on the time of ideal code:
+Four things are weighed, each as a factor on the time of ideal code:
 
 - *waves*: the last one is seldom full, and few programs leave multiprocessors idle;
 - *reuse*: a tile of M×N loads (M+N) for M·N products; below the balance of the machine it waits
-  (the tile model of Williams et al.'s roofline, CACM 52(4), 2009, one level up);
-- *elements per thread*: too few cannot hide latencies or use wide loads, too many spill.
+  (the roofline of Williams et al., CACM 52(4), 2009, one level up);
+- *elements per thread*: too few cannot hide latencies or use wide loads, too many spill;
+- *spills*, once machine code shows them.
 
 Tiles are recognised by their names, ``BLOCK_M``, ``BLOCK_SIZE_N``, ``BLOCK``: the convention of the
-field. It is a first guess with a wide spread; measurements correct it at once.
+field; where somebody looked at the code, it says instead how much it computes per byte it loads. It
+is a first guess with a wide spread; measurements correct it at once.
 """
 
 import re
@@ -24,11 +26,14 @@ from foretune.tune.autotune.rows import Rows, waves_of
 SPREAD = 0.5
 """Standard deviation of the estimate's error in log time: a factor of 1.6."""
 BALANCE = 64.0
-"""Products per element loaded above which matrix units decide, not the level-2 cache."""
+"""Operations per byte of 16-bit operands above which matrix units decide, not loads."""
 COMFORT = {"tile": 64.0, "row": 16.0}
 """Elements per thread that run best: accumulators of matrix tiles, elements of rows."""
 SPILLING = 256.0
 """Elements per thread that no longer fit 255 registers."""
+
+SPILLED_BYTES = 32.0
+"""Bytes that a thread spills before that begins to cost."""
 
 _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 
@@ -45,19 +50,37 @@ def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
     known = np.isfinite(waves) & (waves > 0)
     result[known] += np.log(np.ceil(waves[known]) / waves[known])
     for i, (config, warps) in enumerate(zip(rows.configs, rows.warps(), strict=True)):
-        result[i] += _tile_factor(config, 32.0 * warps)
+        code = rows.statics[i]
+        result[i] += _tile_factor(config, code, 32.0 * warps) + _spilling(code)
     return result
 
 
-def _tile_factor(config: NamedValues, threads: float) -> float:
+def _tile_factor(config: NamedValues, code: Mapping[str, float], threads: float) -> float:
+    if code.get("dots", 0) > 0 and code.get("loop_intensity", 0) > 0:
+        # of 16-bit operands: narrower ones are multiplied as much faster as they load faster
+        intensity = code["loop_intensity"] * code.get("dot_bits", 16.0) / 16.0
+        return _waiting(intensity) + _crowding(max(code.get("carried_registers", 1.0), 1.0), "tile")
     edges = tile_edges(config)
     if "M" in edges and "N" in edges:
         m, n = edges["M"], edges["N"]
-        waits = BALANCE * (m + n) / (m * n)
-        return float(np.logaddexp(0.0, 2 * np.log(waits)) / 2) + _crowding(m * n / threads, "tile")
+        return _waiting(m * n / (m + n)) + _crowding(m * n / threads, "tile")
+    if code.get("tile_registers", 0) > 0:
+        return _crowding(code["tile_registers"], "row")
     if not edges:
         return 0.0
     return _crowding(float(np.prod(list(edges.values()))) / threads, "row")
+
+
+def _waiting(intensity: float) -> float:
+    """Return the logarithm of what waiting for loads costs, given operations per byte."""
+    return float(np.logaddexp(0.0, 2 * np.log(BALANCE / intensity)) / 2)
+
+
+def _spilling(code: Mapping[str, float]) -> float:
+    """Return the logarithm of what registers kept in memory cost."""
+    spilled = code.get("spill_load_bytes", 0.0) + code.get("spill_store_bytes", 0.0)
+    spilled += 4.0 * code.get("spilled_registers", 0.0)
+    return 0.2 * float(np.log2(1.0 + spilled / SPILLED_BYTES))
 
 
 def _crowding(elements: float, kind: str) -> float:

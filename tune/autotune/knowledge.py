@@ -277,7 +277,7 @@ def rows_of(measurements: Sequence[Measurement]) -> Rows:
     return Rows(
         [m.problem for m in measurements],
         [m.config for m in measurements],
-        np.array([m.static.get("programs", np.nan) for m in measurements], dtype=float),
+        [m.static for m in measurements],
     )
 
 

@@ -17,7 +17,7 @@ from foretune.space import Configuration
 from foretune.tune.autotune.call import Call
 from foretune.tune.autotune.options import Options
 from foretune.tune.store import Choice, Store
-from foretune.tune.store.subject import Subject
+from foretune.tune.store.subject import CANDIDATES, Subject
 from foretune.tune.store.tuned import Tuned
 
 T = TypeVar("T")
@@ -147,4 +147,4 @@ def _among(problem: Problem, candidates: Sequence[Configuration]) -> Problem:
     """Return the problem of choosing among these: a longer list is another one."""
     ids = sorted(c.id for c in candidates)
     listed = hashlib.sha256(" ".join(ids).encode()).hexdigest()[:16]
-    return Problem({**problem, "candidates": listed})
+    return Problem({**problem, CANDIDATES: listed})

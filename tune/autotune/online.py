@@ -57,14 +57,14 @@ class Online:
             self._take_times()
         tuner = self.trials.tuner
         if self._trial is None or len(self._watches) > REPEATS:
-            return tuner._launch(self._incumbent, args, kwargs)
+            return self._launch_best(args, kwargs)
         watch = Stopwatch()
         watch.start()
         try:
             result = tuner._launch(self._trial, args, kwargs)
         except CANNOT_RUN as e:
             self._give_up(Status.COMPILE_ERROR, e)
-            return tuner._launch(self._incumbent, args, kwargs)
+            return self._launch_best(args, kwargs)
         except Exception as e:
             self._give_up(Status.RUNTIME_ERROR, e)
             raise
@@ -72,12 +72,27 @@ class Online:
         self._watches.append(watch)
         return result
 
+    def _launch_best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Launch the best known so far; it may turn out not to run."""
+        while True:
+            try:
+                return self.trials.tuner._launch(self._incumbent, args, kwargs)
+            except CANNOT_RUN as e:
+                after = self.trials.without(self._incumbent, e)
+                if after is None:
+                    raise
+                self._incumbent = after
+
     def _take_plan(self) -> None:
         """Go on to what was planned in the background, once that is there."""
         if self._plan is None or not self._plan.done():
             return
         plan, self._plan = self._plan, None
-        self._trial, self._watches = plan.result(), []
+        self._trial, self._watches = None, []
+        try:
+            self._trial = plan.result()
+        except Exception as e:
+            self.trials.tuner.warn(e)
         if self._trial is None:
             self.choice = self._incumbent
 
@@ -125,7 +140,8 @@ class Online:
             trial = self.trials.own(asked)
             self.trials.ahead.compile([trial])
             limit_s = self.trials.tuner.options.compile_limit_s
-            if self.trials.ahead.wait(trial, limit_s):
+            self.trials.ahead.settle(limit_s)
+            if self.trials.ahead.done(trial):
                 self._last = trial
                 return trial
             news = failed(tuning.call, asked, Status.TIMEOUT, f"compiles for more than {limit_s} s")

@@ -6,9 +6,7 @@ from typing import Any
 
 import triton
 
-from foretune.datasets.devices import canonical_name
-from foretune.device import Device, find_device
-from foretune.errors import UnknownName
+from foretune.device import Device, named_device
 
 
 def interpreted() -> bool:
@@ -53,10 +51,7 @@ def device_at(index: int) -> Device:
     naming = getattr(driver.get_device_interface(), "get_device_name", None)
     name = str(naming(index)) if naming else f"{target.backend}:{target.arch}"
     arch = target.arch if isinstance(target.arch, str) else f"sm_{target.arch}"
-    try:
-        known = find_device(canonical_name(name))
-    except UnknownName:
-        known = Device(name, "gpu")
+    known = named_device(name) or Device(name, "gpu")
     properties = driver.utils.get_device_properties(index)
     cores = float(properties.get("multiprocessor_count", known.specs.get("cores", 0)))
     specs = {**known.specs, "cores": cores} if cores else known.specs

@@ -1,13 +1,13 @@
 """Runs of one kernel as points: any problems, any configurations, in one box."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from foretune.features.alignment import alignment
 from foretune.features.families.tiles import cores_of
-from foretune.features.featureset import alignment
 from foretune.mapping import NamedValues
 from foretune.problem import Problem
 from foretune.search.coordinates import different, logarithm
@@ -26,12 +26,13 @@ class Rows:
     Attributes:
         problems: one per row.
         configs: one per row.
-        programs: how many programs each launches; NaN where nobody knows.
+        statics: what is known of each without running it: ``programs`` it launches, and what its
+            compiled code shows (`foretune.collect.compiled.FEATURES`), as far as anybody looked.
     """
 
     problems: Sequence[Problem]
     configs: Sequence[Configuration]
-    programs: np.ndarray
+    statics: Sequence[Mapping[str, float]]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -41,7 +42,7 @@ class Rows:
         return Rows(
             [*self.problems, *other.problems],
             [*self.configs, *other.configs],
-            np.concatenate([self.programs, other.programs]),
+            [*self.statics, *other.statics],
         )
 
     def take(self, numbers: np.ndarray) -> "Rows":
@@ -49,12 +50,17 @@ class Rows:
         return Rows(
             [self.problems[i] for i in numbers],
             [self.configs[i] for i in numbers],
-            self.programs[numbers],
+            [self.statics[i] for i in numbers],
         )
 
     def of_problem(self, problem: Problem) -> list[Configuration]:
         """Return the configurations of one problem's rows."""
         return [c for p, c in zip(self.problems, self.configs, strict=True) if p == problem]
+
+    @property
+    def programs(self) -> np.ndarray:
+        """How many programs each launches; NaN where nobody knows."""
+        return np.array([s.get("programs", np.nan) for s in self.statics], dtype=float)
 
     def warps(self) -> np.ndarray:
         """Return warps per program; Triton's default, 4, where the configuration is silent."""
@@ -63,7 +69,9 @@ class Rows:
 
 def waves_of(rows: Rows, cores: float) -> np.ndarray:
     """Return how many times each launch fills a device; NaN where programs are not known."""
-    resident = np.maximum(WARPS_FULL / rows.warps(), 1.0)
+    guess = np.maximum(WARPS_FULL / rows.warps(), 1.0)
+    shown = np.array([s.get("ctas_per_sm", np.nan) for s in rows.statics], dtype=float)
+    resident = np.where(shown > 0, np.minimum(shown, guess), guess)
     return rows.programs / (cores * resident)
 
 

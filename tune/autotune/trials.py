@@ -22,6 +22,7 @@ from foretune.space import Configuration
 from foretune.tune.autotune.ahead import WORKERS, Ahead
 from foretune.tune.autotune.call import call_of
 from foretune.tune.autotune.checking import Checker
+from foretune.tune.autotune.code import GLANCES, Code
 from foretune.tune.autotune.configs import configuration_of
 from foretune.tune.autotune.place import wait
 from foretune.tune.autotune.tuning import Tuning, failed
@@ -128,7 +129,7 @@ class Trials:
         """
         call, named = self.tuning.call, configuration_of(config)
         limit_s = self.tuner.options.compile_limit_s
-        if not self.ahead.wait(config, limit_s):
+        if not self.ahead.done(config):
             return failed(call, named, Status.TIMEOUT, f"compiles for more than {limit_s:g} s")
         with self.tuner.brain.memory.trial(call, named):
             try:
@@ -166,14 +167,40 @@ class Trials:
         if in_order:
             known = {m.config for m in tuning.measured()}
             open_ones = [c for c in self.configs if configuration_of(c) not in known]
-            self.ahead.compile(open_ones)
+            self._compile(open_ones)
             for config in open_ones:
                 self._try(config)
         else:
+            self._glance()
             while (asked := tuning.next()) is not None:
-                self.ahead.compile([self._own[asked]])
-                self.ahead.compile([self._own[c] for c in tuning.promising(self._room())])
-                self._try(self._own[asked])
+                self._compile([self._own[c] for c in (asked, *tuning.promising(self._room()))])
+                if not self._look(asked):
+                    self._try(self._own[asked])
+
+    def _glance(self) -> None:
+        """Look at the first stages of some candidates' code, where nothing else is known."""
+        tuning = self.tuning
+        if tuning.in_the_dark and tuning.next() is not None:
+            some = tuning.promising(GLANCES)
+            code = self._code.glance([self._own[c] for c in some], WORKERS)
+            for config, shown in zip(some, code, strict=True):
+                tuning.note(config, shown)
+
+    def _look(self, config: Configuration) -> bool:
+        """Look at a candidate's machine code; return whether another one now seems better."""
+        tuning, compiled = self.tuning, self.ahead.compiled(self._own[config])
+        if compiled is None or tuning.knows_code(config):
+            return False
+        tuning.note(config, self._code.look(compiled))
+        return tuning.knows_code(config) and tuning.next() != config
+
+    @cached_property
+    def _code(self) -> Code:
+        return Code(self.tuner.fn, self.args, self.kwargs, self.tuning.call.device)
+
+    def _compile(self, configs: Sequence[triton.Config]) -> None:
+        self.ahead.compile(configs)
+        self.ahead.settle(self.tuner.options.compile_limit_s)
 
     def _room(self) -> int:
         """Return how many more candidates are worth compiling ahead of their turn."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.autotune.belief import Beliefs
 from foretune.tune.autotune.call import Call
+from foretune.tune.autotune.estimate import tile_edges
 from foretune.tune.autotune.knowledge import LEAST_FIT, Judgement, Knowledge
 from foretune.tune.autotune.memory import Memory
 from foretune.tune.autotune.options import Options
@@ -54,6 +55,7 @@ class Tuning:
         self.fresh = 0
         """Measurements of this search."""
         self._held_back: list[Measurement] = []
+        self._code: dict[Configuration, dict[str, float]] = {}
         self._runs: list[Measurement] = []
         self._judgement: Judgement | None = None
 
@@ -122,16 +124,30 @@ class Tuning:
 
         Failures are kept back until something ran: where nothing does, the call is at fault.
         """
-        programs = self.call.programs(measurement.config)
-        if programs == programs:
-            static = {**measurement.static, "programs": programs}
-            measurement = dataclasses.replace(measurement, static=static)
+        static = {**measurement.static, **self._static(measurement.config)}
+        measurement = dataclasses.replace(measurement, static=static)
         self.fresh += 1
         self._judgement = None
         self._held_back.append(measurement)
         if any(m.ok for m in self._held_back) or (self._judgement_has_run()):
             self._memory.record(self.call, self._held_back)
             self._held_back = []
+
+    def note(self, config: Configuration, code: Mapping[str, float]) -> None:
+        """Take in what the code of a candidate shows."""
+        if code:
+            self._code.setdefault(config, {}).update(code)
+            self.__dict__.pop("_judged", None)
+            self._judgement = None
+
+    def knows_code(self, config: Configuration) -> bool:
+        """Whether the machine code of a candidate was looked at."""
+        return "instructions" in self._code.get(config, {})
+
+    @property
+    def in_the_dark(self) -> bool:
+        """Whether nothing is known of the kernel, not even by the names of its knobs."""
+        return self._least() == LEAST_FIT and not any(map(tile_edges, self.all))
 
     def measured(self) -> list[Measurement]:
         """Return what was measured of this problem's candidates, now or before."""
@@ -190,8 +206,14 @@ class Tuning:
         return rows.take(chosen), believed.p_valid[chosen]
 
     def _rows(self, configs: Sequence[Configuration]) -> Rows:
-        programs = np.array([self.call.programs(c) for c in configs])
-        return Rows([self.call.problem] * len(configs), list(configs), programs)
+        statics = [self._static(c) for c in configs]
+        return Rows([self.call.problem] * len(configs), list(configs), statics)
+
+    def _static(self, config: Configuration) -> dict[str, float]:
+        """Return what is known of a candidate without running it."""
+        programs = self.call.programs(config)
+        known = {} if math.isnan(programs) else {"programs": programs}
+        return {**known, **self._code.get(config, {})}
 
 
 def failed(call: Call, config: Configuration, status: Status, reason: str) -> Measurement:

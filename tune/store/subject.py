@@ -12,7 +12,7 @@ How = Literal["measured", "predicted", "all"]
 HOW: tuple[How, ...] = get_args(How)
 """Chosen among a few measured ones, without measuring, or after measuring every one."""
 CANDIDATES = "candidates"
-"""What a choice's problem may hold beside the measured one's: a hash of what it was chosen among."""
+"""What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
 
 
 @dataclass(frozen=True, order=True)

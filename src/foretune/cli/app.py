@@ -11,14 +11,17 @@ from foretune import __version__
 from foretune.cli import (
     calibrating,
     campaign,
+    compiling,
     drifting,
     explaining,
+    exporting,
     importing,
     machine,
     policy,
     predictors,
     replaying,
     runs,
+    storing,
     tuning,
 )
 from foretune.errors import ForetuneError
@@ -42,6 +45,9 @@ _GROUPS = (
     tuning,
     replaying,
     policy,
+    exporting,
+    storing,
+    compiling,
     machine,
 )
 for _commands in _GROUPS:

@@ -66,13 +66,15 @@ def read_problem(kernel: "Kernel", text: str) -> Problem:
 
 
 def check_memory(kernel: "Kernel", problem: Problem) -> None:
-    """Do nothing if ``problem`` fits this machine's memory.
+    """Do nothing if ``problem`` fits this machine's memory, or is for a device with its own.
 
     Raises:
         ProblemError: it does not.
     """
     import psutil
 
+    if kernel.device_kind == "gpu":
+        return
     needed, free = kernel.memory_bytes(problem), psutil.virtual_memory().available
     if needed > free:
         raise ProblemError(

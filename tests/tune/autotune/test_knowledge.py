@@ -32,7 +32,7 @@ def run(size, config, status=Status.OK):
 
 
 def rows(size, configs=CONFIGS):
-    return Rows([Problem(M=size)] * len(configs), list(configs), np.full(len(configs), np.nan))
+    return Rows([Problem(M=size)] * len(configs), list(configs), [{}] * len(configs))
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_the_most_similar_problems_come_first():
 
 class TestEstimate:
     def order(self, configs, programs):
-        found = Rows([Problem()] * len(configs), configs, np.array(programs, dtype=float))
+        found = Rows([Problem()] * len(configs), configs, [{"programs": p} for p in programs])
         return np.argsort(estimate(found, DEVICE.specs), kind="stable").tolist()
 
     def test_tiny_tiles_of_a_product_load_too_much(self):

@@ -320,6 +320,15 @@ class TestCapture:
         assert call(kernel, device, tensors, 1024) == 4
 
 
+def until_settled(kernel, tensors):
+    """Call until the online search is over; it plans in the background."""
+    for _ in range(2000):
+        kernel[grid](*tensors, 1024)
+        if len(kernel.cache):
+            return
+        time.sleep(0.002)
+
+
 class TestOnline:
     def test_every_call_launches_once_until_the_best_is_found(self, device, tensors):
         kernel = make(configs(64, 128, 256, 512), mode="online", budget=4)
@@ -340,12 +349,31 @@ class TestOnline:
 
         device.times = times
         kernel = make(configs(64, 128, 256), mode="online", budget=3)
-        for _ in range(2000):
-            kernel[grid](*tensors, 1024)
-            if len(kernel.cache):
-                break
-            time.sleep(0.002)
+        until_settled(kernel, tensors)
         assert kernel.best_config.kwargs["BLOCK"] == 128
+
+    def test_what_does_not_fit_is_never_the_callers_problem(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] in (16, 128, 256):
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(256, 128, 16, 32, 64), mode="online", budget=5)
+        until_settled(kernel, tensors)
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_plan_that_fails_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
+        from foretune.tune.autotune import tuning
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        kernel = make(configs(64, 128, 256), mode="online", budget=5)
+        monkeypatch.setattr(tuning.Tuning, "next", broken)
+        with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
+            until_settled(kernel, tensors)
+        assert kernel.best_config in kernel.configs
 
 
 class TestWithoutLaunching:

@@ -1,0 +1,191 @@
+"""``foretune inspect`` and ``foretune precompile``: Triton kernels compiled without a GPU."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, progress_bar
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretune.collect.compiled import Compiled
+
+KERNEL = typer.Argument(help="The kernel: MODULE:NAME, looked for here too.")
+ARG = typer.Option(
+    [], "--arg", help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096 (repeatable)."
+)
+CONFIG = typer.Option(
+    [], "--config", help="BLOCK=128,num_warps=4 (repeatable); default: those of its autotuner."
+)
+TARGET = typer.Option(..., "--target", help="sm_80, sm_90, sm_100, sm_120, gfx942, …")
+JOBS = typer.Option(0, "--jobs", help="Processes at once; 0: as many as there are cores.")
+LIMIT = typer.Option(60.0, "--limit", help="Seconds one configuration may take to compile.")
+_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(inspect)
+    app.command()(precompile)
+
+
+def inspect(
+    kernel: str = KERNEL,
+    arg: list[str] = ARG,
+    config: list[str] = CONFIG,
+    target: str = TARGET,
+    ttgir: bool = typer.Option(False, "--ttgir", help="The first stages only: fast, no registers."),
+    jobs: int = JOBS,
+    limit: float = LIMIT,
+    as_json: bool = options.JSON,
+) -> None:
+    """Show what compiled code says of itself: registers, spills, shared memory, occupancy, ….
+
+    No GPU is needed, and nothing runs.
+    """
+    from foretune.collect.compiled import FEATURES
+
+    output = Output(as_json)
+    outcomes = _compile(kernel, arg, config, target, jobs, limit, "ttgir" if ttgir else "full", "")
+    rows = [[_text(o.config), *_cells(o)] for o in outcomes if o.static]
+    columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "deep", "unit", "B", "s")
+    if rows:
+        output.table(f"{kernel} for {target}", columns, rows)
+        output.say("per SM: resident blocks; deep: pipeline; B: bytes per access to global memory")
+    _say_failures(output, outcomes)
+    shown = {name for o in outcomes for name in o.static}
+    output.result(
+        {
+            "kernel": kernel,
+            "target": target,
+            "configs": [_plain(o) for o in outcomes],
+            "features": {name: what for name, what in FEATURES.items() if name in shown},
+        }
+    )
+
+
+def precompile(
+    kernel: str = KERNEL,
+    arg: list[str] = ARG,
+    config: list[str] = CONFIG,
+    target: str = TARGET,
+    cache_dir: Path = typer.Option(..., "--cache-dir", help="Triton's cache (TRITON_CACHE_DIR)."),
+    jobs: int = JOBS,
+    limit: float = LIMIT,
+    as_json: bool = options.JSON,
+) -> None:
+    """Build configurations into a Triton cache, so that launches elsewhere need not compile them.
+
+    Launch with the same Triton and TRITON_CACHE_DIR set to the folder, at the same path.
+    """
+    output = Output(as_json)
+    outcomes = _compile(kernel, arg, config, target, jobs, limit, "full", str(cache_dir))
+    built = sum(o.ok for o in outcomes)
+    seconds = sum(o.compile_s for o in outcomes if o.ok)
+    output.say(
+        f"{cache_dir}: {built} of {len(outcomes)} configurations of {kernel} for {target}, "
+        f"{sum(o.cached for o in outcomes)} of them were there; {seconds:.1f} s of compilation"
+    )
+    _say_failures(output, outcomes)
+    output.result(
+        {
+            "kernel": kernel,
+            "target": target,
+            "cache_dir": str(cache_dir),
+            "built": built,
+            "failed": len(outcomes) - built,
+            "configs": [_plain(o) for o in outcomes],
+        }
+    )
+
+
+def _compile(
+    kernel: str, arg: list[str], config: list[str], target: str, jobs: int, limit: float,
+    tier: str, cache_dir: str,
+) -> "list[Compiled]":  # fmt: skip
+    from foretune.collect.compiled import compile_configs, find_target
+    from foretune.collect.compiled.arguments import parse_argument, parse_config
+
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    if jobs < 0:
+        raise UsageError(f"--jobs {jobs}: give 0 (as many as there are cores) or more")
+    arguments = dict(map(parse_argument, arg))
+    configs = [parse_config(c) for c in config] or _own_configs(kernel)
+    found = find_target(target)
+    outcomes: dict[int, Compiled] = {}
+    with progress_bar() as progress:
+        progress.start("compiling", len(configs))
+        for position, outcome in compile_configs(
+            kernel, (), configs, found, kwargs=arguments, tier=tier, jobs=jobs or None,
+            limit_s=options.positive(limit, "--limit"), cache_dir=cache_dir or None,
+        ):  # fmt: skip
+            outcomes[position] = outcome
+            progress.advance(_text(outcome.config))
+    return [outcomes[i] for i in range(len(configs))]
+
+
+def _own_configs(kernel: str) -> list[dict[str, Any]]:
+    """Return the configurations of the kernel's autotuner; one without any settings if none."""
+    from foretune.collect.compiled.order import load_kernel
+
+    layer: Any = load_kernel(kernel)
+    while layer is not None:
+        if hasattr(layer, "configs"):
+            return [config.all_kwargs() for config in layer.configs]
+        layer = getattr(layer, "fn", None)
+    return [{}]
+
+
+def _cells(outcome: "Compiled") -> list[str]:
+    static = outcome.static
+    spilled = static.get("spill_store_bytes", 0) + static.get("spill_load_bytes", 0)
+    spilled += 4 * static.get("spilled_registers", 0)
+    per_sm = "–"
+    if "ctas_per_sm" in static:
+        limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
+        per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
+    unit = _UNITS.get(int(static.get("mma_version", 0)), "?")
+    if "accumulator_registers" in static:
+        unit = "mfma" if static.get("mma_version") else "none"
+    width = static.get("global_width_bytes", static.get("load_width_bytes"))
+    return [
+        _number(static.get("registers")),
+        f"{spilled:.0f}" if "registers" in static else "–",
+        _number(static.get("shared_bytes")),
+        per_sm,
+        _number(static.get("pipeline_depth")),
+        unit,
+        "–" if width is None else f"{width:.3g}",
+        f"{outcome.compile_s:.2f}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _text(config: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items()) or "default"
+
+
+def _say_failures(output: Output, outcomes: "list[Compiled]") -> None:
+    for outcome in outcomes:
+        if not outcome.ok:
+            output.say(f"{outcome.status}: {_text(outcome.config)}: {outcome.error}")
+
+
+def _plain(outcome: "Compiled") -> dict[str, Any]:
+    return {
+        "config": dict(outcome.config),
+        "status": outcome.status.value,
+        "error": outcome.error,
+        "static": dict(outcome.static),
+        "compile_s": outcome.compile_s,
+        "cached": outcome.cached,
+        "hash": outcome.hash,
+    }

@@ -1,0 +1,135 @@
+"""``foretune export``: measurements become a Python function that needs no Foretune."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, percent
+from foretune.cli.storing import open_tuned
+from foretune.errors import OutputError, UnknownName, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from foretune.tune.exporting import Exported, Score, Shares
+
+MOST = typer.Option(8, "--max-configs", help="How many configurations the function may use.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(export)
+
+
+def export(
+    files: list[Path] = typer.Argument(None, help="Run tables (Parquet); or give --store."),
+    kernel: str = typer.Option(None, help="Of this kernel, where there are several."),
+    device: str = typer.Option(None, help="On this device, where there are several."),
+    store: str = typer.Option(None, "--store", help="Tuning store or exported file to take."),
+    out: Path = typer.Option(..., help="Python file to write."),
+    max_configs: int = MOST,
+    depth: int = typer.Option(None, help="Questions of the decision tree; else what serves best."),
+    objective: str = options.OBJECTIVE,
+    group: str = typer.Option(
+        "problem", help="What is held out together: problem, or columns (problem.N,…)."
+    ),
+    seed: int = options.SEED,
+    as_json: bool = options.JSON,
+) -> None:
+    """Write a standalone Python function that maps a problem to a configuration.
+
+    Prints how much of the best performance measured it keeps, on the same problems and on held-out
+    ones, beside the single best configuration.
+    """
+    from foretune.tune.exporting import export_function, shares_of
+
+    options.at_least_one(max_configs, "--max-configs")
+    if depth is not None and depth < 0:
+        raise UsageError(f"--depth {depth} is no number of questions: give 0 or more")
+    goal = options.read_objective(objective)
+    if bool(files) == (store is not None):
+        raise UsageError("give run tables, or --store: one of the two")
+    runs = _of_store(store, kernel, device) if store else _of_files(files, kernel, device)
+    shares = shares_of(runs, goal)
+    exported = export_function(shares, max_configs, depth, group, seed)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(exported.source, encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {out}: {e.strerror or e}") from e
+    output = Output(as_json)
+    _show(output, shares, exported, out)
+    output.result(
+        {
+            "out": str(out),
+            "kernel": shares.kernel,
+            "device": shares.device,
+            "problems": len(shares.problems),
+            "problems_where_nothing_ran": shares.nothing_ran,
+            "configs": [dict(config) for config in exported.configs],
+            "considered": len(exported.chooser.considered),
+            "leaves": exported.leaves,
+            "any_of_them": exported.any_of_them,
+            "same": {"function": asdict(exported.same), "single": asdict(exported.same_single)},
+            "held_out": {
+                "function": exported.held_out and asdict(exported.held_out),
+                "single": exported.held_out_single and asdict(exported.held_out_single),
+            },
+        }
+    )
+
+
+def _of_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
+    from foretune.cli.predictors import read_files
+
+    runs = read_files(files, kernel)
+    if device is None:
+        return runs
+    if device not in set(runs["device"]):
+        raise UnknownName("device in these files", device, map(str, runs["device"].unique()))
+    return runs[runs["device"] == device].reset_index(drop=True)
+
+
+def _of_store(store: str, kernel: str | None, device: str | None) -> "pd.DataFrame":
+    tuned = open_tuned(store)
+    if kernel is None:
+        known = ", ".join(sorted({s.kernel for s in tuned.subjects()})) or "nothing yet"
+        raise UsageError(f"{tuned.name} holds {known}: name one with --kernel")
+    runs = tuned.runs(subjects=[tuned.newest(kernel, device)])
+    if runs.empty:
+        raise UsageError(f"{tuned.name} holds choices of {kernel}, but no measurements")
+    return runs
+
+
+def _show(output: Output, shares: "Shares", exported: "Exported", out: Path) -> None:
+    rows = [
+        _row("the function", exported.same, exported.held_out),
+        _row("the single best configuration", exported.same_single, exported.held_out_single),
+    ]
+    output.table(
+        f"{shares.kernel} on {shares.device}: share of the best {shares.objective.value} kept",
+        ("", "same problems", "worst of them", "held-out problems"),
+        rows,
+    )
+    output.say(
+        f"{len(exported.configs)} configurations, {exported.leaves} leaves; knowing the best of "
+        f"{len(exported.chooser.considered)} for each problem would keep "
+        f"{percent(exported.any_of_them)}"
+    )
+    for what, found in (("same", exported.same), ("held-out", exported.held_out)):
+        if found is not None and found.unmeasured:
+            output.say(
+                f"on {found.unmeasured} of {found.problems} {what} problems its choice was not "
+                f"measured; were it to fail there, {percent(found.at_least)} would be kept"
+            )
+    if shares.nothing_ran:
+        output.say(f"left out: {shares.nothing_ran} problems on which nothing ran")
+    output.say(f"function: {out}")
+
+
+def _row(name: str, same: "Score", held_out: "Score | None") -> list[str]:
+    others = percent(held_out.kept) if held_out else "–"
+    return [name, percent(same.kept), percent(same.worst), others]

@@ -1,0 +1,256 @@
+"""``foretune store`` and ``foretune export`` as their users meet them."""
+
+import json
+import math
+
+import pytest
+from commands import fails, run_json
+
+from foretune.cli import main
+from foretune.datasets import write_runs
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Choice, Store, Subject
+
+SUBJECT = Subject("softmax", "9f3a4c5d6e7f", "NVIDIA H200", "foretune 0.1.0, triton 3.9.0")
+OLD = Subject("softmax", "11112222", "NVIDIA H200", "foretune 0.1.0, triton 3.6.0")
+MOE = Subject("fused_moe", "aa", "NVIDIA B200", "foretune 0.1.0, triton 3.9.0")
+BLOCKS = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
+          "num_warps": 4, "num_stages": 3}  # fmt: skip
+B200 = "E=128,N=1024,device_name=NVIDIA_B200.json"
+
+
+def rows(subject, at, sizes=(64, 256, 1024, 4096)):
+    """Small blocks win on small problems; the largest never runs."""
+    for n in sizes:
+        for block in (64, 1024, 2**20):
+            time_ms = math.nan if block > 4096 else 1.0 + abs(math.log2(n / block)) / 10
+            status = Status.OK if time_ms == time_ms else Status.COMPILE_ERROR
+            yield Measurement(
+                subject.kernel, Problem(n=n), Configuration(BLOCK=block), subject.device, status,
+                time_ms, recorded_at=at,
+            )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty directory and an empty store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+    return tmp_path
+
+
+@pytest.fixture
+def filled():
+    store = Store()
+    store.put(SUBJECT, rows(SUBJECT, "2026-02-01T00:00:00+00:00"))
+    store.put(OLD, rows(OLD, "2026-01-01T00:00:00+00:00", sizes=(64,)))
+    store.choose(SUBJECT, Problem(n=64), Choice(Configuration(BLOCK=64), 3, 0.02, "measured"))
+    return store
+
+
+class TestStore:
+    def test_an_empty_one(self, capsys):
+        assert main(["store", "list"]) == 0
+        assert "tuned.db: nothing has been tuned yet" in capsys.readouterr().out
+        assert run_json(capsys, "store", "list")["subjects"] == []
+
+    def test_list(self, filled, capsys):
+        listed = run_json(capsys, "store", "list")["subjects"]
+        assert [(s["subject"]["source"], s["measurements"]) for s in listed] == [
+            (OLD.source, 3), (SUBJECT.source, 12)
+        ]  # fmt: skip
+        assert (listed[1]["problems"], listed[1]["failed"], listed[1]["choices"]) == (4, 4, 1)
+        assert main(["store", "list"]) == 0
+        out = capsys.readouterr().out
+        assert "9f3a4c5d" in out
+        assert all(len(line) <= 80 for line in out.splitlines())
+
+    def test_show(self, filled, capsys):
+        chosen = Choice(Configuration(BLOCK=1024), 3, 0.0, "measured")
+        filled.choose(SUBJECT, Problem(n=256, candidates="0af3"), chosen)
+        old, new = run_json(capsys, "store", "show", "softmax")["subjects"]
+        assert [p["problem"] for p in new["problems"]] == [{"n": n} for n in (64, 256, 1024, 4096)]
+        first = new["problems"][0]
+        assert (first["choice"]["config"], first["choice"]["how"]) == ({"BLOCK": 64}, "measured")
+        assert first["best_ms"] == 1.0
+        assert sorted(str(m["time_ms"]) for m in first["measurements"])[::2] == ["1.0", "None"]
+        assert old["problems"][0]["choice"] is None
+        assert new["problems"][1]["choice"]["config"] == {"BLOCK": 1024}, "among some candidates"
+        assert filled.summary()[1].problems == 4
+        assert main(["store", "show", "softmax", "--problem", "n=64"]) == 0
+        out = capsys.readouterr().out
+        assert "BLOCK=64" in out
+        assert "n=256" not in out
+        assert all(len(line) <= 80 for line in out.splitlines())
+
+    def test_to_another_machine(self, filled, place, capsys):
+        said = run_json(capsys, "store", "export", "out.json", "--kernel", "softmax")
+        assert said["subjects"] == 2
+        merged = run_json(capsys, "store", "merge", "out.json", "--store", "other.db")["merged"]
+        assert [(m["measurements"], m["choices"], m["unchanged"]) for m in merged] == [(15, 1, 0)]
+        assert main(["store", "merge", "out.json", "--store", "other.db"]) == 0
+        assert "0 new measurements, 0 new choices, 16 known already" in capsys.readouterr().out
+        shipped = run_json(capsys, "store", "list", "--store", "out.json")
+        assert shipped["subjects"] == run_json(capsys, "store", "list")["subjects"]
+
+    def test_forget(self, filled, capsys):
+        said = run_json(capsys, "store", "forget", "softmax", "--source", "1111")
+        assert said["forgotten"] == 3
+        assert Store().subjects() == [SUBJECT]
+        precise = Problem(n=64, specialized="x:16")
+        filled.choose(SUBJECT, precise, Choice(Configuration(BLOCK=64), 3, 0.02, "measured"))
+        assert run_json(capsys, "store", "forget", "softmax", "--problem", "n=64")["forgotten"] == 5
+        assert run_json(capsys, "store", "forget", "softmax", "--device", "other")["forgotten"] == 0
+        assert run_json(capsys, "store", "forget", "--all")["forgotten"] == 9
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (["show", "softmix"], 2, "unknown kernel in this store 'softmix': did you mean"),
+            (["show", "softmax", "--problem", "n=7"], 2, "tuned.db has no softmax n=7"),
+            (["forget"], 2, "name a kernel, or give --all: one of the two"),
+            (["forget", "softmax", "--all"], 2, "name a kernel, or give --all"),
+            (["forget", "--all", "--device", "x"], 2, "--all leaves nothing: give it alone"),
+            (["merge", "nothing.json"], 1, "cannot read nothing.json"),
+            (["merge", "broken.json"], 1, "broken.json is no exported store"),
+            (["list", "--store", "nothing.json"], 1, "cannot read nothing.json"),
+            (["list", "--store", "broken.db"], 1, "broken.db is damaged"),
+            (["merge", "out.json", "--store", "broken.json"], 1, "broken.json is not a database"),
+            (["export", "broken.db/out.json"], 1, "cannot write"),
+            (["frobnicate"], 2, "No such command 'frobnicate'"),
+        ],
+    )
+    def test_mistakes_are_one_line(self, filled, place, capsys, arguments, code, message):
+        (place / "broken.json").write_text("{")
+        (place / "broken.db").write_text("no database at all " * 100)
+        Store().export("out.json")
+        assert message in fails(capsys, code, "store", *arguments)
+
+
+class TestVllm:
+    @pytest.fixture
+    def file(self, place):
+        content = {"triton_version": "3.5.0", "1": BLOCKS, "64": {**BLOCKS, "num_warps": 8}}
+        (place / B200).write_text(json.dumps(content, indent=4) + "\n")
+        return place / B200
+
+    def test_there_and_back(self, file, place, capsys):
+        said = run_json(capsys, "store", "vllm-import", B200)["imported"][0]
+        assert (said["kernel"], said["device"], said["choices"]) == ("fused_moe", "NVIDIA B200", 2)
+        said = run_json(
+            capsys, "store", "vllm-export", "fused_moe", "--experts", "128", "--size", "1024",
+            "--out", "back",
+        )  # fmt: skip
+        assert said["tokens"] == 2
+        assert (place / said["out"]).read_bytes() == file.read_bytes()
+
+    def test_a_kernel_already_known_gets_them(self, file, capsys):
+        known = Problem(tokens=1, E=128, N=1024, top_k=8)
+        Store().choose(MOE, known, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
+        names = ["--name", "M=tokens", "--set", "top_k=8"]
+        assert main(["store", "vllm-import", B200, *names]) == 0
+        assert "1 choices of fused_moe on NVIDIA B200, 1 there already" in capsys.readouterr().out
+        assert Store().choice(MOE, Problem(tokens=64, E=128, N=1024, top_k=8)) is not None
+        said = run_json(
+            capsys, "store", "vllm-export", "fused_moe", "--experts", "128", "--size", "1024",
+            "--out", ".", *names,
+        )  # fmt: skip
+        assert said["tokens"] == 2
+
+    def test_quantized_layers(self, capsys):
+        problem = Problem(M=8, E=16, N=512, dtype="fp8_w8a8", block_n=128, block_k=64)
+        Store().choose(MOE, problem, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
+        said = run_json(
+            capsys, "store", "vllm-export", "fused_moe", "--experts", "16", "--size", "512",
+            "--dtype", "fp8_w8a8", "--block-shape", "128,64", "--out", "there",
+        )  # fmt: skip
+        name = "E=16,N=512,device_name=NVIDIA_B200,dtype=fp8_w8a8,block_shape=[128,64].json"
+        assert said["out"] == f"there/{name}"
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (["vllm-import", "other.json"], 2, "is not named as vLLM names its files"),
+            (["vllm-import", B200, "--name", "M"], 2, "--name 'M' is not of the form NAME=VALUE"),
+            (["vllm-import", B200, "--device", "NVIDIA H100"], 2, "is for NVIDIA B200, not"),
+            (["vllm-export", "fused_moe", "--experts", "1", "--size", "2", "--out", "."], 2,
+             "nothing was chosen for M=1,E=1,N=2 with any M"),
+            (["vllm-export", "fused_moe", "--experts", "1", "--size", "2", "--out", ".",
+              "--block-shape", "128"], 2, "--block-shape '128' is not of the form N,K"),
+        ],
+    )  # fmt: skip
+    def test_mistakes_are_one_line(self, file, capsys, arguments, code, message):
+        Store().choose(MOE, Problem(M=1), Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
+        if "NVIDIA H100" in arguments:
+            h100 = Subject("fused_moe", "aa", "NVIDIA H100", "")
+            Store().choose(h100, Problem(M=1), Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
+        assert message in fails(capsys, code, "store", *arguments)
+
+
+class TestExport:
+    def test_from_a_run_table(self, filled, place, capsys):
+        write_runs("runs.parquet", filled.runs(subjects=[SUBJECT]))
+        said = run_json(capsys, "export", "runs.parquet", "--out", "deep/choose.py")
+        assert (said["kernel"], said["device"], said["problems"]) == ("softmax", "NVIDIA H200", 4)
+        assert said["same"]["function"]["kept"] > said["same"]["single"]["kept"]
+        assert 0 < said["held_out"]["function"]["kept"] <= 1
+        names = {}
+        exec((place / "deep/choose.py").read_text(), names)
+        assert names["choose"](n=64) == {"BLOCK": 64}
+        assert names["choose"](4096) == {"BLOCK": 1024}
+
+    def test_for_people(self, filled, capsys):
+        arguments = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert "softmax on NVIDIA H200: share of the best time kept" in out
+        assert "the single best configuration" in out
+        assert "2 configurations, 2 leaves; knowing the best of 2" in out
+        assert all(len(line) <= 80 for line in out.splitlines()[:4])
+
+    def test_of_a_store_the_newest_code_counts(self, filled, capsys):
+        arguments = ["--kernel", "softmax", "--out", "f.py"]
+        assert run_json(capsys, "export", "--store", "tuned.db", *arguments)["problems"] == 4
+        filled.put(OLD, rows(OLD, "2027-01-01T00:00:00+00:00", sizes=(64,)))
+        said = run_json(capsys, "export", "--store", "tuned.db", *arguments)
+        assert said["problems"] == 1
+        assert said["held_out"] == {"function": None, "single": None}
+
+    def test_what_was_not_measured_is_said(self, filled, capsys):
+        rare = Configuration(BLOCK=999)
+        best = [
+            Measurement("softmax", Problem(n=n), rare, SUBJECT.device, Status.OK, 0.1)
+            for n in (64, 256, 1024)
+        ]
+        filled.put(SUBJECT, best)
+        said = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
+        assert main([*said, "--max-configs", "1"]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "on 1 of 4 same problems its choice was not measured; were it to fail there" in out
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            ([], 2, "give run tables, or --store: one of the two"),
+            (["runs.parquet", "--store", "tuned.db"], 2, "give run tables, or --store"),
+            (["--store", "tuned.db"], 2, "tuned.db holds fused_moe, softmax: name one with --kern"),
+            (["--store", "tuned.db", "--kernel", "fused_moe"], 2, "but no measurements"),
+            (["--store", "tuned.db", "--kernel", "softmax", "--device", "H100"], 2,
+             "unknown device of softmax in this store 'H100'"),
+            (["nothing.parquet"], 1, "nothing.parquet does not exist"),
+            (["runs.parquet", "--kernel", "gemm"], 2, "unknown kernel in these files 'gemm'"),
+            (["runs.parquet", "--device", "H100"], 2, "unknown device in these files 'H100'"),
+            (["runs.parquet", "--max-configs", "0"], 2, "--max-configs 0 leaves nothing"),
+            (["runs.parquet", "--depth", "-1"], 2, "--depth -1 is no number of questions"),
+            (["runs.parquet", "--objective", "energy"], 2, "no run has a power_w"),
+            (["runs.parquet", "--group", "problem.K"], 2, "unknown group 'problem.K'"),
+            (["runs.parquet", "--out", "runs.parquet/f.py"], 1, "cannot write runs.parquet/f.py"),
+        ],
+    )  # fmt: skip
+    def test_mistakes_are_one_line(self, filled, capsys, arguments, code, message):
+        filled.choose(MOE, Problem(M=1), Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
+        write_runs("runs.parquet", filled.runs("softmax"))
+        out = [] if "--out" in arguments else ["--out", "f.py"]
+        assert message in fails(capsys, code, "export", *arguments, *out)
