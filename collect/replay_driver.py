@@ -26,6 +26,7 @@ import triton
 import triton.compiler
 from triton.backends.compiler import GPUTarget
 
+from foretune.collect.compiled.cubin import read_cubin
 from foretune.collect.replay_device import ReplayDevice
 from foretune.device import find_device
 from foretune.errors import UsageError
@@ -102,7 +103,8 @@ class ReplayDriver:
                 memory access does.
 
         Raises:
-            UsageError: a device nobody knows, or of an architecture Triton does not compile for.
+            UnknownName: a device nobody knows, or of an architecture Triton does not compile for.
+            UsageError: ``repeats`` is not positive.
         """
         if repeats < 1:
             raise UsageError("repeats must be at least 1")
@@ -146,10 +148,7 @@ class ReplayDriver:
 
     def get_current_target(self) -> GPUTarget:
         """Return the target that kernels are compiled for."""
-        name = self.device_interface.device.architecture
-        if name.startswith("gfx"):
-            return GPUTarget("hip", name, self.device_interface.warp_size)
-        return GPUTarget("cuda", int(name.removeprefix("sm_")), self.device_interface.warp_size)
+        return self.device_interface.target.for_triton
 
     def get_current_stream(self, device: Any = None) -> int:
         """Return the only stream."""
@@ -265,18 +264,25 @@ class ReplayDriver:
     def _load_binary(
         self, name: str, binary: Any, shared_bytes: int, device: int
     ) -> tuple[object, object, int, int, int]:
-        """Return module, function, and, as nobody loads it, no registers and no spills."""
-        return object(), object(), 0, 0, 1024
+        """Return module, function, and what the driver tells: registers, spilled words, threads.
+
+        Of AMD's binaries neither registers nor spills are read: they are 0.
+        """
+        target, needs = self.get_current_target(), dict[str, float]()
+        if target.backend == "cuda":
+            needs = read_cubin(binary, target.arch)
+        spilled_words = int(needs.get("stack_bytes", 0)) // 4  # CUDA calls all local memory that
+        return object(), object(), int(needs.get("registers", 0)), spilled_words, 1024
 
     def _device_properties(self, device: Any = None) -> dict[str, int]:
         """Return properties under the names that Triton gives them."""
         interface = self.device_interface
         specs = interface.device.specs
         return {
-            "max_shared_mem": interface.max_shared_bytes,
-            "max_num_regs": 65536,
+            "max_shared_mem": interface.get_device_properties().shared_memory_per_block_optin,
+            "max_num_regs": interface.get_device_properties().regs_per_multiprocessor,
             "multiprocessor_count": int(specs.get("cores", 1)),
-            "warpSize": interface.warp_size,
+            "warpSize": interface.target.warp_size,
             "sm_clock_rate": int(specs.get("clock_mhz", 0) * 1000),
         }
 

@@ -8,6 +8,7 @@ imported only when somebody asks the registry for that kernel. Torch is imported
 import hashlib
 import inspect
 import math
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +51,17 @@ class TritonKernel(Kernel):
 
     @cached_property
     def source_hash(self) -> str:  # type: ignore[override]
-        """Identifies the kernel's code, that it shares with others included."""
-        shared = [c for c in type(self).__mro__ if issubclass(c, TritonKernel)]
-        files = dict.fromkeys(inspect.getmodule(c) or c for c in shared)
-        text = "".join(inspect.getsource(file) for file in files)
+        """Identifies the kernel's code, with what it imports from kernels' files."""
+        found, left = set[str](), [type(self).__module__]
+        while left:
+            name = left.pop()
+            found.add(name)
+            used = {getattr(v, "__module__", None) or "" for v in vars(sys.modules[name]).values()}
+            left += [n for n in used - found if n.startswith(f"{__package__}.")]
+        try:
+            text = "".join(inspect.getsource(sys.modules[name]) for name in sorted(found))
+        except (OSError, TypeError):  # typed into an interpreter
+            text = type(self).__qualname__
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:

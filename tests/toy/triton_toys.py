@@ -1,5 +1,8 @@
 """Small Triton kernels for tests that compile: elementwise, softmax, matrix product, oddities."""
 
+import os
+import time
+
 import triton
 import triton.language as tl
 
@@ -60,3 +63,28 @@ def refuses(x, BLOCK: tl.constexpr):
     tl.static_assert(BLOCK % 2 == 0, "BLOCK must be even")
     at = tl.arange(0, 64)
     tl.store(x + at, tl.load(x + at) * BLOCK)
+
+
+def misbehave(args):
+    """Do what a compiler may do: hang, or take its process with it."""
+    if args["HOW"] == "hang":
+        time.sleep(600)
+    if args["HOW"] == "die":
+        os.abort()
+    return 1
+
+
+@triton.heuristics({"FACTOR": misbehave})
+@triton.jit
+def scale(x, BLOCK: tl.constexpr, HOW: tl.constexpr, FACTOR: tl.constexpr):
+    """Hangs or dies while it is compiled, if it is told to."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at) * FACTOR)
+
+
+@triton.jit
+def tile_copy(source, out, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Copies a tile through a tensor descriptor made by the host."""
+    tile = source.load([0, 0])
+    at = tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :]
+    tl.store(out + at, tile)

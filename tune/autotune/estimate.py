@@ -1,8 +1,9 @@
 """What a kernel nobody has measured should take: from configuration and grid, and from its code.
 
 Only the order of one problem's configurations matters, so what is the same for all is left out.
-Four things are weighed, each as a factor on the time of ideal code:
+Five things are weighed, each as a factor on the time of ideal code:
 
+- *padding*: what programs times their tiles cover beyond what is needed;
 - *waves*: the last one is seldom full, and few programs leave multiprocessors idle;
 - *reuse*: a tile of M×N loads (M+N) for M·N products; below the balance of the machine it waits
   (the roofline of Williams et al., CACM 52(4), 2009, one level up);
@@ -32,6 +33,9 @@ COMFORT = {"tile": 64.0, "row": 16.0}
 SPILLING = 256.0
 """Elements per thread that no longer fit 255 registers."""
 
+FOLLOWS = -0.5
+"""Correlation of programs with tiles, both logarithms, below which a grid covers the problem."""
+MOST_PADDING = np.log(64.0)
 SPILLED_BYTES = 32.0
 """Bytes that a thread spills before that begins to cost."""
 
@@ -49,10 +53,27 @@ def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
     waves = waves_of(rows, float(np.asarray(cores_of(specs))))
     known = np.isfinite(waves) & (waves > 0)
     result[known] += np.log(np.ceil(waves[known]) / waves[known])
+    result += _padding(rows)
     for i, (config, warps) in enumerate(zip(rows.configs, rows.warps(), strict=True)):
         code = rows.statics[i]
         result[i] += _tile_factor(config, code, 32.0 * warps) + _spilling(code)
     return result
+
+
+def _padding(rows: Rows) -> np.ndarray:
+    """Return the logarithm of how much more than needed the tiles of all programs cover.
+
+    Nothing where the number of programs does not follow from the tile: they take tiles in turn.
+    """
+    edges = [tile_edges(c) for c in rows.configs]
+    area = np.array([e.get("M", 1.0) * e.get("N", 1.0) * e.get("", 1.0) for e in edges])
+    programs = rows.programs
+    if not (programs > 0).all() or np.ptp(area) == 0 or np.ptp(programs) == 0:
+        return np.zeros(len(rows))
+    if np.corrcoef(np.log(programs), np.log(area))[0, 1] > FOLLOWS:
+        return np.zeros(len(rows))
+    covered = np.log(programs * area)
+    return np.minimum(covered - covered.min(), MOST_PADDING)
 
 
 def _tile_factor(config: NamedValues, code: Mapping[str, float], threads: float) -> float:

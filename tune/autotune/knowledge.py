@@ -41,9 +41,10 @@ DRAWS = 256
 OWN = 0.3
 """Standard deviation of what is peculiar to a configuration on all problems, relative to all that
 the belief gets wrong."""
-DOUBT, DOUBTED = 2.0, 32
-"""Squared errors, relative to what is promised, that are expected before any is seen, and how many
-seen ones outweigh that."""
+DOUBTS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
+"""How many times wider than promised spreads may have to be."""
+PRIOR_LOSS = 0.2
+"""Loss, summed over problems, taken to have been seen beforehand: that of the second doubt."""
 REPEATS_TO = 0.01
 """Standard deviation of the log of a measurement among repeats: what was measured is known."""
 LEAST_SPREAD = 0.02
@@ -229,7 +230,7 @@ class Knowledge:
         y = (logs - belief[:n] - np.array([level[i] for i in numbers[:n]])) / scale
         process = self._fitted(axes, X[:n], prior[:n], y)
         explained = np.zeros((0, len(X) - n))
-        mean, doubt = prior[n:], np.sqrt(DOUBT)
+        mean, doubt = prior[n:], DOUBTS[1]
         if n:
             K = process.covariance(X[:n], prior[:n], X[:n], prior[:n])
             K[np.diag_indices(n)] += process.noise
@@ -237,7 +238,7 @@ class Knowledge:
             cross = process.covariance(X[:n], prior[:n], X[n:], prior[n:])
             explained = solve_triangular(L, cross, lower=True, check_finite=False)
             mean = mean + solve_triangular(L, y, lower=True, check_finite=False) @ explained
-            doubt = _doubt(L, y, numbers[:n])
+            doubt = _doubt(L, y, numbers[:n], scale)
         offset = level.get(numbers[n], 0.0)
         return Posterior(process, X[n:], prior[n:], explained, mean * scale + offset, scale * doubt)
 
@@ -316,23 +317,35 @@ def _logs(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _doubt(L: np.ndarray, y: np.ndarray, numbers: np.ndarray) -> float:
-    """Return how many times larger errors on problems nobody measured are than promised.
+def _doubt(L: np.ndarray, y: np.ndarray, numbers: np.ndarray, scale: float) -> float:
+    """Return how many times wider spreads must be for promises to have been kept.
 
-    Each problem's runs are predicted from all other problems' (Sundararajan and Keerthi, Neural
-    Computation 13, 2001, for one run at a time) and their squared errors, whitened by what was
-    promised, averaged; `DOUBTED` runs' worth of them are taken to be `DOUBT`.
+    Each problem's runs are predicted from all other problems' (for one run at a time: Sundararajan
+    and Keerthi, Neural Computation 13, 2001), the one predicted best is chosen among them, and what
+    that lost is compared with the loss to expect. Chosen is what looks best, so this hinges on the
+    few predictions that are far off, which an average over all errors would not show.
     """
     inverse = cho_solve((L, True), np.eye(len(y)), check_finite=False)
     weights = inverse @ y
-    squares, runs = DOUBT * DOUBTED, DOUBTED
+    rng = np.random.default_rng(0)
+    lost, promised = PRIOR_LOSS, {d: PRIOR_LOSS * d / DOUBTS[1] for d in DOUBTS}
     for problem in np.unique(numbers):
-        here = numbers == problem
-        if here.sum() < len(y):
-            left_out = np.linalg.solve(inverse[np.ix_(here, here)], weights[here])
-            squares += float(left_out @ weights[here])
-            runs += int(here.sum())
-    return math.sqrt(squares / runs)
+        here = np.flatnonzero(numbers == problem)
+        if not 1 < len(here) < len(y):
+            continue
+        covariance = np.linalg.inv(inverse[np.ix_(here, here)])
+        mean = y[here] - covariance @ weights[here]
+        drawn = rng.standard_normal((DRAWS // 4, len(here))) @ np.linalg.cholesky(covariance).T
+        pick = int(np.argmin(mean))
+        lost += _loss(scale * y[here][None, :], pick)
+        for d in DOUBTS:
+            promised[d] += _loss(scale * (mean + d * drawn), pick)
+    return next((d for d in DOUBTS if promised[d] >= lost), DOUBTS[-1])
+
+
+def _loss(logs: np.ndarray, pick: int) -> float:
+    """Return how much slower than the fastest of each row ``pick`` is on average, relative."""
+    return float(np.expm1(np.minimum(logs[:, pick] - logs.min(axis=1), 3.0)).mean())
 
 
 def _level(logs: np.ndarray, numbers: np.ndarray) -> dict[float, float]:

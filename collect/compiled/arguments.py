@@ -1,0 +1,192 @@
+"""Kernel arguments without their memory: what the compiler looks at, and what a process can send.
+
+Triton specialises on a pointer's type and alignment and on an integer's divisibility; a tensor's
+elements never matter. So a tensor is described by a few numbers before it leaves for a worker.
+"""
+
+import copy
+import math
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from foretune.errors import UnknownName, UsageError
+
+DTYPES: dict[str, str] = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz",
+    "fp8e5b16": "float8_e5m2fnuz",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u64": "uint64",
+    "u32": "uint32",
+    "u16": "uint16",
+    "u8": "uint8",
+    "i1": "bool",
+}
+"""Element types of pointers as they are typed, and as torch calls them."""
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """An element type where torch is not loaded; prints as torch's does."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+@cache
+def _element_type(name: str, torch_is_loaded: bool) -> Any:
+    found = getattr(sys.modules["torch"], name, None) if torch_is_loaded else None
+    return ElementType(name) if found is None else found
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as far as a compiler sees it.
+
+    Attributes:
+        element: torch's name of its element type, without ``torch.``.
+        shape: elements per axis.
+        strides: elements between neighbours on each axis.
+        address: where it starts, as a remainder of 16.
+        bytes: of its storage.
+    """
+
+    element: str
+    shape: tuple[int, ...] = (1,)
+    strides: tuple[int, ...] = (1,)
+    address: int = 0
+    bytes: int = 0
+
+    @property
+    def dtype(self) -> Any:
+        """The element type of torch, or something that prints as it where torch is not loaded."""
+        return _element_type(self.element, "torch" in sys.modules)
+
+    def data_ptr(self) -> int:
+        """Return an address with the alignment of the real one."""
+        return self.address
+
+    def ptr_range(self) -> int:
+        """Return how many bytes can be reached, which AMD's compiler asks for."""
+        return self.bytes
+
+    def stride(self, axis: int | None = None) -> Any:
+        """Return the strides, or that of one axis."""
+        return self.strides if axis is None else self.strides[axis]
+
+    def size(self, axis: int | None = None) -> Any:
+        """Return the shape, or the extent of one axis."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def dim(self) -> int:
+        """Return the number of axes."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+
+def describe(value: Any) -> Any:
+    """Return ``value`` as it can be sent to another process: tensors without their memory.
+
+    Args:
+        value: an argument of a kernel: a tensor or tensor descriptor, a torch dtype standing for a
+            pointer to it that is a multiple of 16, a number, None, a tuple of those, or anything
+            that can be pickled.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
+        return Tensor(str(value).removeprefix("torch."))
+    if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
+        return _describe_tensor(value)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(map(describe, value))
+    if hasattr(value, "base") and hasattr(value, "block_shape"):  # a tensor descriptor of Triton's
+        described = copy.copy(value)
+        described.base = describe(value.base)
+        return described
+    return value
+
+
+def _describe_tensor(value: Any) -> Tensor:
+    strides = value.stride()
+    if hasattr(value, "untyped_storage"):
+        storage = value.untyped_storage().size()
+    else:
+        storage = value.ptr_range() if hasattr(value, "ptr_range") else 0
+    return Tensor(
+        element=str(value.dtype).removeprefix("torch."),
+        shape=tuple(value.shape),
+        strides=tuple(strides),
+        address=value.data_ptr() % 16,
+        bytes=int(storage),
+    )
+
+
+def parse_argument(text: str) -> tuple[str, Any]:
+    """Return the name and value meant by ``NAME=VALUE``.
+
+    Values: ``fp16*`` a pointer that is a multiple of 16, ``fp16*2`` one known to be a multiple of 2
+    only; ``4096``, ``0.5``, ``true``, ``none``.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name or not value:
+        raise UsageError(f"argument {text!r}: give NAME=VALUE, like x=fp16* or n=4096")
+    element, star, alignment = value.partition("*")
+    if star:
+        return name, _pointer(text, element, alignment)
+    return name, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Return the number, truth value, None or text that ``text`` means."""
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """Return the configuration meant by ``BLOCK=128,num_warps=4``.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    config = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = (p.strip() for p in part.partition("="))
+        if not equals or not name or not value:
+            raise UsageError(f"configuration {text!r}: give NAME=VALUE,…, like BLOCK=128")
+        config[name] = parse_value(value)
+    return config
+
+
+def _pointer(text: str, element: str, alignment: str) -> Tensor:
+    if element not in DTYPES and element not in DTYPES.values():
+        raise UnknownName("element type", element, DTYPES)
+    if alignment and alignment not in ("1", "2", "4", "8", "16"):
+        raise UsageError(f"argument {text!r}: an alignment is 1, 2, 4, 8 or 16 bytes")
+    return Tensor(DTYPES.get(element, element), address=int(alignment or 16) % 16)

@@ -1,0 +1,256 @@
+"""Compiling a Triton kernel for a target as a launch would, without a driver.
+
+Arguments go through Triton's own binder and specialisation, options through its own backend, so the
+hash of what is compiled here is the hash that a launch looks up in Triton's cache.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton import knobs
+from triton._C.libtriton import ir
+from triton.compiler import ASTSource, CompiledKernel, make_backend
+from triton.compiler import compile as triton_compile
+from triton.runtime import jit as triton_jit
+
+from foretune.collect.compiled.arguments import describe
+from foretune.collect.compiled.targets import Target
+from foretune.errors import UnknownName, UsageError
+
+_LAUNCH_OPTIONS = ("instrumentation_mode", "fpsan_homomorphic_casts")
+"""What a launch takes from Triton's knobs, where the release has them; part of the hash."""
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """A kernel with the types and known properties of its arguments, and one configuration.
+
+    Attributes:
+        source: what Triton compiles.
+        options: the backend's options.
+        target: what it is compiled for.
+        declared: parameters that the kernel declares ``tl.constexpr``.
+    """
+
+    source: ASTSource
+    options: Any
+    target: Target
+    declared: frozenset[str]
+
+
+def specialise(
+    kernel: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    config: Mapping[str, Any],
+    target: Target,
+) -> Specialised:
+    """Return a kernel as it is compiled for these arguments and this configuration.
+
+    Args:
+        kernel: a ``@triton.jit`` function, or anything decorated on top of one that keeps it as
+            ``.fn``; heuristics are evaluated as a launch does.
+        args: positional arguments: tensors, torch dtypes (a pointer that is a multiple of 16),
+            numbers, None.
+        kwargs: the same by name.
+        config: compile-time parameters, and ``num_warps``, ``num_stages``, ``num_ctas``,
+            ``maxnreg`` or any other option of the target.
+        target: what to compile for.
+
+    Raises:
+        UsageError: an argument is missing or unknown, or the kernel is not Triton's.
+    """
+    function, values = _unwrap(kernel, list(map(describe, args)), _described(kwargs), dict(config))
+    backend = make_backend(target.for_triton)
+    options = _launch_options(function, values)
+    _check(function, args, options, backend)
+    binder = triton_jit.create_function_from_signature(function.signature, function.params, backend)
+    bound, specialisation, rest = binder(*map(describe, args), **options)
+    parsed, signature, constants, attributes = function._pack_args(
+        backend, options, bound, specialisation, rest
+    )
+    source = ASTSource(function, signature, constants, attributes)
+    declared = frozenset(p.name for p in function.params if p.is_constexpr)
+    return Specialised(source, parsed, target, declared)
+
+
+def compile_full(specialised: Specialised) -> CompiledKernel:
+    """Return the kernel compiled to machine code, from Triton's cache where it lies there.
+
+    Raises:
+        Exception: whatever Triton raises for code that cannot be compiled.
+    """
+    options = vars(specialised.options)
+    return triton_compile(specialised.source, target=specialised.target.for_triton, options=options)
+
+
+@dataclass(frozen=True)
+class Ttgir:
+    """A kernel compiled as far as Triton's GPU-level intermediate code.
+
+    Attributes:
+        text: the module as Triton prints it.
+        shared_bytes: shared memory of one block; None where this release of Triton cannot say yet.
+    """
+
+    text: str
+    shared_bytes: int | None
+
+
+def compile_ttgir(specialised: Specialised) -> Ttgir:
+    """Return the kernel after the first stages only, which take a fraction of the time.
+
+    Nothing is written to Triton's cache.
+
+    Raises:
+        Exception: whatever Triton raises for code that cannot be compiled.
+    """
+    source, options = specialised.source, specialised.options
+    backend = make_backend(specialised.target.for_triton)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    module = source.make_ir(
+        specialised.target.for_triton,
+        options,
+        backend.get_codegen_implementation(options),
+        backend.get_module_map(),
+        context,
+    )
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    metadata: dict[str, Any] = {}
+    for stage in ("ttir", "ttgir"):
+        module = stages[stage](module, metadata)
+    return Ttgir(str(module), _allocate_shared(module, specialised))
+
+
+def _allocate_shared(module: Any, specialised: Specialised) -> int | None:
+    """Lower ``module`` just far enough to know its shared memory; None where that cannot be done.
+
+    These passes are internal to Triton. Where a release has moved them, the figure is known after
+    the full compilation only.
+    """
+    from triton._C.libtriton import passes
+
+    manager = ir.pass_manager(module.context)
+    try:
+        passes.ttgpuir.add_allocate_warp_groups(manager, *_no_sanitizer(manager))
+        passes.convert.add_scf_to_cf(manager)
+        _add_allocation(manager, specialised)
+        manager.run(module, "foretune_shared")
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+    allocated = module.get_int_attr("ttg.shared")
+    return None if allocated is None else int(allocated)
+
+
+def _no_sanitizer(manager: Any) -> tuple[bool, ...]:
+    """Return the further arguments of the pass that lays out warp groups: older ones have none."""
+    from triton._C.libtriton import passes
+
+    documented = passes.ttgpuir.add_allocate_warp_groups.__doc__ or ""
+    return (False,) if "arg1" in documented else ()
+
+
+def _add_allocation(manager: Any, specialised: Specialised) -> None:
+    if specialised.target.backend == "hip":
+        from triton._C.libtriton import amd
+
+        add = amd.passes.ttgpuir.add_allocate_shared_memory
+        arch = (specialised.options.arch,) if "arg1" in (add.__doc__ or "") else ()
+        add(manager, *arch)
+        return
+    from triton._C.libtriton import nvidia
+    from triton.backends.nvidia.compiler import get_ptx_version_from_options
+
+    arch_number = specialised.target.arch
+    version = get_ptx_version_from_options(specialised.options, arch_number)
+    nvidia.passes.ttgpuir.add_allocate_shared_memory_nv(manager, arch_number, version)
+
+
+def _described(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: describe(value) for name, value in kwargs.items()}
+
+
+def _unwrap(
+    kernel: Any, args: list[Any], kwargs: dict[str, Any], config: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the function under all decorators, and what it is called with by name.
+
+    As in a launch: an autotuner adds its configuration where it stands, heuristics see what was
+    added above them. Without an autotuner the configuration is what the caller passed.
+    """
+    layers = _layers(kernel)
+    tuned = [hasattr(layer, "configs") for layer in layers]
+    values = dict(kwargs) if any(tuned) else {**kwargs, **config}
+    for layer, is_tuner in zip(layers[:-1], tuned, strict=False):
+        if is_tuner:
+            values.update(config)
+        for name, rule in getattr(layer, "values", {}).items():
+            values[name] = _heuristic(name, rule, {**dict(_named(layer, args)), **values})
+    return layers[-1], values
+
+
+def _named(layer: Any, args: list[Any]) -> list[tuple[str, Any]]:
+    return list(zip(layer.arg_names, args, strict=False))
+
+
+def _heuristic(name: str, rule: Any, known: dict[str, Any]) -> Any:
+    try:
+        return rule(known)
+    except Exception as e:
+        raise UsageError(
+            f"the heuristic of {name!r} fails on these arguments ({type(e).__name__}: {e}): "
+            "give it the tensors' shapes, or real tensors"
+        ) from e
+
+
+def _layers(kernel: Any) -> list[Any]:
+    layers = [kernel]
+    while not isinstance(layers[-1], triton_jit.JITFunction):
+        inner = getattr(layers[-1], "fn", None)
+        if type(layers[-1]).__name__ == "InterpretedFunction":
+            raise UsageError("TRITON_INTERPRET is set: unset it, an interpreter compiles nothing")
+        if inner is None:
+            name = getattr(kernel, "__name__", type(kernel).__name__)
+            raise UsageError(f"{name} is no Triton kernel: decorate it with @triton.jit")
+        layers.append(inner)
+    return layers
+
+
+def _launch_options(function: Any, values: dict[str, Any]) -> dict[str, Any]:
+    options = dict(values)
+    options["debug"] = options.get("debug", function.debug) or knobs.runtime.debug
+    for name in _LAUNCH_OPTIONS:
+        if hasattr(knobs.compilation, name):
+            options[name] = getattr(knobs.compilation, name)
+    return options
+
+
+def _check(function: Any, args: Sequence[Any], options: Mapping[str, Any], backend: Any) -> None:
+    parameters = function.signature.parameters
+    if len(args) > len(parameters):
+        raise UsageError(
+            f"{function.__name__} takes {len(parameters)} arguments, {len(args)} were given"
+        )
+    given = {*list(parameters)[: len(args)], *options}
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if name not in given and parameter.default is inspect.Parameter.empty
+    ]
+    if missing:
+        raise UsageError(
+            f"{function.__name__} misses {', '.join(missing)}: give arguments by --arg, "
+            "compile-time parameters by --config, each NAME=VALUE"
+        )
+    twice = [name for name in list(parameters)[: len(args)] if name in options]
+    if twice:
+        raise UsageError(f"{function.__name__} is given {', '.join(twice)} twice")
+    known = {*parameters, *vars(backend.parse_options({}))}
+    for name in options:
+        if name not in known:
+            raise UnknownName(f"parameter of {function.__name__}", name, parameters)

@@ -1,0 +1,108 @@
+"""Static features of a compiled kernel: the ``static.<name>`` columns of its rows."""
+
+from typing import Any
+
+from triton.compiler import CompiledKernel
+
+from foretune.collect.compiled.amdgcn import read_amdgcn
+from foretune.collect.compiled.compiling import Specialised, Ttgir
+from foretune.collect.compiled.cubin import read_cubin
+from foretune.collect.compiled.occupancy import LIMITERS, Occupancy, occupancy
+from foretune.collect.compiled.targets import Target
+from foretune.collect.compiled.ttgir import read_ttgir
+
+
+def ttgir_features(ttgir: Ttgir, specialised: Specialised) -> dict[str, float]:
+    """Return what the first stages show, by the names in `FEATURES`.
+
+    Args:
+        ttgir: what `compile_ttgir` returned.
+        specialised: what was compiled.
+    """
+    features = {
+        **specialisation_features(specialised.source, specialised.declared),
+        **read_ttgir(ttgir.text),
+    }
+    if ttgir.shared_bytes is not None:
+        limits = specialised.target.limits
+        features["shared_bytes"] = float(ttgir.shared_bytes)
+        features["fits"] = float(ttgir.shared_bytes <= limits.shared_bytes_per_cta)
+    return features
+
+
+def static_features(
+    compiled: CompiledKernel, target: Target, declared: frozenset[str] | None = None
+) -> dict[str, float]:
+    """Return all that a compiled kernel shows, by the names in `FEATURES`.
+
+    Args:
+        compiled: what Triton compiled, or found in its cache.
+        target: what it was compiled for.
+        declared: parameters the kernel declares ``tl.constexpr``; taken from the kernel if None.
+    """
+    if declared is None:
+        declared = frozenset(p.name for p in compiled.src.fn.params if p.is_constexpr)
+    features = specialisation_features(compiled.src, declared)
+    if "ttgir" in compiled.asm:  # not with TRITON_STORE_BINARY_ONLY
+        features |= read_ttgir(compiled.asm["ttgir"])
+    metadata = compiled.metadata
+    features["warps"] = float(metadata.num_warps)
+    features["shared_bytes"] = float(metadata.shared)
+    if target.backend == "cuda":
+        features |= read_cubin(compiled.asm["cubin"], int(target.arch))
+        features["tensor_memory"] = float(getattr(metadata, "tmem_size", 0) or 0)
+        features["scratch_bytes"] = float(metadata.global_scratch_size)
+    elif "amdgcn" in compiled.asm:
+        features |= read_amdgcn(compiled.asm["amdgcn"])
+    if "registers" in features:
+        features |= _occupancy_features(occupancy_of(features, target))
+    return features
+
+
+def occupancy_of(features: dict[str, float], target: Target) -> Occupancy:
+    """Return how a kernel with these features fills a multiprocessor of ``target``."""
+    return occupancy(
+        target,
+        warps=int(features["warps"]),
+        registers=int(features["registers"]),
+        shared_bytes=int(features["shared_bytes"]),
+        tensor_memory=int(features.get("tensor_memory", 0)),
+    )
+
+
+def specialisation_features(source: Any, declared: frozenset[str]) -> dict[str, float]:
+    """Return what the compiler was told about the arguments.
+
+    Args:
+        source: of Triton: signature, constants, attributes.
+        declared: parameters that the kernel declares ``tl.constexpr``.
+    """
+    divisible = {
+        path[0] for path, found in source.attrs.items() if ["tt.divisibility", 16] in found
+    }
+    counts = dict.fromkeys(
+        ("pointers", "pointers_aligned", "integers", "integers_divisible", "integers_one"), 0
+    )
+    for position, (name, kind) in enumerate(source.signature.items()):
+        text = str(kind)
+        if text.startswith("*"):
+            counts["pointers"] += 1
+            counts["pointers_aligned"] += position in divisible
+        elif text[:1] in "iu" and text != "i1":
+            counts["integers"] += 1
+            counts["integers_divisible"] += position in divisible
+        elif text == "constexpr" and name not in declared:
+            is_one = source.constants.get((position,)) == 1
+            counts["integers"] += is_one
+            counts["integers_one"] += is_one
+    return {name: float(n) for name, n in counts.items()}
+
+
+def _occupancy_features(filled: Occupancy) -> dict[str, float]:
+    return {
+        "fits": float(filled.fits),
+        "ctas_per_sm": float(filled.ctas_per_sm),
+        "warps_per_sm": float(filled.warps_per_sm),
+        "occupancy": filled.fraction,
+        **{f"limited_by_{name}": float(filled.limiter == name) for name in LIMITERS},
+    }

@@ -1,0 +1,137 @@
+"""Compile targets: the GPU architectures code can be made for here, and what they hold.
+
+Sources of the limits. NVIDIA: CUDA Programming Guide, appendix on compute capabilities (technical
+specifications per capability), and the allocation units of CUDA's occupancy calculator. AMD: CDNA3
+and CDNA4 instruction set architecture guides, and LLVM's AMDGPU subtarget (``AMDGPUBaseInfo``),
+whose own occupancy comment in the assembly is what our tests compare with.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foretune.errors import UnknownName
+
+if TYPE_CHECKING:
+    from triton.backends.compiler import GPUTarget
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one streaming multiprocessor (AMD: compute unit) can hold.
+
+    Attributes:
+        registers: 32-bit registers per lane and partition: NVIDIA's 16,384 per partition and 32
+            lanes, AMD's 512 vector registers per SIMD (both kinds together).
+        register_granule: registers of one thread are allocated in multiples of this.
+        registers_per_thread: the most one thread can have.
+        partitions: processing blocks with a register file of their own.
+        warps: most resident warps (AMD: waves).
+        ctas: most resident blocks of more than one warp.
+        shared_bytes: shared memory (AMD: LDS) of the multiprocessor.
+        shared_bytes_per_cta: the most one block can ask for.
+        shared_granule: allocated in multiples of this many bytes.
+        shared_reserved: bytes per block that the system takes for itself.
+        tensor_memory: columns of tensor memory; 0 where there is none.
+    """
+
+    registers: int
+    register_granule: int
+    registers_per_thread: int
+    partitions: int
+    warps: int
+    ctas: int
+    shared_bytes: int
+    shared_bytes_per_cta: int
+    shared_granule: int
+    shared_reserved: int = 0
+    tensor_memory: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """An architecture to compile for.
+
+    Attributes:
+        name: ``sm_90``, ``gfx942``, …
+        backend: Triton's: ``cuda`` or ``hip``.
+        arch: what Triton calls it: 90, ``"gfx942"``.
+        warp_size: threads that run in step.
+        limits: of one multiprocessor.
+    """
+
+    name: str
+    backend: str
+    arch: int | str
+    warp_size: int
+    limits: Limits
+
+    @property
+    def for_triton(self) -> "GPUTarget":
+        """Triton's own object."""
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget(self.backend, self.arch, self.warp_size)
+
+
+def _nvidia(arch: int, warps: int, ctas: int, shared_kib: int, tensor_memory: int = 0) -> Target:
+    limits = Limits(
+        registers=512,  # 65,536 of the multiprocessor / 4 partitions / 32 lanes
+        register_granule=8,
+        registers_per_thread=255,
+        partitions=4,
+        warps=warps,
+        ctas=ctas,
+        shared_bytes=shared_kib * KIB,
+        shared_bytes_per_cta=(shared_kib - 1) * KIB,
+        shared_granule=128,
+        shared_reserved=KIB,
+        tensor_memory=tensor_memory,
+    )
+    return Target(f"sm_{arch}", "cuda", arch, 32, limits)
+
+
+def _amd(arch: str, lds_kib: int) -> Target:
+    limits = Limits(
+        registers=512,
+        register_granule=8,
+        registers_per_thread=512,
+        partitions=4,
+        warps=32,
+        ctas=16,  # as many barriers as there are; blocks of one wave need none
+        shared_bytes=lds_kib * KIB,
+        shared_bytes_per_cta=lds_kib * KIB,
+        shared_granule=512,
+    )
+    return Target(arch, "hip", arch, 64, limits)
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        _nvidia(80, warps=64, ctas=32, shared_kib=164),
+        _nvidia(86, warps=48, ctas=16, shared_kib=100),
+        _nvidia(89, warps=48, ctas=24, shared_kib=100),
+        _nvidia(90, warps=64, ctas=32, shared_kib=228),
+        _nvidia(100, warps=64, ctas=32, shared_kib=228, tensor_memory=512),
+        _nvidia(120, warps=48, ctas=24, shared_kib=100),
+        _amd("gfx942", lds_kib=64),
+    )
+}
+"""By name."""
+
+
+def find_target(name: str) -> Target:
+    """Return the target called ``name``: ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, ….
+
+    Raises:
+        UnknownName: nothing is known of it.
+    """
+    text = name.strip().lower().removeprefix("hip:")
+    text = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", text)
+    text = text.partition(":")[0]  # gfx942:sramecc+:xnack-, as AMD's driver says it
+    if text not in TARGETS:
+        raise UnknownName("target", name, TARGETS)
+    return TARGETS[text]

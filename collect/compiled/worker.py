@@ -1,0 +1,126 @@
+"""A process that compiles: answers its parent over an inherited socket until that closes.
+
+Run as ``python -m foretune.collect.compiled.worker DESCRIPTOR``. A compiler that aborts takes this
+process with it, one that never ends is killed with it; the parent starts another.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from multiprocessing.connection import Connection
+from typing import Any
+
+from foretune.collect.compiled.order import Order, load_kernel
+from foretune.collect.compiled.outcome import Compiled
+from foretune.errors import ForetuneError, UsageError
+from foretune.measurement import Status
+from foretune.space import Configuration
+
+MAX_ERROR = 300
+"""Characters of a compiler's message that are kept."""
+
+
+def serve(descriptor: int) -> None:
+    """Take an order, say that it can be done, then compile one configuration after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # compilers that print must not break --json
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    warnings.simplefilter("ignore")  # the launching process gives Triton's own warnings
+    with Connection(descriptor) as connection, contextlib.suppress(EOFError, OSError):
+        order: Order = connection.recv()
+        try:
+            kernel = _prepare(order)
+        except Exception as e:
+            connection.send(e if isinstance(e, ForetuneError) else ForetuneError(_line(e)))
+            return
+        connection.send(None)
+        while True:
+            connection.send(_compile(order, kernel, connection.recv()))
+
+
+def _prepare(order: Order) -> Any:
+    if order.cache_dir:
+        os.environ["TRITON_CACHE_DIR"] = order.cache_dir
+    sys.path += [p for p in order.path if p not in sys.path]
+    from foretune.extras import require
+
+    require("triton", "gpu", "compiling Triton kernels")
+    importlib.import_module("foretune.collect.compiled.inspection")  # not in a configuration's time
+    return load_kernel(order.kernel)
+
+
+def _compile(order: Order, kernel: Any, config: Configuration) -> "Compiled | ForetuneError":
+    from foretune.collect.compiled.compiling import specialise
+
+    try:
+        specialised = specialise(kernel, order.args, order.kwargs, config, order.target)
+    except UsageError as e:  # wrong for every configuration, not a result
+        return e
+    except Exception as e:
+        return Compiled(config, Status.COMPILE_ERROR, _line(e))
+    started = time.perf_counter()
+    try:
+        run = _full if order.tier == "full" else _ttgir
+        return run(config, specialised, started)
+    except Exception as e:
+        seconds = time.perf_counter() - started
+        return Compiled(config, Status.COMPILE_ERROR, _line(e), compile_s=seconds)
+
+
+def _full(config: Configuration, specialised: Any, started: float) -> Compiled:
+    from triton import knobs
+
+    from foretune.collect.compiled.compiling import compile_full
+    from foretune.collect.compiled.inspection import occupancy_of, static_features
+
+    hits: list[bool] = []
+    knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+    compiled = compile_full(specialised)
+    seconds = time.perf_counter() - started
+    features = static_features(compiled, specialised.target, specialised.declared)
+    excess = ""
+    if "registers" in features:
+        excess = occupancy_of(features, specialised.target).excess
+    status = Status.INVALID if excess else Status.OK
+    cached = bool(hits and hits[-1])
+    return Compiled(config, status, excess, features, seconds, cached, compiled.hash)
+
+
+def _ttgir(config: Configuration, specialised: Any, started: float) -> Compiled:
+    from foretune.collect.compiled.compiling import compile_ttgir
+    from foretune.collect.compiled.inspection import ttgir_features
+
+    ttgir = compile_ttgir(specialised)
+    seconds = time.perf_counter() - started
+    features = ttgir_features(ttgir, specialised)
+    if features.get("fits", 1.0):
+        return Compiled(config, Status.OK, "", features, seconds)
+    most = specialised.target.limits.shared_bytes_per_cta
+    needed = f"it needs {features['shared_bytes']:.0f} bytes of shared memory"
+    excess = f"{needed}, {specialised.target.name} has {most}"
+    return Compiled(config, Status.INVALID, excess, features, seconds)
+
+
+def _line(error: BaseException) -> str:
+    """Return the telling line of an error: Triton's end with the reason, ptxas' begin with it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    told = lines[0] if type(error).__name__ == "PTXASError" else lines[-1]
+    return f"{type(error).__name__}: {told}"[:MAX_ERROR]
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when its parent is gone, even in the middle of a compilation."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,66 @@
+"""Arguments as a compiler sees them, and as people type them."""
+
+import pickle
+
+import pytest
+
+from foretune.collect.compiled import describe
+from foretune.collect.compiled.arguments import Tensor, parse_argument, parse_config
+from foretune.errors import UnknownName, UsageError
+
+
+def test_tensors_lose_their_memory():
+    torch = pytest.importorskip("torch")
+    base = torch.zeros(1000, 64, dtype=torch.float16)
+    seen = describe(base[1:, 1:])
+    assert (seen.element, seen.shape, seen.strides) == ("float16", (999, 63), (64, 1))
+    assert seen.address == (base.data_ptr() + 130) % 16
+    assert seen.bytes == base.untyped_storage().size()
+    assert seen.dtype is torch.float16
+    assert (seen.stride(0), seen.size(1), seen.dim(), seen.numel()) == (64, 63, 2, 999 * 63)
+    assert len(pickle.dumps(seen)) < 1000
+
+
+def test_dtypes_stand_for_aligned_pointers():
+    torch = pytest.importorskip("torch")
+    assert describe(torch.bfloat16) == Tensor("bfloat16")
+    assert describe((torch.int8, 3)) == (Tensor("int8"), 3)
+    assert describe(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("x=fp16*", Tensor("float16")),
+        ("x=fp8*2", Tensor("float8_e4m3fn", address=2)),
+        ("x=4096", 4096),
+        ("x=-0.5", -0.5),
+        ("x=true", True),
+        ("x=none", None),
+    ],
+)
+def test_parsed_arguments(text, value):
+    assert parse_argument(text) == ("x", value)
+
+
+def test_parsed_configuration():
+    parsed = parse_config("BLOCK=128, num_warps=4,EVEN=true,MODE=tf32")
+    assert parsed == {"BLOCK": 128, "num_warps": 4, "EVEN": True, "MODE": "tf32"}
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("x", UsageError, "give NAME=VALUE"),
+        ("x=fp17*", UnknownName, "unknown element type 'fp17'"),
+        ("x=fp16*3", UsageError, "an alignment is 1, 2, 4, 8 or 16"),
+    ],
+)
+def test_arguments_that_cannot_be_read(text, error, message):
+    with pytest.raises(error, match=message):
+        parse_argument(text)
+
+
+def test_configurations_that_cannot_be_read():
+    with pytest.raises(UsageError, match="give NAME=VALUE"):
+        parse_config("BLOCK")

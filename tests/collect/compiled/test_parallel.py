@@ -1,0 +1,180 @@
+"""Many configurations in worker processes: order, failures, time limits; and Triton's cache."""
+
+import pickle
+import time
+
+import pytest
+
+from foretune.collect.compiled import compile_configs, find_target, precompile
+from foretune.collect.compiled.arguments import Tensor
+from foretune.collect.compiled.parallel import reference_of
+from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
+from foretune.measurement import Status
+
+pytest.importorskip("triton", reason="triton is not installed: foretune[gpu]")
+SM_90 = find_target("sm_90")
+F16 = Tensor("float16")
+VECTORS = [F16, F16, F16, 4096]
+SQUARE = [F16] * 3 + [4096] * 3
+PATIENT_S = 120.0
+
+
+def outcomes(kernel, args, configs, target=SM_90, **options):
+    options = {"jobs": 1, "limit_s": PATIENT_S} | options
+    done = dict(compile_configs(kernel, args, configs, target, **options))
+    return [done[i] for i in range(len(configs))]
+
+
+def test_outcomes_belong_to_their_configurations(toys):
+    configs = [{"BLOCK": b, "num_warps": w} for b in (128, 512) for w in (1, 4)]
+    done = outcomes(toys.add, VECTORS, configs, jobs=2)
+    assert [dict(o.config) for o in done] == configs
+    assert all(o.ok and o.compile_s > 0 and o.hash for o in done)
+    assert [o.static["warps"] for o in done] == [1, 4, 1, 4]
+    again = outcomes("triton_toys:add", VECTORS, configs[:1])
+    assert again[0].cached
+    assert again[0].static == done[0].static
+    assert again[0].hash == done[0].hash
+
+
+def test_kernels_that_do_not_compile_are_outcomes(toys):
+    good, bad = outcomes(toys.refuses, [F16], [{"BLOCK": 64}, {"BLOCK": 63}])
+    assert good.ok
+    assert bad.status is Status.COMPILE_ERROR
+    assert "BLOCK must be even" in bad.error
+    assert "\n" not in bad.error
+    assert not bad.static
+
+
+def test_too_large_for_the_target_is_invalid(toys):
+    config = {"BM": 128, "BN": 128, "BK": 64, "num_stages": 5}
+    target = find_target("sm_120")
+    for tier in ("ttgir", "full"):
+        (done,) = outcomes(toys.matmul, SQUARE, [config], target, tier=tier)
+        assert done.status is Status.INVALID
+        assert "bytes of shared memory, sm_120 has 101376" in done.error
+        assert done.static["fits"] == 0
+        assert not done.ok
+
+
+def test_hanging_and_dying_compilers_cost_one_configuration(toys):
+    configs = [{"BLOCK": 64, "HOW": how} for how in ("hang", "ok", "die", "fine")]
+    started = time.monotonic()
+    hung, ok, died, fine = outcomes(toys.scale, [F16], configs, limit_s=10.0)
+    assert (hung.status, hung.error) == (Status.TIMEOUT, "not compiled after 10 s")
+    assert (died.status, died.error) == (Status.COMPILE_ERROR, "the compiler died: SIGABRT")
+    assert ok.ok
+    assert fine.ok
+    assert time.monotonic() - started < 500  # not until the hanging one would have ended
+
+
+def test_first_stages_leave_nothing_behind(toys, tmp_path):
+    (done,) = outcomes(toys.add, VECTORS, [{"BLOCK": 128}], tier="ttgir", cache_dir=tmp_path)
+    assert done.ok
+    assert done.static["load_bytes"] == 2 * 128 * 2
+    assert (done.hash, list(tmp_path.iterdir())) == ("", [])
+
+
+def test_no_configurations_need_no_process(toys):
+    assert list(compile_configs(toys.add, VECTORS, [], SM_90)) == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "error", "message"),
+    [
+        ("triton_toys:nothing", VECTORS, UsageError, "module 'triton_toys' has no 'nothing'"),
+        ("no_such_module:add", VECTORS, UsageError, "'no_such_module' cannot be imported"),
+        ("triton_toys", VECTORS, UsageError, "give MODULE:NAME"),
+        ("triton_toys:add", VECTORS[:2], UsageError, "add misses out, n"),
+        ("triton_toys:misbehave", VECTORS, UsageError, "is no Triton kernel"),
+    ],
+)
+def test_requests_that_no_configuration_can_meet(toys, kernel, args, error, message):
+    with pytest.raises(error, match=message):
+        outcomes(kernel, args, [{"BLOCK": 64}, {"BLOCK": 128}])
+
+
+def test_unknown_parameters_and_tiers(toys):
+    with pytest.raises(UnknownName, match="did you mean 'BLOCK'"):
+        outcomes(toys.add, VECTORS, [{"BLOCK": 64, "BLOK": 3}])
+    with pytest.raises(UsageError, match="there are 'full' and 'ttgir'"):
+        outcomes(toys.add, VECTORS, [{"BLOCK": 64}], tier="ptx")
+
+
+def test_kernels_that_nobody_else_can_find(toys):
+    import triton
+
+    hidden = triton.JITFunction(toys.add.fn)
+    with pytest.raises(UsageError, match="another process cannot import it"):
+        reference_of(hidden)
+    for layer in (toys.tuned_copy, toys.tuned_copy.fn, toys.tuned_copy.fn.fn):
+        assert reference_of(layer) == "triton_toys:tuned_copy"
+
+
+def test_outcomes_and_errors_cross_processes(toys):
+    (done,) = outcomes(toys.add, VECTORS, [{"BLOCK": 128}])
+    assert pickle.loads(pickle.dumps(done)) == done
+    assert issubclass(MeasurementError, ForetuneError)
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "AMD Instinct MI300X"])
+def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device):
+    """Built in another process from types alone; looked up by a launch with tensors."""
+    torch = pytest.importorskip("torch")
+    from triton import knobs
+
+    from foretune.collect.replay_driver import ReplayDriver
+    from foretune.device import find_device
+
+    target = find_target(find_device(device).architecture)
+    n = 1024
+    configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages}
+               for c in toys.tuned_copy.configs]  # fmt: skip
+    built = precompile(
+        "triton_toys:tuned_copy", [torch.float16, torch.float16, n], configs, target, tmp_path,
+        jobs=1, limit_s=PATIENT_S,
+    )  # fmt: skip
+    assert [o.cached for o in built] == [False, False]
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    hits = []
+    monkeypatch.setattr(
+        knobs.compilation, "listener", lambda *, cache_hit, **_: hits.append(cache_hit)
+    )
+    x, y = torch.zeros(n, dtype=torch.float16), torch.zeros(n, dtype=torch.float16)
+    with ReplayDriver(lambda launch: 1.0, device=device, compile=True).active():
+        toys.tuned_copy.cache.clear()
+        toys.tuned_copy[lambda meta: (triton_cdiv(n, meta["BLOCK"]),)](x, y, n)
+        assert hits == [True, True]
+        toys.tuned_copy.cache.clear()
+        toys.tuned_copy[(8,)](x, y, n + 1)  # another specialisation: not built
+        assert hits == [True, True, False, False]
+
+
+def test_tensor_descriptors_are_sent_without_their_memory(toys, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from triton import knobs
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from foretune.collect.replay_driver import ReplayDriver
+
+    matrix = torch.zeros(1024, 1024, dtype=torch.float16)
+    args = [TensorDescriptor.from_tensor(matrix, [32, 64]), matrix, 1024]
+    (built,) = precompile(
+        toys.tile_copy, args, [{"BM": 32, "BN": 64}], SM_90, tmp_path,
+        jobs=1, limit_s=PATIENT_S,
+    )  # fmt: skip
+    assert built.error == ""
+    assert built.static["async_copies"] == 1
+    assert built.static["load_bytes"] == 32 * 64 * 2
+    hits = []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        knobs.compilation, "listener", lambda *, cache_hit, **_: hits.append(cache_hit)
+    )
+    with ReplayDriver(lambda launch: 1.0, compile=True).active():
+        toys.tile_copy[(1,)](*args, BM=32, BN=64)
+    assert hits == [True]
+
+
+def triton_cdiv(n, block):
+    return -(-n // block)

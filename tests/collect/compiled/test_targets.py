@@ -1,0 +1,75 @@
+"""Targets by name, and how many blocks fit on one multiprocessor."""
+
+import pytest
+
+from foretune.collect.compiled import find_target
+from foretune.collect.compiled.occupancy import occupancy
+from foretune.errors import UnknownName
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("sm_90", "sm_90"),
+        ("SM90a", "sm_90"),
+        ("cuda:90", "sm_90"),
+        ("sm_120f", "sm_120"),
+        ("hip:gfx942", "gfx942"),
+        ("gfx942:sramecc+:xnack-", "gfx942"),
+    ],
+)
+def test_names(name, found):
+    assert find_target(name).name == found
+
+
+def test_unknown_name():
+    with pytest.raises(UnknownName, match=r"unknown target 'sm_91': .*sm_90"):
+        find_target("sm_91")
+
+
+# Block counts that CUDA's occupancy calculator gives.
+@pytest.mark.parametrize(
+    ("target", "warps", "registers", "shared", "ctas", "limiter"),
+    [
+        ("sm_80", 4, 32, 0, 16, "registers"),
+        ("sm_80", 8, 64, 0, 4, "registers"),
+        ("sm_80", 8, 65, 0, 3, "registers"),
+        ("sm_80", 4, 128, 48 * 1024, 3, "shared"),
+        ("sm_80", 1, 16, 0, 32, "ctas"),
+        ("sm_90", 4, 255, 100 * 1024, 2, "registers"),
+        ("sm_90", 4, 168, 98304, 2, "shared"),
+        ("sm_120", 8, 32, 0, 6, "warps"),
+        ("gfx942", 4, 128, 0, 4, "registers"),
+        ("gfx942", 4, 64, 20 * 1024, 3, "shared"),
+        ("gfx942", 1, 16, 0, 32, "warps"),
+    ],
+)
+def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limiter):
+    found = occupancy(find_target(target), warps=warps, registers=registers, shared_bytes=shared)
+    assert (found.ctas_per_sm, found.limiter, found.fits) == (ctas, limiter, True)
+    assert found.warps_per_sm == ctas * warps
+    assert 0 < found.fraction <= 1
+
+
+def test_tensor_memory_limits_blackwell():
+    found = occupancy(
+        find_target("sm_100"), warps=4, registers=64, shared_bytes=1024, tensor_memory=256
+    )
+    assert (found.ctas_per_sm, found.limiter) == (2, "tensor_memory")
+
+
+@pytest.mark.parametrize(
+    ("needs", "reason"),
+    [
+        ({"shared_bytes": 200_000}, "200000 bytes of shared memory, sm_80 has 166912"),
+        ({"warps": 16, "registers": 255}, "16 warps of 255 registers"),
+        ({"warps": 64, "registers": 16}, "2048 threads"),
+        ({"tensor_memory": 128}, "128 columns of tensor memory, sm_80 has 0"),
+    ],
+)
+def test_what_does_not_fit(needs, reason):
+    usual = {"warps": 4, "registers": 32, "shared_bytes": 0}
+    found = occupancy(find_target("sm_80"), **{**usual, **needs})
+    assert not found.fits
+    assert found.ctas_per_sm == 0
+    assert reason in found.excess
