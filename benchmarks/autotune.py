@@ -168,7 +168,7 @@ class Replayed:
         memory = Memory(options)
         memory.record(call, self._runs)
         beliefs = Beliefs(call.kernel, self._device, options)
-        knowledge = Knowledge(self._device, options.goal, beliefs.log_value, beliefs.spread)
+        knowledge = Knowledge(self._device, options.goal, beliefs)
         tuning = Tuning(call, list(self._table[problem]), options, memory, beliefs, knowledge)
         while (config := tuning.next()) is not None:
             tuning.add(self._table[problem][config])

@@ -114,7 +114,9 @@ class TestMeasurements:
         assert [m.status for m in store.measurements(SUBJECT)] == [Status.COMPILE_ERROR]
         first = store.choose(SUBJECT, SMALL, choice(1))
         assert first == store.choose(SUBJECT, SMALL, choice(2)) == choice(1)
-        assert store.choose(SUBJECT, SMALL, choice(3, measured=9)).config["x"] == 3
+        assert store.choose(SUBJECT, SMALL, choice(3, measured=9)) == choice(1)
+        better = store.choose(SUBJECT, SMALL, choice(3, measured=9), instead_of=choice(1))
+        assert better.config["x"] == 3
 
     def test_equal_problems_are_one_problem(self, store):
         store.put(SUBJECT, [measured(Problem(n=64.0, flag=True), x=1)])
@@ -236,13 +238,14 @@ class TestChoices:
         assert store.choose(SUBJECT, LARGE, choice(2)) == choice(2)
         assert store.choices(SUBJECT) == {SMALL: choice(1), LARGE: choice(2)}
 
-    def test_one_that_rests_on_more_takes_its_place(self, store):
+    def test_who_knew_it_and_measured_more_replaces_it(self, store):
         """However late or early its clock says it is."""
         early = "2020-01-01T00:00:00.000+00:00"
-        store.choose(SUBJECT, SMALL, choice(1, measured=0))
-        assert store.choose(SUBJECT, SMALL, choice(2, measured=0)) == choice(1, measured=0)
-        assert store.choose(SUBJECT, SMALL, choice(3, at=early)) == choice(3)
-        assert store.choose(SUBJECT, SMALL, choice(4, measured=2)) == choice(3)
+        first = store.choose(SUBJECT, SMALL, choice(1, measured=0))
+        assert store.choose(SUBJECT, SMALL, choice(2)) == first
+        assert store.choose(SUBJECT, SMALL, choice(2, measured=0), instead_of=first) == first
+        assert store.choose(SUBJECT, SMALL, choice(3, at=early), instead_of=first) == choice(3)
+        assert store.choose(SUBJECT, SMALL, choice(4, measured=99), instead_of=first) == choice(3)
         assert store.choice(SUBJECT, SMALL) == choice(3)
 
     def test_it_is_made_in_a_way_that_exists(self, store):
@@ -396,7 +399,8 @@ class TestFiles:
         assert new.merge(tmp_path / "a.json") == Merged(0, 0, 0, 5)
         assert {m.time_ms for m in new.measurements(SUBJECT, SMALL)} == {5.0, 1.0}
         assert new.choice(SUBJECT, SMALL) == choice(1), "chosen later"
-        new.choose(SUBJECT, SMALL, choice(8, measured=9, at="2020-01-01T00:00:00.000+00:00"))
+        more = choice(8, measured=9, at="2020-01-01T00:00:00.000+00:00")
+        new.choose(SUBJECT, SMALL, more, instead_of=choice(1))
         assert new.merge(tmp_path / "a.json").choices == 0
         assert new.choice(SUBJECT, SMALL) == choice(8, measured=9), "rests on more"
 

@@ -9,6 +9,7 @@ mean what they mean there; only `run` is new. The prediction never enters ``earl
 import threading
 import time
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,18 +19,22 @@ import triton
 from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.errors import ForetuneWarning, UsageError
-from foretune.tune.autotune.brain import Brain, Offer
-from foretune.tune.autotune.call import call_of, parameters_of, plain_function
+from foretune.tune.autotune.brain import Brain, Offer, offers
+from foretune.tune.autotune.call import parameters_of, plain_function
 from foretune.tune.autotune.call_plan import CallPlan, make_plan, plan_id
+from foretune.tune.autotune.measuring import CANNOT_RUN, KernelFailure
 from foretune.tune.autotune.online import Online
 from foretune.tune.autotune.options import Options
 from foretune.tune.autotune.place import capturing, interpreted
 from foretune.tune.autotune.stopwatch import bench_in_interpreter
-from foretune.tune.autotune.trials import CANNOT_RUN, KernelFailure, Trials, fail_if_conflicting
+from foretune.tune.autotune.trials import Trials, fail_if_conflicting
 
 Key = tuple[Any, ...]
 _STOCK_RUN = Stock.run
 """Some replace it, to take the first configuration always, say: then theirs runs."""
+MOST_ONLINE = 64
+"""Searches that are spread over calls at the same time; the one not called for longest ends."""
+LONG_LIST = 200
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,30 @@ class Decision:
     knobs: Mapping[str, Any]
     key: Key
     anchor: triton.Config
+
+
+@dataclass(frozen=True)
+class NewCall:
+    """A call of a problem for which nothing is decided.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: arguments by name, and ``grid``.
+        plan: that reads what varies between calls like this one.
+        at: what it read: the problem.
+        key: the problem as stock Triton has it: coarser.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    plan: CallPlan
+    at: Key
+    key: Key
+
+    @property
+    def where(self) -> tuple[CallPlan, Key]:
+        """What tells its problem from all others."""
+        return self.plan, self.at
 
 
 class Autotuner(Stock):  # type: ignore[misc]
@@ -93,7 +122,10 @@ class Autotuner(Stock):  # type: ignore[misc]
         self.options = options or Options()
         self._plans: dict[tuple[Any, ...], CallPlan] = {}
         self._anchors: dict[Key, triton.Config] = {}
-        self._online: dict[Any, Online] = {}
+        self._online: OrderedDict[Any, Online] = OrderedDict()
+        self._stopgaps: dict[Any, triton.Config] = {}
+        self._stale: set[Any] = set()
+        """Problems to be tuned anew, since their choice was taken out of ``cache``."""
         self.lock = threading.RLock()
         self.brain = Brain(self.options)
 
@@ -118,24 +150,36 @@ class Autotuner(Stock):  # type: ignore[misc]
         return self._run_new(args, kwargs)
 
     def choose(self, *args: Any, grid: Any = None, **kwargs: Any) -> triton.Config:
-        """Return the configuration a call would run with, without launching or measuring.
+        """Return the configuration a call would run with now, without launching or measuring.
 
         Of a problem that was tuned, the tuned one; of any other, the one predicted to be best.
-        """
-        return self.rank(*args, grid=grid, **kwargs)[0].config
-
-    def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Offer]:
-        """Return all configurations for a call, the best first, without launching or measuring.
-
-        What was measured comes first, then what is predicted.
         """
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 kwargs = {**kwargs, "grid": grid}
-                pruned = self.prune_configs(kwargs)
-                call = call_of(self.function, self.keys, self.nargs, kwargs)
-                return self.brain.offers(call, pruned)
+                if len(self.configs) == 1:
+                    return self.configs[0]
+                key = self._stock_key(kwargs)
+                if key in self.cache and self.cache[key] is not self._anchors.get(key):
+                    return self.cache[key]  # somebody put it there
+                trials = Trials(self, args, kwargs, self.prune_configs(kwargs))
+                return trials.settled() or trials.predicted()
+            finally:
+                self.nargs = None
+
+    def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Offer]:
+        """Return all configurations for a call, the best first, without launching or measuring.
+
+        What was measured comes first, then what is predicted, then what does not run.
+        """
+        with self.lock:
+            self.nargs = dict(zip(self.arg_names, args, strict=False))
+            try:
+                kwargs = {**kwargs, "grid": grid}
+                trials = Trials(self, args, kwargs, self.prune_configs(kwargs))
+                with self.brain.lock:
+                    return offers(trials.tuning, trials.configs)
             finally:
                 self.nargs = None
 
@@ -148,7 +192,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         Raises:
             UsageError: nothing has been chosen yet.
         """
-        kept = list(dict.fromkeys(configs or self.cache.values()))
+        decided = [d.config for p in self._plans.values() for d in p.entries.values()]
+        kept = list(dict.fromkeys(configs or (*self.cache.values(), *decided)))
         if not kept:
             name = self.base_fn.__name__
             raise UsageError(
@@ -175,55 +220,85 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._plan(args, kwargs)
-        at = plan.key(args, kwargs)
-        key = self._stock_key(kwargs)
-        decision = plan.entries.get(at)
-        if decision is not None and self.cache.get(key) is decision.anchor:
+        new = NewCall(args, kwargs, plan, plan.key(args, kwargs), self._stock_key(kwargs))
+        self._mind_removed(new.key)
+        decision = plan.entries.get(new.at)
+        if decision is not None and self.cache.get(new.key) is decision.anchor:
             return self._launch(decision.config, args, kwargs)
-        theirs = self.cache.get(key) is not self._anchors.get(key)
-        if key in self.cache and (theirs or self.options.budget == "all"):
-            config = self.cache[key]
-            plan.entries[at] = Decision(config, config.all_kwargs(), key, config)
+        theirs = self.cache.get(new.key) is not self._anchors.get(new.key)
+        if new.key in self.cache and (theirs or self.options.budget == "all"):
+            config = self.cache[new.key]
+            plan.entries[new.at] = Decision(config, config.all_kwargs(), new.key, config)
             return self._launch(config, args, kwargs)
         pruned = self.prune_configs(kwargs)
         if not pruned:
             raise ValueError(f"pruning left {self.base_fn.__name__} without a configuration")
         if len(pruned) == 1:
-            return self._settle(plan, at, key, pruned[0], args, kwargs)
-        if self.options.mode == "online" and not capturing():
-            return self._run_online(plan, at, key, pruned, args, kwargs)
-        return self._run_tuned(plan, at, key, pruned, args, kwargs)
+            self._remember(new, pruned[0])
+            return self._launch(pruned[0], args, kwargs)
+        fail_if_conflicting(pruned, kwargs)
+        if capturing():
+            return self._run_captured(new, pruned)
+        if self.options.mode == "online":
+            return self._run_online(new, pruned)
+        return self._run_tuned(new, pruned)
 
-    def _run_tuned(
-        self,
-        plan: CallPlan,
-        at: Key,
-        key: Key,
-        pruned: list[triton.Config],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    def _mind_removed(self, key: Key) -> None:
+        """If our choice was taken out of ``cache``, tune all problems of that key anew."""
+        if key not in self._anchors or key in self.cache:
+            return
+        del self._anchors[key]
+        for plan in self._plans.values():
+            for at, decision in list(plan.entries.items()):
+                if decision.key == key:
+                    del plan.entries[at]
+                    self._stale.add((plan, at))
+
+    def _run_captured(self, new: NewCall, pruned: list[triton.Config]) -> Any:
+        """Launch what is remembered or predicted: while a graph is captured nothing is measured."""
+        trials = Trials(self, new.args, new.kwargs, pruned)
+        if new.where not in self._stopgaps:
+            self._stopgaps[new.where] = self._guarded(
+                lambda: trials.settled() or trials.predicted(), lambda: pruned[0]
+            )
+        return self._launch_first(new, trials, self._stopgaps[new.where], final=False)
+
+    def _run_tuned(self, new: NewCall, pruned: list[triton.Config]) -> Any:
+        trials = Trials(self, new.args, new.kwargs, pruned, new.where in self._stale)
+        self._tune(new.key, trials)
+        if trials.nothing_runs:
+            return self._launch(trials.config, new.args, new.kwargs)
+        self._stale.discard(new.where)
+        self._stopgaps.pop(new.where, None)
+        return self._launch_first(new, trials, trials.config, final=True)
+
+    def _launch_first(
+        self, new: NewCall, trials: Trials, config: triton.Config, final: bool
     ) -> Any:
-        afresh = key in self._anchors and key not in self.cache  # somebody took our choice out
-        trials = Trials(self, args, kwargs, pruned, afresh)
-        config, final = self._tuned(key, trials)
-        if not final:
-            return self._launch(config, args, kwargs)
+        """Launch ``config``, or the next best where it turns out not to run; remember which."""
+        replaced = False
         while True:
+            if final:
+                self._remember(new, config)
             try:
-                return self._settle(plan, at, key, config, args, kwargs)
-            except CANNOT_RUN as e:  # chosen without measuring, or by somebody else
-                self._unsettle(plan, at, key)
+                result = self._launch(config, new.args, new.kwargs)
+            except CANNOT_RUN as e:  # it was chosen without measuring, or by somebody else
+                if final:
+                    self._forget(new)
                 after = trials.without(config, e)
                 if after is None:
                     raise
-                config = after
+                config, replaced = after, True
+                continue
+            break
+        if replaced:
+            self._guarded(trials.settle_on_best, lambda: None)
+            if not final:
+                self._stopgaps[new.where] = config
+        return result
 
-    def _tuned(self, key: Key, trials: Trials) -> tuple[triton.Config, bool]:
-        """Return a configuration, and whether it is the choice or a stopgap."""
-        fail_if_conflicting(trials.configs, trials.kwargs)
-        hit = False
-        if capturing():
-            return self._guarded(trials.predicted, lambda: trials.configs[0]), False
+    def _tune(self, key: Key, trials: Trials) -> None:
+        """Let ``trials`` choose; tell everybody that stock Triton tells."""
 
         def tune() -> None:
             start = time.time()
@@ -237,74 +312,64 @@ class Autotuner(Stock):  # type: ignore[misc]
                 full = {**self.nargs, **trials.kwargs, **trials.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
-        if self.cache_results:
-            hit = self.check_disk_cache(key, trials.configs, tune)
-            if hit:
+        # stock takes the file for complete: what was measured of it must be all
+        if self.cache_results and self.options.budget == "all":
+            if self.check_disk_cache(key, trials.configs, tune):
                 trials.config, trials.timings = self.cache[key], self.configs_timings
         else:
             tune()
-        hit = hit or not trials.fresh
-        self._tell_listener(key, trials, hit)
-        self._print(key, trials, hit)
-        return trials.config, not trials.nothing_runs
+        self._tell_listener(key, trials)
+        self._print(key, trials)
 
     def _stock_tuning(self, trials: Trials) -> None:
-        """Measure every configuration, as stock does: the way out when anything of ours fails."""
+        """Measure as stock does: the way out when anything of ours fails.
+
+        No more than the budget, and of a space too large to measure as many as of a long list.
+        """
+        most = min(self.options.most(len(trials.configs)), LONG_LIST)
         timings = {
             config: self._bench(*trials.args, config=config, **trials.kwargs)
-            for config in trials.configs
+            for config in trials.configs[:most]
         }
         trials.timings, trials.fresh = timings, len(timings)
-        trials.config = min(timings, key=timings.__getitem__)
+        trials.config = min(timings, key=timings.__getitem__, default=trials.configs[0])
 
-    def _run_online(
-        self,
-        plan: CallPlan,
-        at: Key,
-        key: Key,
-        pruned: list[triton.Config],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        which = (plan, at)
+    def _run_online(self, new: NewCall, pruned: list[triton.Config]) -> Any:
         try:
-            if which not in self._online:
-                self._online[which] = Online(Trials(self, args, kwargs, pruned))
-            online = self._online[which]
-        except KernelFailure as e:
-            raise e.cause from None
+            if new.where not in self._online:
+                stale = new.where in self._stale
+                online = Online(self, new.args, new.kwargs, pruned, stale)
+                self._online[new.where] = online
+            self._online.move_to_end(new.where)
+            while len(self._online) > MOST_ONLINE:
+                self._online.popitem(last=False)
+            online = self._online[new.where]
         except Exception as e:
             self.warn(e)
-            return self._run_tuned(plan, at, key, pruned, args, kwargs)
-        result = online.run(args, kwargs)
+            return self._run_tuned(new, pruned)
+        result = online.run(new.args, new.kwargs)
         if online.choice is not None:
-            del self._online[which]
-            self.configs_timings = online.trials.timings_so_far()
-            self._remember(plan, at, key, online.choice)
+            del self._online[new.where]
+            self._stale.discard(new.where)
+            self._guarded(lambda: self._note_timings(online.trials), lambda: None)
+            self._remember(new, online.choice)
         return result
 
-    def _settle(
-        self,
-        plan: CallPlan,
-        at: Key,
-        key: Key,
-        config: triton.Config,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        self._remember(plan, at, key, config)
-        return self._launch(config, args, kwargs)
+    def _note_timings(self, trials: Trials) -> None:
+        with self.brain.lock:
+            self.configs_timings = trials.timings_so_far()
 
-    def _remember(self, plan: CallPlan, at: Key, key: Key, config: triton.Config) -> None:
-        ours = self._anchors.get(key)
-        if key not in self.cache or self.cache[key] is not ours:
+    def _remember(self, new: NewCall, config: triton.Config) -> None:
+        key = new.key
+        if key not in self.cache or self.cache[key] is not self._anchors.get(key):
             self.cache[key] = self._anchors[key] = config
-        plan.entries[at] = Decision(config, config.all_kwargs(), key, self._anchors[key])
+        decision = Decision(config, config.all_kwargs(), key, self._anchors[key])
+        new.plan.entries[new.at] = decision
 
-    def _unsettle(self, plan: CallPlan, at: Key, key: Key) -> None:
-        plan.entries.pop(at, None)
-        if self.cache.get(key) is self._anchors.pop(key, None):
-            self.cache.pop(key, None)
+    def _forget(self, new: NewCall) -> None:
+        new.plan.entries.pop(new.at, None)
+        if self.cache.get(new.key) is self._anchors.pop(new.key, None):
+            self.cache.pop(new.key, None)
 
     def _launch(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.best_config = config
@@ -347,7 +412,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             stacklevel=2,
         )
 
-    def _tell_listener(self, key: Key, trials: Trials, hit: bool) -> None:
+    def _tell_listener(self, key: Key, trials: Trials) -> None:
         listener = getattr(triton.knobs.autotuning, "listener", None)
         if listener is not None and trials.timings:
             listener(
@@ -355,12 +420,12 @@ class Autotuner(Stock):  # type: ignore[misc]
                 key=key,
                 best_config=trials.config,
                 configs_timings=trials.timings,
-                duration=None if hit else self.bench_time,
-                cache_hit=hit,
+                duration=self.bench_time if trials.fresh else None,
+                cache_hit=not trials.fresh,
             )
 
-    def _print(self, key: Key, trials: Trials, hit: bool) -> None:
-        if triton.knobs.autotuning.print and not hit:
+    def _print(self, key: Key, trials: Trials) -> None:
+        if triton.knobs.autotuning.print and trials.fresh:
             print(
                 f"Triton autotuning for function {self.base_fn.__name__},\nwith key as {key},\n"
                 f"finished after {self.bench_time:.2f}s,\nbest config selected: {trials.config};"

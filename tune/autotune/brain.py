@@ -1,6 +1,7 @@
 """What one decorated kernel knows: memory, beliefs, knowledge; made when they are first needed."""
 
 import dataclasses
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class Brain:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.memory = Memory(options)
+        self.lock = threading.RLock()
+        """Held by who judges or remembers, never while something is launched or compiled."""
         self._minds: dict[str, tuple[Options, Beliefs, Knowledge]] = {}
 
     def tuning(self, call: Call, configs: Sequence[triton.Config]) -> Tuning:
@@ -60,27 +63,27 @@ class Brain:
         if device.name not in self._minds:
             options = _measurable(self.options, device)
             beliefs = Beliefs(call.kernel, device, options)
-            knowledge = Knowledge(device, options.goal, beliefs.log_value, beliefs.spread)
+            knowledge = Knowledge(device, options.goal, beliefs)
             self._minds[device.name] = options, beliefs, knowledge
         return self._minds[device.name]
 
-    def offers(self, call: Call, configs: Sequence[triton.Config]) -> list[Offer]:
-        """Return ``configs`` for a call, the one to take first."""
-        tuning = self.tuning(call, configs)
-        judgement = tuning.judgement
-        found = {configuration_of(c): c for c in configs}
-        kind = np.select(
-            [np.isfinite(judgement.objective), np.isnan(judgement.objective)], [0, 1], 2
+
+def offers(tuning: Tuning, configs: Sequence[triton.Config]) -> list[Offer]:
+    """Return ``configs`` with what is known of them, the one to take first."""
+    judgement = tuning.judgement
+    found = {configuration_of(c): c for c in configs}
+    told = [np.isfinite(judgement.objective), np.isnan(judgement.objective)]
+    kind = np.select(told, [0, 1], 2)
+    unlikely = judgement.log_mean - np.log(judgement.p_valid)
+    value = np.where(kind == 0, judgement.objective, unlikely)
+    return [
+        Offer(
+            found[tuning.candidates.configs[i]],
+            float(judgement.expected[i]),
+            float(judgement.objective[i]),
         )
-        value = np.where(kind == 0, judgement.objective, judgement.log_mean)
-        return [
-            Offer(
-                found[tuning.candidates.configs[i]],
-                float(judgement.expected[i]),
-                float(judgement.objective[i]),
-            )
-            for i in np.lexsort((value, kind))
-        ]
+        for i in np.lexsort((value, kind))
+    ]
 
 
 def _measurable(options: Options, device: Device) -> Options:

@@ -44,12 +44,6 @@ class Call:
         """What is tuned, where, and with which versions."""
         return Subject(self.kernel, self.source, self.device.name, versions())
 
-    @cached_property
-    def bytes_moved(self) -> float:
-        """Size of all tensors in bytes: what must be read or written at least, if all is used."""
-        tensors = [a for a in self.arguments.values() if hasattr(a, "numel")]
-        return float(sum(t.numel() * t.element_size() for t in tensors))
-
     def programs(self, knobs: Mapping[str, Any]) -> float:
         """Return how many programs a configuration launches; NaN where the grid does not tell."""
         try:
@@ -63,7 +57,11 @@ class Call:
 
 
 def call_of(
-    function: Any, keys: Sequence[str], named: Mapping[str, Any], kwargs: Mapping[str, Any]
+    function: Any,
+    keys: Sequence[str],
+    named: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
+    mode: str = "stall",
 ) -> Call:
     """Return a call of the plain kernel ``function``.
 
@@ -72,6 +70,7 @@ def call_of(
         keys: names of the arguments whose values make a problem.
         named: positional arguments, by name.
         kwargs: arguments by name, and ``grid``.
+        mode: how it is timed: among other work, ``"online"``, times are other ones.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
     parameters = parameters_of(function)
@@ -86,6 +85,8 @@ def call_of(
         if not is_constant(parameter) and (how := _special(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
+    if mode == "online":
+        problem["timed"] = mode
     return Call(
         function.__name__,
         source_hash(function),

@@ -5,7 +5,6 @@ from typing import Any
 
 import triton
 
-from foretune.errors import SpaceError
 from foretune.space import Configuration, SearchSpace
 
 LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -27,15 +26,10 @@ def configs_of(configs: "Sequence[triton.Config] | SearchSpace") -> "list[triton
 
 def configuration_of(config: triton.Config) -> Configuration:
     """Return ``config`` for a table: what is neither number nor text is written as its `repr`."""
-    return Configuration({n: _plain(v) for n, v in config.all_kwargs().items() if v is not None})
-
-
-def space_of(configs: Sequence[Configuration]) -> SearchSpace | None:
-    """Return the space of exactly these; None where they do not have the same knobs."""
-    try:
-        return SearchSpace.of(configs)
-    except SpaceError:
-        return None
+    values = {n: _plain(v) for n, v in config.all_kwargs().items() if v is not None}
+    if config.pre_hook is not None:  # it may set up what the knobs do not say
+        values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
+    return Configuration(values)
 
 
 def _triton_config(values: dict[str, Any]) -> triton.Config:

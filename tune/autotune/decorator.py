@@ -78,7 +78,15 @@ def autotune(
         MissingExtra: Triton is not installed.
     """
     options = Options(
-        budget, mode, objective, regret, predictor, store, shipped, check, compile_limit_s
+        budget=budget,
+        mode=mode,
+        objective=objective,
+        regret=regret,
+        predictor=predictor,
+        store=store,
+        shipped=shipped,
+        check=check,
+        compile_limit_s=compile_limit_s,
     )
 
     def decorate(fn: Any) -> Any:

@@ -11,8 +11,9 @@ of how much slower it is than the fastest of the draw. It says when to stop meas
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -49,8 +50,16 @@ REPEATS_TO = 0.01
 """Standard deviation of the log of a measurement among repeats: what was measured is known."""
 LEAST_SPREAD = 0.02
 
-Belief = Callable[[Rows], np.ndarray]
-"""From runs to the logarithm of their objective, up to a constant per problem."""
+
+class Belief(Protocol):
+    """What is thought of runs before any is measured."""
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of its error, in log."""
+
+    def log_value(self, rows: Rows) -> np.ndarray:
+        """Return the logarithm of the objective of ``rows``, up to a constant per problem."""
 
 
 class ManyProblems(GaussianProcess):
@@ -107,9 +116,13 @@ class Judgement:
         """How much slower than the best the choice is expected to be, relative."""
         return float(self.expected[self.best])
 
-    def next(self) -> int | None:
-        """Return the candidate whose measurement promises most; None when all are measured."""
-        open_ones = np.isnan(self.objective)
+    def next(self, tried: np.ndarray) -> int | None:
+        """Return the candidate whose measurement promises most; None when there is none left.
+
+        Args:
+            tried: which were measured, also those that did not say the objective.
+        """
+        open_ones = np.isnan(self.objective) & ~tried
         if not open_ones.any():
             return None
         promise = self._promise()
@@ -165,14 +178,12 @@ class Knowledge:
         device: where; its cores give waves.
         goal: what is minimised.
         belief: what is thought of runs before any is measured.
-        spread: how wrong the belief is: standard deviation of its error in log.
     """
 
-    def __init__(self, device: Device, goal: Goal, belief: Belief, spread: float) -> None:
+    def __init__(self, device: Device, goal: Goal, belief: Belief) -> None:
         self._specs = dict(device.specs)
         self._goal = goal
         self._belief = belief
-        self._spread = spread
         self._fits: dict[tuple[str, ...], tuple[int, np.ndarray]] = {}
 
     def judge(
@@ -202,10 +213,10 @@ class Knowledge:
         known = nearest(measurements, problem, MOST_ROWS)
         values = np.array([self._goal.measured(m) for m in known])
         rows = rows_of(known) + candidates
-        belief = self._belief(rows)
+        belief = self._belief.log_value(rows)
         numbers = _numbered(rows.problems)
         logs = _logs(values, numbers[: len(known)])
-        here = {m.config: v for m, v in zip(known, values, strict=True) if m.problem == problem}
+        here = {m.config: self._goal.measured(m) for m in measurements if m.problem == problem}
         objective = np.array([here.get(c, np.nan) for c in candidates.configs])
         posterior = self._posterior(rows, numbers, belief, logs)
         return Judgement(
@@ -245,7 +256,7 @@ class Knowledge:
     def _scale(self, belief: np.ndarray, logs: np.ndarray, numbers: np.ndarray) -> float:
         """Return the usual size of what the belief gets wrong among one problem's runs."""
         if len(logs) < LEAST_FIT:
-            return max(self._spread, LEAST_SPREAD)
+            return max(self._belief.spread, LEAST_SPREAD)
         wrong = _centred(logs - belief, numbers)
         freedom = max(len(logs) - len(set(numbers.tolist())), 1)
         return max(float(np.sqrt((wrong**2).sum() / freedom)), LEAST_SPREAD)

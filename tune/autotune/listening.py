@@ -5,9 +5,11 @@ but not what the call was; the tuner that calls is one frame up, and knows.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from foretune.errors import ForetuneWarning
 from foretune.extras import require
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
     def heard(**told: Any) -> None:
         if before is not None:
             before(**told)
-        overhearing.take(told, _caller())
+        try:
+            overhearing.take(told, _caller())
+        except Exception as e:  # of ours: the tuning that was heard goes on
+            warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
 
     def undo() -> None:
         knobs.listener = before

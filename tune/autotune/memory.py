@@ -31,6 +31,7 @@ class Memory:
     """
 
     def __init__(self, options: Options) -> None:
+        self._options = options
         self._where = options.store
         self._shipped = options.shipped
         self._opened = False
@@ -92,21 +93,36 @@ class Memory:
         """Return what was chosen among these candidates, or for the problem by somebody else."""
         if (call.subject, call.problem) in self._forgotten:
             return None
-        own = self._choices.get((call.subject, _among(call.problem, candidates)))
+        own = self._choices.get((call.subject, self._among(call, candidates)))
         if own is not None:
             return own
-        for asked in (_among(call.problem, candidates), call.problem):
+        for asked in (self._among(call, candidates), call.problem):
             for choice in self._ask(lambda tuned, p=asked: _listed(tuned.choice(call.subject, p))):  # type: ignore[misc]
                 if choice.config in candidates:
                     return choice
         return None
 
-    def choose(self, call: Call, candidates: Sequence[Configuration], choice: Choice) -> Choice:
-        """Settle on ``choice``, or on what another process settled on before."""
-        asked = _among(call.problem, candidates)
+    def choose(
+        self,
+        call: Call,
+        candidates: Sequence[Configuration],
+        choice: Choice,
+        instead_of: Choice | None = None,
+    ) -> Choice:
+        """Settle on ``choice``, or on what another process settled on meanwhile.
+
+        Args:
+            call: what it is for.
+            candidates: among which.
+            choice: what this process found.
+            instead_of: what stood when it began.
+        """
+        asked = self._among(call, candidates)
         store = self._open()
         if store and (call.subject, call.problem) not in self._forgotten:
-            choice = self._guarded(lambda: store.choose(call.subject, asked, choice), choice)
+            choice = self._guarded(
+                lambda: store.choose(call.subject, asked, choice, instead_of), choice
+            )
         self._choices[call.subject, asked] = choice
         return choice
 
@@ -114,7 +130,7 @@ class Memory:
         """Return the answers of what was shipped, then of the store, which is newer."""
         store, nothing = self._open(), list[T]()
         library = self._library
-        shipped = self._guarded(lambda: question(library), nothing) if library else nothing
+        shipped = question(library) if library else nothing
         return shipped + (self._guarded(lambda: question(store), nothing) if store else nothing)
 
     def _open(self) -> Store | None:
@@ -125,9 +141,25 @@ class Memory:
             elif self._where is not False:
                 where = None if self._where is True else self._where
                 self._store = self._guarded(lambda: Store(where), None)
-            if (shipped := self._shipped) is not None:
-                self._library = self._guarded(lambda: Store.of_file(shipped), None)
+            self._library = self._open_library()
         return self._store
+
+    def _open_library(self) -> Tuned | None:
+        """Return what was shipped; the user's own store does not suffer if that is broken."""
+        if self._shipped is None:
+            return None
+        try:
+            return Store.of_file(self._shipped)
+        except ForetuneError as e:
+            warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
+            return None
+
+    def _among(self, call: Call, candidates: Sequence[Configuration]) -> Problem:
+        """Return the problem of choosing among these for this end: any other is another one."""
+        ids = sorted(c.id for c in candidates)
+        parts = [*ids, self._options.goal.value, str(self._options.check)]
+        listed = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+        return Problem({**call.problem, CANDIDATES: listed})
 
     def _guarded(self, act: Callable[[], T], default: T) -> T:
         """Return what ``act`` does; if the store fails, warn and go on without it."""
@@ -141,10 +173,3 @@ class Memory:
 
 def _listed(choice: Choice | None) -> list[Choice]:
     return [] if choice is None else [choice]
-
-
-def _among(problem: Problem, candidates: Sequence[Configuration]) -> Problem:
-    """Return the problem of choosing among these: a longer list is another one."""
-    ids = sorted(c.id for c in candidates)
-    listed = hashlib.sha256(" ".join(ids).encode()).hexdigest()[:16]
-    return Problem({**problem, CANDIDATES: listed})

@@ -19,9 +19,9 @@ class Options:
     """How `foretune.autotune` decides.
 
     Attributes:
-        budget: measurements per new problem: a number is never exceeded, 0 predicts only, ``"all"``
-            measures every configuration as stock Triton does, ``"auto"`` measures until it is sure
-            enough: a few where it knows the kernel, at worst all.
+        budget: measurements per new problem: a number is exceeded only while nothing ran yet, 0
+            predicts only, ``"all"`` measures every configuration as stock Triton does, ``"auto"``
+            measures until it is sure enough: a few where it knows the kernel, at worst all.
         mode: ``"stall"`` measures before the first call of a new problem returns; ``"online"`` lets
             real calls carry the trials, one configuration per call.
         objective: what is minimised; energy needs a power meter.
@@ -54,6 +54,10 @@ class Options:
             raise UsageError(f"regret is {self.regret!r}: give a share such as 0.03")
         if self.check is not None and not self.check > 0:
             raise UsageError(f"check is {self.check!r}: give a relative error such as 1e-2")
+        if self.mode == "online" and self.objective != Objective.TIME:
+            raise UsageError(
+                "mode='online' times calls and cannot meter them: tune for energy with mode='stall'"
+            )
         if self.objective not in list(Objective):
             known = ", ".join(o.value for o in Objective)
             raise UsageError(f"objective is {self.objective!r}: give one of {known}")

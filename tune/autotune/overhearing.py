@@ -9,11 +9,12 @@ import numpy as np
 import triton
 
 from foretune.measurement import Measurement, Status
+from foretune.tune.autotune.autotuner import Autotuner
 from foretune.tune.autotune.call import Call, call_of
 from foretune.tune.autotune.configs import configuration_of
+from foretune.tune.autotune.measuring import failed
 from foretune.tune.autotune.memory import Memory
 from foretune.tune.autotune.options import Options
-from foretune.tune.autotune.tuning import failed
 from foretune.tune.store import Store
 
 
@@ -34,10 +35,10 @@ class Overhearing:
             told: what the listener was told.
             caller: local names of the tuner's `run`; without them the problem is just the key.
         """
-        if told["cache_hit"]:
-            return
         tuner = caller.get("self")
-        if tuner is None or tuner.nargs is None:
+        if told["cache_hit"] or tuner is None or tuner.nargs is None:
+            return
+        if isinstance(tuner, Autotuner):  # it remembers by itself
             return
         call = call_of(told["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
         runs = [_run(call, config, t) for config, t in told["configs_timings"].items()]
@@ -48,7 +49,7 @@ def _run(call: Call, config: triton.Config, timing: Any) -> Measurement:
     named = configuration_of(config)
     times = [float(t) for t in np.ravel(timing)]
     if not math.isfinite(times[0]):
-        return failed(call, named, Status.INVALID, "does not run")
+        return failed(call, config, Status.INVALID, "does not run")
     programs = call.programs(named)
     return Measurement(
         call.kernel,

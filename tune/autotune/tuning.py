@@ -54,6 +54,8 @@ class Tuning:
         self._beliefs, self._knowledge = beliefs, knowledge
         self.fresh = 0
         """Measurements of this search."""
+        self._tried: set[Configuration] = set()
+        self._stood: Choice | None = None
         self._held_back: list[Measurement] = []
         self._code: dict[Configuration, dict[str, float]] = {}
         self._runs: list[Measurement] = []
@@ -61,8 +63,10 @@ class Tuning:
 
     def remembered(self) -> Choice | None:
         """Return the choice that was made before, if it rests on enough."""
-        choice = self._memory.choice(self.call, self.all)
-        if choice is None or choice.how == "all":
+        choice = self._stood = self._memory.choice(self.call, self.all)
+        if choice is None or self._failed(choice.config):
+            return None
+        if choice.how == "all":
             return choice
         options = self._options
         if options.budget == "all":
@@ -107,7 +111,8 @@ class Tuning:
     def next(self) -> Configuration | None:
         """Return the candidate to measure; None when enough is known."""
         judgement = self.judgement
-        number = judgement.next()
+        tried = np.array([c in self._tried for c in self.candidates.configs])
+        number = judgement.next(tried)
         if number is None or self._enough(judgement):
             return None
         return self.candidates.configs[number]
@@ -117,7 +122,8 @@ class Tuning:
         judgement = self.judgement
         open_ones = np.isnan(judgement.objective)
         order = np.argsort(np.where(open_ones, judgement.log_mean, np.inf), kind="stable")
-        return [self.candidates.configs[int(i)] for i in order[: min(n, int(open_ones.sum()))]]
+        count = min(max(n, 0), int(open_ones.sum()))
+        return [self.candidates.configs[int(i)] for i in order[:count]]
 
     def add(self, measurement: Measurement) -> None:
         """Take in a measurement of a candidate.
@@ -127,11 +133,22 @@ class Tuning:
         static = {**measurement.static, **self._static(measurement.config)}
         measurement = dataclasses.replace(measurement, static=static)
         self.fresh += 1
+        self._tried.add(measurement.config)
         self._judgement = None
         self._held_back.append(measurement)
-        if any(m.ok for m in self._held_back) or (self._judgement_has_run()):
-            self._memory.record(self.call, self._held_back)
-            self._held_back = []
+        if any(m.ok for m in (*self._held_back, *self.measured())):
+            self.keep_failures()
+
+    def keep_failures(self) -> None:
+        """Remember what was kept back."""
+        self._memory.record(self.call, self._held_back)
+        self._held_back = []
+        self._judgement = None
+
+    def least_bad(self) -> Configuration:
+        """Return the first candidate that did not crash; the first where all did."""
+        crashed = {m.config for m in self.measured() if m.status is Status.RUNTIME_ERROR}
+        return next((c for c in self.all if c not in crashed), self.all[0])
 
     def note(self, config: Configuration, code: Mapping[str, float]) -> None:
         """Take in what the code of a candidate shows."""
@@ -162,7 +179,14 @@ class Tuning:
         how: How = "all" if measured == len(self.all) else "measured" if measured else "predicted"
         regret = judgement.regret if math.isfinite(judgement.regret) else math.nan
         choice = Choice(self.best, measured, 0.0 if how == "all" else regret, how)
-        return self._memory.choose(self.call, self.all, choice)
+        return self._memory.choose(self.call, self.all, choice, self._stood)
+
+    def unmeasured(self) -> list[Configuration]:
+        """Return the candidates whose objective nobody knows, in the order of the list."""
+        judgement = self.judgement
+        known = ~np.isnan(judgement.objective)
+        told = {c for c, k in zip(self.candidates.configs, known, strict=True) if k}
+        return [c for c in self.all if c not in told]
 
     @property
     def nothing_runs(self) -> bool:
@@ -180,6 +204,11 @@ class Tuning:
             return False
         return judgement.regret <= self._options.regret
 
+    def _failed(self, config: Configuration) -> bool:
+        """Whether a candidate is known not to run on this problem."""
+        problem, runs = self.call.problem, self._memory.measurements(self.call)
+        return any(m.config == config and m.problem == problem and not m.ok for m in runs)
+
     def _least(self) -> int:
         """Return how many candidates are measured even where the model is sure of itself."""
         elsewhere = {m.problem for m in self._runs if m.ok and m.problem != self.call.problem}
@@ -187,15 +216,12 @@ class Tuning:
             return 0
         return CHECKED if elsewhere else LEAST_FIT
 
-    def _judgement_has_run(self) -> bool:
-        return any(m.ok for m in self._runs if m.problem == self.call.problem)
-
     @cached_property
     def _judged(self) -> tuple[Rows, np.ndarray]:
         """Return the candidates to judge, and how likely each is to run."""
         rows = self._rows(self.all)
         believed = self._beliefs.of(rows)
-        if len(rows) <= MOST_CANDIDATES:
+        if len(rows) <= MOST_CANDIDATES or self._options.budget == "all":
             return rows, believed.p_valid
         half = MOST_CANDIDATES // 2
         order = np.argsort(believed.log_value - np.log(np.maximum(believed.p_valid, 1e-3)))
@@ -214,16 +240,3 @@ class Tuning:
         programs = self.call.programs(config)
         known = {} if math.isnan(programs) else {"programs": programs}
         return {**known, **self._code.get(config, {})}
-
-
-def failed(call: Call, config: Configuration, status: Status, reason: str) -> Measurement:
-    """Return the measurement of a configuration that did not run."""
-    return Measurement(
-        call.kernel,
-        call.problem,
-        config,
-        call.device.name,
-        status,
-        error=next(iter(reason.splitlines()), "")[:300],
-        environment=call.subject.versions,
-    )

@@ -62,6 +62,10 @@ class Rows:
         """Write choices; of the same problem the one that rests on more stays, then the later."""
         self._write_best(choices, rows, ("measured", "moment"))
 
+    def propose_first(self, choice: Row) -> None:
+        """Write a choice if its problem has none."""
+        self._insert_missing(choices, [choice])
+
     def propose(self, choice: Row) -> None:
         """Write a choice if its problem has none, or one that rests on fewer measurements."""
         self._write_best(choices, [choice], ("measured",))

@@ -111,24 +111,37 @@ class Store(Tuned):
         with self._damage():
             return [Configuration(json.loads(text)) for text in dict.fromkeys(dead)]
 
-    def choose(self, subject: Subject, problem: Problem, choice: Choice) -> Choice:
+    def choose(
+        self,
+        subject: Subject,
+        problem: Problem,
+        choice: Choice,
+        instead_of: Choice | None = None,
+    ) -> Choice:
         """Return the choice that stands for a problem: the first one that any process proposed.
 
-        Only one that rests on more measurements takes its place.
+        So processes that tune at the same time end up with the same. Only who knew the standing
+        choice, and found one that rests on more measurements, can replace it.
 
         Args:
             subject: what is tuned.
             problem: what it is to be run with.
             choice: what this process proposes.
+            instead_of: the choice that stood when it began.
 
         Raises:
             UsageError: the proposal is impossible.
         """
+        row = _chosen_row(subject, problem, choice)
         with self._database.writing() as table:
             table.know(_subject_row(subject))
-            table.propose(_chosen_row(subject, problem, choice))
-            stands = table.chosen(subject.id, problem.id)
-        return self._choices(stands)[problem]
+            stands = self._choices(table.chosen(subject.id, problem.id)).get(problem)
+            if stands is not None and stands == instead_of:
+                table.propose(row)
+            else:
+                table.propose_first(row)
+            chosen = table.chosen(subject.id, problem.id)
+        return self._choices(chosen)[problem]
 
     def choice(self, subject: Subject, problem: Problem) -> Choice | None:
         """Return what was chosen for a problem; None if nothing has been yet."""

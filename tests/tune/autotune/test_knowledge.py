@@ -12,6 +12,7 @@ from foretune.tune.autotune.estimate import estimate, tile_edges
 from foretune.tune.autotune.knowledge import Knowledge, nearest
 from foretune.tune.autotune.rows import Rows
 
+NOBODY = np.zeros(36, dtype=bool)
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
 CONFIGS = [
     Configuration(BLOCK_M=m, BLOCK_N=n, num_warps=w)
@@ -35,9 +36,18 @@ def rows(size, configs=CONFIGS):
     return Rows([Problem(M=size)] * len(configs), list(configs), [{}] * len(configs))
 
 
+class Nothing:
+    """Believes that all configurations are alike."""
+
+    spread = 0.5
+
+    def log_value(self, rows):
+        return np.zeros(len(rows))
+
+
 @pytest.fixture
 def knowledge():
-    return Knowledge(DEVICE, Objective.TIME, lambda r: np.zeros(len(r)), 0.5)
+    return Knowledge(DEVICE, Objective.TIME, Nothing())
 
 
 def judge(knowledge, size, runs, configs=CONFIGS):
@@ -55,7 +65,7 @@ def test_the_more_is_measured_the_less_there_is_to_lose(knowledge):
     for _ in range(20):
         judgement = judge(knowledge, 1024, runs)
         regrets.append(judgement.regret)
-        runs.append(run(1024, CONFIGS[judgement.next()]))
+        runs.append(run(1024, CONFIGS[judgement.next(NOBODY)]))
     assert min(regrets[15:]) < 0.2 * regrets[0]
     best = min(time_of(1024, c) for c in CONFIGS)
     assert time_of(1024, CONFIGS[judge(knowledge, 1024, runs).best]) <= 1.05 * best
@@ -77,7 +87,7 @@ def test_other_problems_teach(knowledge):
 def test_all_measured_is_nothing_to_lose(knowledge):
     judgement = judge(knowledge, 1024, [run(1024, c) for c in CONFIGS])
     assert judgement.regret < 0.02
-    assert judgement.next() is None
+    assert judgement.next(NOBODY) is None
 
 
 def test_failures_are_avoided_and_never_chosen(knowledge):
@@ -91,16 +101,13 @@ def test_failures_are_avoided_and_never_chosen(knowledge):
 
 def test_nothing_runs(knowledge):
     judgement = judge(knowledge, 1024, [run(1024, c, Status.INVALID) for c in CONFIGS])
-    assert judgement.next() is None
+    assert judgement.next(NOBODY) is None
     assert np.isinf(judgement.regret)
 
 
 def test_it_is_deterministic():
     runs = [run(size, c) for size in (512, 2048) for c in CONFIGS[::3]]
-    found = [
-        judge(Knowledge(DEVICE, Objective.TIME, lambda r: np.zeros(len(r)), 0.5), 1024, runs)
-        for _ in range(2)
-    ]
+    found = [judge(Knowledge(DEVICE, Objective.TIME, Nothing()), 1024, runs) for _ in range(2)]
     assert np.array_equal(found[0].expected, found[1].expected)
     assert found[0].best == found[1].best
 

@@ -58,6 +58,31 @@ def call(kernel, device, tensors, n):
     return len(device.launches) - before - 1
 
 
+def metered(monkeypatch, device, watts=None, fails=False):
+    """Give the device a meter: as many watts as the block that runs has elements, or as given."""
+    from foretune.collect import meters
+    from foretune.tune.autotune import brain, measuring
+
+    class Meter(meters.PowerMeter):
+        name, device_kind = "replayed", "gpu"
+
+        def unavailable_because(self):
+            return None
+
+        def start(self):
+            if fails:
+                raise RuntimeError("the GPU is lost")
+            self._start = time.perf_counter()
+
+        def stop(self):
+            block = device.launches[-1].config["BLOCK"]
+            return (block if watts is None else watts) * (time.perf_counter() - self._start)
+
+    for module in (brain, measuring):
+        monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
+    monkeypatch.setattr(measuring, "POWER_WINDOW_S", 0.01)
+
+
 class TestBudget:
     def test_none_is_measured_with_0(self, device, tensors):
         kernel = make(budget=0)
@@ -102,6 +127,25 @@ class TestBudget:
         with pytest.raises(UsageError, match=option):
             make(**{option: value})
 
+    def test_hundreds_of_configurations_are_all_known_once_measured(self, device, tensors):
+        device.times = lambda launch: 1.0 if launch.config["num_stages"] == 40 else 4.0
+        many = [triton.Config({"BLOCK": b}, num_stages=s) for s in range(1, 41) for b in BLOCKS]
+        kernel = make(many, budget="all")
+        assert call(kernel, device, tensors, 1024) == len(many)
+        assert kernel.best_config.num_stages == 40
+
+    def test_failures_count_and_compile_no_more_than_they_must(self, device, tensors):
+        def times(launch):
+            if len(device.launches) < 2:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=1)
+        call(kernel, device, tensors, 1024)
+        assert len(kernel.configs_timings) == 3  # two that did not run, and one that did
+        assert len(device.compilations) <= 4
+
 
 class TestVariants:
     def test_what_16_divides_is_another_problem(self, device):
@@ -119,6 +163,39 @@ class TestVariants:
         data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
         call(kernel, device, data, 1024)
         assert call(kernel, device, (data[0][1:], data[1][1:]), 1024) == 0
+
+    def test_what_is_cleared_is_tuned_anew_in_every_variant(self, device):
+        kernel = make(configs(64, 256), budget=2)
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        variants = data, (data[0][1:], data[1][1:])
+        for variant in variants:
+            call(kernel, device, variant, 1024)
+        kernel.cache.clear()
+        assert [call(kernel, device, v, 1024) for v in variants] == [2, 2]
+        assert [call(kernel, device, v, 1024) for v in variants] == [0, 0]
+
+    def test_all_variants_stay_when_frozen(self, device):
+        def times(launch):
+            wanted = 64 if launch.arguments["x"].data_ptr() % 16 else 256
+            return 1.0 + abs(launch.config["BLOCK"] - wanted)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256), budget=3)
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        for variant in (data, (data[0][1:], data[1][1:])):
+            call(kernel, device, variant, 1024)
+        assert sorted(blocks_of(kernel.freeze().configs)) == [64, 256]
+
+    def test_a_hook_makes_another_configuration(self, device, tensors):
+        ran = []
+
+        def prepare(arguments):
+            ran.append(arguments["BLOCK"])
+
+        plain, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=prepare)
+        kernel = make([plain, hooked], budget="all")
+        assert call(kernel, device, tensors, 1024) == 2
+        assert ran == [64]
 
 
 class TestSpace:
@@ -182,6 +259,37 @@ class TestStore:
         kernel = make(shipped=tmp_path / "tuned.json", budget=4)
         assert call(kernel, device, tensors, 1024) == 0
         assert kernel.best_config.kwargs["BLOCK"] == 256
+
+    def test_another_objective_is_another_choice(self, device, tensors, tmp_path, monkeypatch):
+        metered(monkeypatch, device)
+        listed = configs(64, 128, 256)
+        saving = make(listed, store=tmp_path / "t.db", objective="energy", budget="all")
+        fast = make(listed, store=tmp_path / "t.db", budget="all")
+        call(saving, device, tensors, 1024)
+        call(fast, device, tensors, 1024)
+        assert blocks_of([saving.best_config, fast.best_config]) == [64, 256]
+
+    def test_times_alone_do_not_answer_for_energy(self, device, tensors, tmp_path, monkeypatch):
+        call(make(configs(64, 256), store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
+        metered(monkeypatch, device)
+        saving = make(configs(64, 256, 512), store=tmp_path / "t.db", objective="energy",
+                      budget="all")  # fmt: skip
+        call(saving, device, tensors, 1024)
+        assert saving.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_missing_shipped_file_leaves_the_store_alone(self, device, tensors, tmp_path):
+        kernel = make(configs(64, 256), store=tmp_path / "t.db", shipped=tmp_path / "none.json")
+        with pytest.warns(ForetuneWarning, match="shipped results are not used"):
+            call(kernel, device, tensors, 1024)
+        assert len(foretune.Store(tmp_path / "t.db").runs()) == 2
+
+    def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path):
+        first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
+        second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
+        second.brain.memory.choice = lambda *asked: None  # it began before the other was done
+        call(first, device, tensors, 1024)
+        call(second, device, tensors, 1024)
+        assert second.best_config == first.best_config
 
 
 class TestFailures:
@@ -273,6 +381,66 @@ with ReplayDriver(times).active():
         assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
         assert torch.equal(tensors[1], tensors[0].float())
 
+    def test_wrong_numbers_are_no_timing(self, device, tensors, tmp_path):
+        def times(launch):
+            launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 256), budget="all", check=1e-3)
+        call(kernel, device, tensors, 1024)
+        assert [t[0] for t in kernel.configs_timings.values()][1] == float("inf")
+
+    def test_what_does_not_run_is_no_measure_of_right(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] == 64:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            launch.arguments["y"].fill_(float("nan"))  # scratch that holds no numbers
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256), budget="all", check=1e-3)
+        call(kernel, device, tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+
+    def test_a_wrong_call_is_told_once(self, device, tensors):
+        def times(launch):
+            raise ValueError("a pointer that is none")
+
+        device.times = times
+        with pytest.raises(ValueError, match="a pointer that is none"):
+            call(make(), device, tensors, 1024)
+        assert len(device.launches) == 1
+
+    def test_a_meter_that_fails_costs_a_warning(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device, fails=True)
+        kernel = make(configs(64, 256), objective="energy")
+        with pytest.warns(ForetuneWarning, match="power was not metered"):
+            call(kernel, device, tensors, 1024)
+
+    def test_a_meter_that_tells_nothing_ends_all_the_same(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device, watts=float("nan"))
+        kernel = make(configs(64, 256), objective="energy")
+        call(kernel, device, tensors, 1024)
+        assert kernel.best_config in kernel.configs
+
+    def test_a_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
+        from foretune.tune.autotune import tuning
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(tuning.Tuning, "remembered", broken)
+        with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
+            assert call(make(budget=0), device, tensors, 1024) == 0
+
+    def test_stocks_file_is_not_written_by_a_few_measurements(
+        self, device, tensors, monkeypatch, tmp_path
+    ):
+        kernel = make(configs(64, 128, 256), budget=1, cache_results=True)
+        call(kernel, device, tensors, 1024)
+        assert not list((tmp_path / "triton").rglob("*.autotune.json"))
+
     def test_a_hooks_error_is_raised(self, device, tensors):
         def hook(arguments, reset_only=False):
             raise KeyError("the hook's own")
@@ -328,6 +496,19 @@ def until_settled(kernel, tensors):
             return
         time.sleep(0.002)
 
+    def test_what_does_not_fit_is_replaced_while_capturing(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] >= 64:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256, 16, 32), budget=4)
+        device.device_interface.capturing = True
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] in (16, 32)
+        assert call(kernel, device, tensors, 1024) == 0  # it knows by now
+
 
 class TestOnline:
     def test_every_call_launches_once_until_the_best_is_found(self, device, tensors):
@@ -375,6 +556,25 @@ class TestOnline:
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs
 
+    def test_no_tensor_is_kept(self, device):
+        import gc
+        import weakref
+
+        kernel = make(mode="online", budget=4)
+        seen = []
+        for n in (512, 1024, 2048):
+            data = torch.zeros(n, dtype=torch.float16), torch.zeros(n)
+            seen += map(weakref.ref, data)
+            kernel[grid](*data, n)
+        del data
+        device.launches.clear()
+        gc.collect()
+        assert not any(ref() is not None for ref in seen)
+
+    def test_energy_cannot_be_had_online(self):
+        with pytest.raises(UsageError, match="mode='online' times calls"):
+            make(mode="online", objective="energy")
+
 
 class TestWithoutLaunching:
     def test_a_ranking_measures_nothing(self, device, tensors):
@@ -417,27 +617,7 @@ class TestSwitches:
         assert kernel.best_config.kwargs["BLOCK"] == 256
 
     def test_energy_is_minimised_where_it_is_metered(self, device, tensors, monkeypatch):
-        from foretune.collect import meters
-        from foretune.tune.autotune import brain, trials
-
-        class Meter(meters.PowerMeter):
-            """As many watts as the block that runs has elements."""
-
-            name, device_kind = "replayed", "gpu"
-
-            def unavailable_because(self):
-                return None
-
-            def start(self):
-                self._start = time.perf_counter()
-
-            def stop(self):
-                watts = device.launches[-1].config["BLOCK"]
-                return watts * (time.perf_counter() - self._start)
-
-        for module in (brain, trials):
-            monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
-        monkeypatch.setattr(trials, "POWER_WINDOW_S", 0.01)
+        metered(monkeypatch, device)
         kernel = make(configs(64, 128, 256), objective="energy", budget="all")
         kernel[grid](*tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] == 64
