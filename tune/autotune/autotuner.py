@@ -25,7 +25,7 @@ from foretune.tune.autotune.call_plan import CallPlan, make_plan, plan_id
 from foretune.tune.autotune.measuring import CANNOT_RUN, KernelFailure
 from foretune.tune.autotune.online import Online
 from foretune.tune.autotune.options import Options
-from foretune.tune.autotune.place import capturing, interpreted
+from foretune.tune.autotune.place import capturing, interpreted, require_device
 from foretune.tune.autotune.stopwatch import bench_in_interpreter
 from foretune.tune.autotune.trials import Trials, fail_if_conflicting
 
@@ -157,6 +157,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
+                require_device()
                 kwargs = {**kwargs, "grid": grid}
                 if len(self.configs) == 1:
                     return self.configs[0]
@@ -176,6 +177,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
+                require_device()
                 kwargs = {**kwargs, "grid": grid}
                 trials = Trials(self, args, kwargs, self.prune_configs(kwargs))
                 with self.brain.lock:
@@ -183,7 +185,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             finally:
                 self.nargs = None
 
-    def freeze(self, *configs: triton.Config) -> Self:
+    def freeze(self, configs: Sequence[triton.Config] = ()) -> Self:
         """Keep only ``configs``, or those chosen so far; return this kernel.
 
         For compilers that look at ``configs`` themselves and bypass `run`: torch.compile measures
@@ -304,8 +306,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             start = time.time()
             self._guarded(trials.tune, lambda: self._stock_tuning(trials))
             self.bench_time = time.time() - start
-            if trials.timings:
-                self.configs_timings = trials.timings
+            self.configs_timings = trials.timings
             if not trials.nothing_runs:
                 self.cache.setdefault(key, trials.config)
             if trials.fresh:
@@ -425,11 +426,26 @@ class Autotuner(Stock):  # type: ignore[misc]
             )
 
     def _print(self, key: Key, trials: Trials) -> None:
-        if triton.knobs.autotuning.print and trials.fresh:
+        if not triton.knobs.autotuning.print:
+            return
+        name = self.base_fn.__name__
+        if trials.fresh:
             print(
-                f"Triton autotuning for function {self.base_fn.__name__},\nwith key as {key},\n"
+                f"Triton autotuning for function {name},\nwith key as {key},\n"
                 f"finished after {self.bench_time:.2f}s,\nbest config selected: {trials.config};"
             )
+        elif self.options.budget != "all":
+            known = f"{len(trials.timings)} measured before" if trials.timings else "predicted"
+            print(
+                f"Foretune chose for function {name},\nwith key as {key} ({known}):\n"
+                f"{trials.config};"
+            )
+
+
+class TurnedOff(Autotuner):
+    """Tunes as stock Triton does; what only Foretune has can still be asked for."""
+
+    run = Stock.run
 
 
 def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:

@@ -37,6 +37,10 @@ class Offer:
     expected_loss: float
     measured: float
 
+    def __repr__(self) -> str:
+        known = "" if np.isnan(self.measured) else f", measured={self.measured:.4g}"
+        return f"Offer({self.config}, expected_loss={self.expected_loss:.3g}{known})"
+
 
 class Brain:
     """Makes a `Tuning` of a call.

@@ -1,27 +1,45 @@
 """Triton's configurations and ours: the same knobs, written for a compiler and for a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton
 
+from foretune.errors import UnknownName, UsageError
 from foretune.space import Configuration, SearchSpace
 
 LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Knobs of every Triton kernel; the others are its own constants."""
 
 
-def configs_of(configs: "Sequence[triton.Config] | SearchSpace") -> "list[triton.Config] | Any":
+def configs_of(
+    configs: "Sequence[triton.Config] | SearchSpace", arg_names: Sequence[str]
+) -> "list[triton.Config] | Any":
     """Return what Triton takes: of a search space, all its configurations.
 
     A list is returned as it is: others may hold on to it.
 
+    Args:
+        configs: what to choose from.
+        arg_names: of the kernel.
+
     Raises:
         SpaceError: the space has no configuration.
+        UnknownName: it has a parameter that is no argument of the kernel.
+        UsageError: the list holds something else than configurations.
     """
-    if not isinstance(configs, SearchSpace):
-        return configs
-    return [_triton_config(dict(config)) for config in configs]
+    if isinstance(configs, SearchSpace):
+        for name in configs.names:
+            if name not in (*arg_names, *LAUNCH):
+                raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH))
+        return [_triton_config(dict(config)) for config in configs]
+    wrong = [c for c in configs or () if not isinstance(c, triton.Config)]
+    if wrong or isinstance(configs, Mapping):
+        raise UsageError(
+            f"configs holds {wrong[0] if wrong else configs!r}: give a list of triton.Config, or a "
+            "foretune.SearchSpace"
+        )
+    return configs
 
 
 def configuration_of(config: triton.Config) -> Configuration:

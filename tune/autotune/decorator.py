@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from foretune.errors import UsageError
 from foretune.extras import require
 from foretune.objective import Objective
 from foretune.space import SearchSpace
@@ -47,7 +48,7 @@ def autotune(
     Everything up to ``cache_results`` is as in `triton.autotune` and means the same; ``configs``
     may be a `SearchSpace` too, whose parameters ``num_warps``, ``num_stages``, ``num_ctas`` and
     ``maxnreg`` go to the compiler. For the rest see `Options`. With ``FORETUNE_DISABLE=1`` in the
-    environment this is `triton.autotune`.
+    environment the kernel is tuned as `triton.autotune` would.
 
     Args:
         configs: what to choose from.
@@ -73,7 +74,8 @@ def autotune(
         compile_limit_s: seconds one configuration may compile.
 
     Raises:
-        UsageError: an option is none of those listed.
+        UsageError: an option is none of those listed, or ``configs`` is no list of configurations
+            of this kernel.
         ValueError: ``key`` or another list names no argument of the kernel.
         MissingExtra: Triton is not installed.
     """
@@ -93,17 +95,17 @@ def autotune(
         require("triton", "gpu", "tuning a Triton kernel")
         from foretune.tune.autotune.configs import configs_of
 
+        if not hasattr(fn, "arg_names"):
+            name = getattr(fn, "__name__", fn)
+            raise UsageError(f"{name} is no Triton kernel: put @triton.jit below @autotune")
+        listed = configs_of(configs, fn.arg_names)
         stock: tuple[Any, ...] = (
-            fn, fn.arg_names, configs_of(configs), key, reset_to_zero, restore_value, pre_hook,
-            post_hook, prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
+            fn, fn.arg_names, listed, key, reset_to_zero, restore_value, pre_hook, post_hook,
+            prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
         )  # fmt: skip
-        if disabled():
-            from triton.runtime.autotuner import Autotuner as Stock
+        from foretune.tune.autotune.autotuner import Autotuner, TurnedOff
 
-            return Stock(*stock)
-        from foretune.tune.autotune.autotuner import Autotuner
-
-        return Autotuner(*stock, options=options)
+        return (TurnedOff if disabled() else Autotuner)(*stock, options=options)
 
     return decorate
 

@@ -54,7 +54,7 @@ def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
     known = np.isfinite(waves) & (waves > 0)
     result[known] += np.log(np.ceil(waves[known]) / waves[known])
     result += _padding(rows)
-    for i, (config, warps) in enumerate(zip(rows.configs, rows.warps(), strict=True)):
+    for i, (config, warps) in enumerate(zip(rows.configs, rows.warps, strict=True)):
         code = rows.statics[i]
         result[i] += _tile_factor(config, code, 32.0 * warps) + _spilling(code)
     return result

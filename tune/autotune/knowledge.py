@@ -39,7 +39,7 @@ LEAST_FIT = 8
 SHORTLIST = 256
 """Candidates whose joint distribution is drawn from: those that may be best."""
 DRAWS = 256
-OWN = 0.3
+OWN = 0.1
 """Standard deviation of what is peculiar to a configuration on all problems, relative to all that
 the belief gets wrong."""
 DOUBTS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
@@ -90,6 +90,7 @@ class Judgement:
         p_valid: probability that each runs.
         objective: what was measured; infinite for failures, NaN where nothing was.
         expected: for every candidate, how much slower than the best it is expected to be, relative.
+        points: where the candidates lie, shape (candidates, axes), 0 … 1.
     """
 
     log_mean: np.ndarray
@@ -97,6 +98,7 @@ class Judgement:
     p_valid: np.ndarray
     objective: np.ndarray
     expected: np.ndarray
+    points: np.ndarray
 
     @property
     def measured(self) -> int:
@@ -132,6 +134,31 @@ class Judgement:
             gain = log_expected_improvement(best - self.log_mean, self.log_spread)
             promise = gain + np.log(self.p_valid)
         return int(np.argmax(np.where(open_ones, promise, -np.inf)))
+
+    def gain(self, tried: np.ndarray) -> float:
+        """Return what one more measurement is expected to improve at most, relative.
+
+        Infinite before anything ran.
+        """
+        finite = np.isfinite(self.objective)
+        open_ones = np.isnan(self.objective) & ~tried
+        if not finite.any():
+            return math.inf
+        if not open_ones.any():
+            return 0.0
+        best = float(np.log(self.objective[finite]).min())
+        gains = log_expected_improvement(best - self.log_mean, self.log_spread)
+        return float(np.exp(gains + np.log(self.p_valid))[open_ones].max())
+
+    def farthest(self, tried: np.ndarray) -> int | None:
+        """Return the candidate least like any that was tried, of those that probably run."""
+        open_ones = np.isnan(self.objective) & ~tried
+        open_ones &= self.p_valid >= min(0.5, self.p_valid[open_ones].max(initial=0.0))
+        if not open_ones.any() or not (~np.isnan(self.objective) | tried).any():
+            return self.next(tried)
+        known = self.points[~np.isnan(self.objective) | tried]
+        distance = ((self.points[:, None] - known[None]) ** 2).sum(axis=2).min(axis=1)
+        return int(np.argmax(np.where(open_ones, distance, -np.inf)))
 
     def _promise(self) -> np.ndarray:
         return np.log(self.p_valid) - self.log_mean
@@ -225,6 +252,7 @@ class Knowledge:
             p_valid=_validity(candidates, known, p_valid),
             objective=objective,
             expected=_expected_regret(posterior, objective),
+            points=posterior.X[:, :-2],
         )
 
     def _posterior(

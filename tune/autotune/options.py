@@ -47,13 +47,17 @@ class Options:
     def __post_init__(self) -> None:
         number = isinstance(self.budget, int) and not isinstance(self.budget, bool)
         if not (self.budget in ("auto", "all") or (number and int(self.budget) >= 0)):
-            raise UsageError(f"budget is {self.budget!r}: give a number, 'auto' or 'all'")
+            raise UsageError(f"budget is {self.budget!r}: give a number from 0 on, 'auto' or 'all'")
         if self.mode not in ("stall", "online"):
             raise UsageError(f"mode is {self.mode!r}: give 'stall' or 'online'")
-        if not self.regret >= 0:
-            raise UsageError(f"regret is {self.regret!r}: give a share such as 0.03")
-        if self.check is not None and not self.check > 0:
-            raise UsageError(f"check is {self.check!r}: give a relative error such as 1e-2")
+        _check_number("regret", self.regret, "a share such as 0.03", least=0.0)
+        _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", least=1e-3)
+        if self.check is not None:
+            _check_number("check", self.check, "a relative error such as 1e-2", least=1e-12)
+        for name in ("predictor", "store", "shipped"):
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and not (name == "store" and value in (True, False)):
+                raise UsageError(f"{name} is {value!r}: give a path")
         if self.mode == "online" and self.objective != Objective.TIME:
             raise UsageError(
                 "mode='online' times calls and cannot meter them: tune for energy with mode='stall'"
@@ -70,3 +74,8 @@ class Options:
     def most(self, candidates: int) -> int:
         """Return how many of ``candidates`` may be measured."""
         return min(self.budget, candidates) if isinstance(self.budget, int) else candidates
+
+
+def _check_number(name: str, value: object, example: str, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise UsageError(f"{name} is {value!r}: give {example}")

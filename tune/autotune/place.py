@@ -7,11 +7,29 @@ from typing import Any
 import triton
 
 from foretune.device import Device, named_device
+from foretune.errors import UsageError
 
 
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter (``TRITON_INTERPRET=1``), on the CPU."""
     return bool(triton.knobs.runtime.interpret)
+
+
+def require_device() -> None:
+    """Do nothing if there is a device to predict for.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if interpreted():
+        return
+    try:
+        triton.runtime.driver.active.get_current_target()
+    except RuntimeError as e:
+        raise UsageError(
+            "Triton finds no GPU here: set TRITON_INTERPRET=1, or let "
+            "foretune.collect.replay_driver.ReplayDriver stand for one"
+        ) from e
 
 
 def device_interface() -> Any:

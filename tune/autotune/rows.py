@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ LEAST_OCTAVES = 4.0
 """Problem sizes that span less are no further apart than this makes them."""
 WARPS_FULL = 16.0
 """Warps on a multiprocessor that hide most of its latencies; scales waves of small programs."""
+
+
+Columns = dict[str, np.ndarray]
+"""Values by name, floats or (where one is a word) objects; NaN or "" where a row has none."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,16 @@ class Rows:
         return len(self.configs)
 
     def __add__(self, other: "Rows") -> "Rows":
-        return Rows(
+        both = Rows(
             [*self.problems, *other.problems],
             [*self.configs, *other.configs],
             [*self.statics, *other.statics],
         )
+        for name in ("knobs", "sizes", "programs", "warps", "resident"):  # not to be made again
+            both.__dict__[name] = _joined(
+                getattr(self, name), getattr(other, name), len(self), len(other)
+            )
+        return both
 
     def take(self, numbers: np.ndarray) -> "Rows":
         """Return the numbered rows."""
@@ -57,29 +67,44 @@ class Rows:
         """Return the configurations of one problem's rows."""
         return [c for p, c in zip(self.problems, self.configs, strict=True) if p == problem]
 
-    @property
+    @cached_property
+    def knobs(self) -> Columns:
+        """What configurations say."""
+        return _columns(self.configs)
+
+    @cached_property
+    def sizes(self) -> Columns:
+        """What problems say."""
+        return _columns(self.problems)
+
+    @cached_property
     def programs(self) -> np.ndarray:
         """How many programs each launches; NaN where nobody knows."""
         return np.array([s.get("programs", np.nan) for s in self.statics], dtype=float)
 
+    @cached_property
     def warps(self) -> np.ndarray:
-        """Return warps per program; Triton's default, 4, where the configuration is silent."""
+        """Warps of a program; Triton's default, 4, where the configuration is silent."""
         return np.array([float(c.get("num_warps", 4)) for c in self.configs])
+
+    @cached_property
+    def resident(self) -> np.ndarray:
+        """Programs that a multiprocessor holds, as compiled code shows; NaN where nobody looked."""
+        return np.array([s.get("ctas_per_sm", np.nan) for s in self.statics], dtype=float)
 
 
 def waves_of(rows: Rows, cores: float) -> np.ndarray:
     """Return how many times each launch fills a device; NaN where programs are not known."""
-    guess = np.maximum(WARPS_FULL / rows.warps(), 1.0)
-    shown = np.array([s.get("ctas_per_sm", np.nan) for s in rows.statics], dtype=float)
-    resident = np.where(shown > 0, np.minimum(shown, guess), guess)
+    guess = np.maximum(WARPS_FULL / rows.warps, 1.0)
+    resident = np.where(rows.resident > 0, np.fmin(rows.resident, guess), guess)
     return rows.programs / (cores * resident)
 
 
 def points_of(rows: Rows, specs: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
     """Return where the rows lie, shape (rows, axes) in 0 … 1, and what the axes are called."""
     axes = {
-        **_axes("config", rows.configs),
-        **_axes("problem", rows.problems),
+        **_axes("config", rows.knobs),
+        **_axes("problem", rows.sizes),
         **_launch(rows, float(np.asarray(cores_of(specs)))),
     }
     kept = different(axes)
@@ -91,20 +116,45 @@ def points_of(rows: Rows, specs: dict[str, Any]) -> tuple[np.ndarray, list[str]]
     return points, kept
 
 
-def _axes(kind: str, values: Sequence[NamedValues]) -> dict[str, np.ndarray]:
+def _axes(kind: str, columns: Columns) -> dict[str, np.ndarray]:
     """Return sizes as logarithms and how often two divides them, choices as one axis a word."""
     axes: dict[str, np.ndarray] = {}
-    for name in dict.fromkeys(n for v in values for n in v):
-        column = [v.get(name, "") for v in values]
-        if any(isinstance(v, str) for v in column):
-            for word in sorted({str(v) for v in column}):
-                axes[f"{kind}.{name}={word}"] = np.array([0.5 * (str(v) == word) for v in column])
+    for name, column in columns.items():
+        if column.dtype == object:
+            words = column.astype(str)
+            for word in np.unique(words):
+                axes[f"{kind}.{name}={word}"] = 0.5 * (words == word)
             continue
-        sizes = np.array(column, dtype=float)
-        axes[f"{kind}.{name}"] = logarithm(sizes)
-        if len(np.unique(sizes)) > 2:
-            axes[f"{kind}.alignment.{name}"] = np.nan_to_num(alignment(sizes))
+        axes[f"{kind}.{name}"] = logarithm(column)
+        if len(np.unique(column)) > 2:
+            axes[f"{kind}.alignment.{name}"] = np.nan_to_num(alignment(column))
     return axes
+
+
+def _columns(values: Sequence[NamedValues]) -> Columns:
+    names = dict.fromkeys(n for v in values for n in v)
+    return {name: _column([v.get(name, "") for v in values]) for name in names}
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    if any(isinstance(v, str) for v in values):
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        return column
+    return np.array(values, dtype=float)
+
+
+def _joined(a: Any, b: Any, rows_a: int, rows_b: int) -> Any:
+    """Return the columns of rows one after the other; "" where one of them lacks a name."""
+    if isinstance(a, np.ndarray):
+        return np.concatenate([a, b])
+    nothing = np.array([""], dtype=object)
+    return {
+        name: np.concatenate(
+            [a.get(name, np.repeat(nothing, rows_a)), b.get(name, np.repeat(nothing, rows_b))]
+        )
+        for name in dict.fromkeys((*a, *b))
+    }
 
 
 def _launch(rows: Rows, cores: float) -> dict[str, np.ndarray]:
@@ -114,6 +164,6 @@ def _launch(rows: Rows, cores: float) -> dict[str, np.ndarray]:
     waves = waves_of(rows, cores)
     return {
         "programs": np.log2(rows.programs),
-        "launched_warps": np.log2(rows.programs * rows.warps()),
+        "launched_warps": np.log2(rows.programs * rows.warps),
         "fill": waves / np.ceil(waves),
     }

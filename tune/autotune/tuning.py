@@ -19,12 +19,17 @@ from foretune.tune.autotune.rows import Rows
 from foretune.tune.store import Choice
 from foretune.tune.store.subject import How
 
-MOST_CANDIDATES = 4096
+MOST_CANDIDATES = 2048
 """Of more, half are those that are believed fastest, the others random."""
 EXPERIENCED = 8
 """Problems after which a kernel is known: only then the model's word is enough."""
 CHECKED = 4
-"""Measurements of every problem before that; `LEAST_FIT` of the first."""
+"""Measurements of every problem before that; of the first twice as many, more of a large space."""
+LIST = 64
+"""Candidates beyond which the first problem is measured more often."""
+WORTH = 0.2
+"""Expected gain of one more measurement, relative to the accepted regret, below which it is not
+made: what is left to lose is then spread over many candidates, each unlikely to be the best."""
 
 
 class Tuning:
@@ -112,10 +117,12 @@ class Tuning:
         """Return the candidate to measure; None when enough is known."""
         judgement = self.judgement
         tried = np.array([c in self._tried for c in self.candidates.configs])
-        number = judgement.next(tried)
-        if number is None or self._enough(judgement):
+        if self._enough(judgement, tried):
             return None
-        return self.candidates.configs[number]
+        # what only the estimate speaks for is checked: every other one is unlike all before
+        look_around = judgement.measured < self._least() and judgement.measured % 2 == 1
+        number = judgement.farthest(tried) if look_around else judgement.next(tried)
+        return None if number is None else self.candidates.configs[number]
 
     def promising(self, n: int) -> list[Configuration]:
         """Return the ``n`` unmeasured candidates that are expected to be fastest."""
@@ -164,7 +171,7 @@ class Tuning:
     @property
     def in_the_dark(self) -> bool:
         """Whether nothing is known of the kernel, not even by the names of its knobs."""
-        return self._least() == LEAST_FIT and not any(map(tile_edges, self.all))
+        return self._least() >= LEAST_FIT and not any(map(tile_edges, self.all))
 
     def measured(self) -> list[Measurement]:
         """Return what was measured of this problem's candidates, now or before."""
@@ -193,8 +200,9 @@ class Tuning:
         """Whether every candidate was tried and failed."""
         return bool(np.isposinf(self.judgement.objective).all())
 
-    def _enough(self, judgement: Judgement) -> bool:
-        budget = self._options.budget
+    def _enough(self, judgement: Judgement, tried: np.ndarray) -> bool:
+        """Whether measuring is over: sure enough, no longer worth it, or not allowed."""
+        options, budget = self._options, self._options.budget
         if budget == "all":
             return False
         runs = bool(np.isfinite(judgement.objective).any())
@@ -202,7 +210,8 @@ class Tuning:
             return True
         if judgement.measured < min(self._least(), len(self.all)):
             return False
-        return judgement.regret <= self._options.regret
+        worth_it = judgement.gain(tried) > WORTH * options.regret
+        return judgement.regret <= options.regret or not worth_it
 
     def _failed(self, config: Configuration) -> bool:
         """Whether a candidate is known not to run on this problem."""
@@ -214,7 +223,8 @@ class Tuning:
         elsewhere = {m.problem for m in self._runs if m.ok and m.problem != self.call.problem}
         if len(elsewhere) >= EXPERIENCED or self._beliefs.predicts:
             return 0
-        return CHECKED if elsewhere else LEAST_FIT
+        first = LEAST_FIT + 2 * max(math.ceil(math.log2(len(self.all) / LIST)), 0)
+        return CHECKED if elsewhere else first
 
     @cached_property
     def _judged(self) -> tuple[Rows, np.ndarray]:

@@ -44,7 +44,7 @@ def test_problems_that_differ_leave_several(tuned, driver, tensors):
 
 def test_it_keeps_what_it_is_given(tuned, driver, tensors):
     kept = tuned.configs[0]
-    assert tuned.freeze(kept).configs == [kept]
+    assert tuned.freeze([kept]).configs == [kept]
     tuned[(1,)](*tensors, 64)
     assert blocks_of(driver.launches) == [64]
 

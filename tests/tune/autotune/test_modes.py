@@ -1,5 +1,6 @@
 """What `foretune.autotune` adds: few measurements, none, none in the way, and a memory."""
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -72,11 +73,16 @@ def metered(monkeypatch, device, watts=None, fails=False):
         def start(self):
             if fails:
                 raise RuntimeError("the GPU is lost")
-            self._start = time.perf_counter()
 
         def stop(self):
+            return float("nan")
+
+        @contextlib.contextmanager
+        def window(self):
+            self.start()
+            yield (window := meters.Window())
             block = device.launches[-1].config["BLOCK"]
-            return (block if watts is None else watts) * (time.perf_counter() - self._start)
+            window.seconds, window.joules = 1.0, block if watts is None else watts
 
     for module in (brain, measuring):
         monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
@@ -121,11 +127,20 @@ class TestBudget:
     @pytest.mark.parametrize(
         ("option", "value"),
         [("budget", -1), ("budget", True), ("budget", "some"), ("mode", "later"),
-         ("objective", "speed"), ("regret", -0.1), ("check", 0)],
+         ("objective", "speed"), ("regret", -0.1), ("regret", "x"), ("check", 0), ("store", 3),
+         ("compile_limit_s", 0), ("shipped", 3), ("predictor", 3.0)],
     )  # fmt: skip
     def test_impossible_options_are_refused(self, option, value):
         with pytest.raises(UsageError, match=option):
             make(**{option: value})
+
+    def test_what_is_no_kernel_or_configuration_is_refused(self):
+        with pytest.raises(UsageError, match=r"give a list of triton\.Config"):
+            make([{"BLOCK": 16}])
+        with pytest.raises(UsageError, match="did you mean 'BLOCK'"):
+            make(SearchSpace({"BLOK": [16, 32]}))
+        with pytest.raises(UsageError, match=r"put @triton\.jit below"):
+            foretune.autotune(configs(64), ["n"])(tuned_kernels.copy)
 
     def test_hundreds_of_configurations_are_all_known_once_measured(self, device, tensors):
         device.times = lambda launch: 1.0 if launch.config["num_stages"] == 40 else 4.0
@@ -593,11 +608,34 @@ class TestWithoutLaunching:
         measured = [o.measured for o in offers if o.measured == o.measured]
         assert measured == sorted(measured)
 
+    def test_an_offer_can_be_read(self, device, tensors):
+        offer = make(configs(64, 128)).rank(*tensors, 1024, grid=grid)[0]
+        assert "BLOCK: " in repr(offer)
+        assert "measured" not in repr(offer)
+
+    def test_without_a_device_it_says_so(self, tensors, monkeypatch):
+        monkeypatch.setattr(triton.runtime.driver, "_active", None)
+        monkeypatch.setattr(triton.runtime.driver, "_default", None)
+        if torch.cuda.is_available():
+            pytest.skip("there is a device")
+        with pytest.raises(UsageError, match="Triton finds no GPU here: set TRITON_INTERPRET=1"):
+            make().choose(*tensors, 1024, grid=grid)
+
+    def test_what_was_not_measured_is_printed_too(self, device, tensors, monkeypatch, capsys):
+        monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+        kernel = make(budget=0)
+        kernel[grid](*tensors, 1024)
+        assert "Foretune chose for function copy" in capsys.readouterr().out
+        assert kernel.configs_timings == {}
+
 
 class TestSwitches:
-    def test_it_can_be_turned_off(self, monkeypatch):
+    def test_it_can_be_turned_off(self, device, tensors, monkeypatch):
         monkeypatch.setenv("FORETUNE_DISABLE", "1")
-        assert type(make()) is triton.runtime.autotuner.Autotuner
+        kernel = make(configs(64, 128, 256))
+        assert call(kernel, device, tensors, 1024) == 3
+        assert type(kernel).run is triton.runtime.autotuner.Autotuner.run
+        assert kernel.freeze() is kernel
 
     def test_triton_can_be_patched_and_restored(self):
         before = triton.autotune
