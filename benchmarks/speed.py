@@ -19,7 +19,7 @@ from machine import heading, markdown
 from foretune.collect import local_device
 from foretune.datasets import from_measurements
 from foretune.device import available_cores, find_device
-from foretune.features import family_for, row_roofline_ms
+from foretune.features import candidate_rows, family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
 from foretune.problem import Problem
@@ -91,6 +91,8 @@ def prediction() -> list[list[str]]:
             rate = f"{len(part) / np.median(seconds):,.0f} per second"
             what = f"predict {len(part):,} configurations, {model}, {cores} core(s)"
             rows.append([what, show(seconds), rate])
+        one = candidate_rows(kernel.name, problem, space, device, part[:1])
+        rows.append([f"predict one row, {model}", timed(partial(predictor.predict, one)), ""])
     return rows
 
 

@@ -1,11 +1,15 @@
 """Run-table columns as plain arrays, the form in which kernels compute costs and features."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+
+T = TypeVar("T")
 
 
 def as_array(column: "pd.Series[Any]") -> np.ndarray:
@@ -13,18 +17,10 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 
     A text column with gaps gets empty strings in them, a numeric one NaN.
     """
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        codes, cells = column.cat.codes.to_numpy(), [*column.cat.categories, None]
-        return _plain(cells)[codes]  # code -1, a gap, is the last
-    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    # A million cells seldom hold more than a few different values: only those are looked at.
-    codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    cells = [*distinct, None]
-    if column.dtype == object and not _are_numbers(cells) and any(v in (0, 1) for v in distinct):
-        return as_text(column)  # True and 1 are equal, so that of both only one is distinct
-    text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
-    return (as_text if text else _plain)(cells)[codes]
+    if _is_coded(column):
+        cells, codes = _cells(column)
+        return cells[codes]
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def as_text(values: Iterable[object]) -> np.ndarray:
@@ -32,19 +28,82 @@ def as_text(values: Iterable[object]) -> np.ndarray:
     return np.array([_text(v) for v in values], dtype=np.str_)
 
 
+class Rows:
+    """Rows of a run table, every column of which is converted once, however many look at it."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.columns = tuple(frame.columns.tolist())
+        # One row is read at once: pandas takes as long for a column as models do for the row.
+        self._arrays = _one_row(frame, self.columns) if len(frame) == 1 else {}
+        self._distinct: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of(cls, rows: "pd.DataFrame | Rows") -> "Rows":
+        """Return the rows of a run table, or ``rows`` themselves."""
+        return rows if isinstance(rows, Rows) else cls(rows)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        """Return a column as `as_array` does."""
+        if column not in self._arrays:
+            series = self.frame[column]
+            if _is_coded(series):
+                cells, codes = _cells(series)
+                self._arrays[column] = cells[codes]
+                if cells.dtype.kind == "U":
+                    self._distinct[column] = cells, codes
+            else:
+                self._arrays[column] = as_array(series)
+        return self._arrays[column]
+
+    def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return a column's values as text, and which of them each row has.
+
+        There may be values that no row has.
+        """
+        values = self[column]
+        if column not in self._distinct:
+            if len(self) == 1:
+                codes, cells = np.zeros(1, dtype=np.int64), values
+            else:
+                codes, cells = pd.factorize(values, use_na_sentinel=False)
+            text = cells if cells.dtype.kind == "U" else _number_texts(cells)
+            self._distinct[column] = text, codes
+        return self._distinct[column]
+
+    def without(self, columns: Collection[str]) -> "Rows":
+        """Return the same rows without some columns."""
+        if not columns:
+            return self
+        rest = copy.copy(self)
+        rest.columns = tuple(c for c in self.columns if c not in columns)
+        rest._made = {}
+        return rest
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what ``make`` makes of these rows, made once under ``key``."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
+
+
 class Columns(Mapping[str, np.ndarray]):
     """The columns of a dotted group by their short names, converted when they are asked for."""
 
-    def __init__(self, rows: pd.DataFrame, group: str) -> None:
-        prefix = f"{group}."
-        self._rows = rows
-        self._names = {c.removeprefix(prefix): c for c in rows.columns if c.startswith(prefix)}
-        self._arrays: dict[str, np.ndarray] = {}
+    def __init__(self, rows: pd.DataFrame | Rows, group: str) -> None:
+        self._rows = Rows.of(rows)
+        self._names = short_names(self._rows.columns, group)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._arrays:
-            self._arrays[name] = as_array(self._rows[self._names[name]])
-        return self._arrays[name]
+        return self._rows[self._names[name]]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -54,6 +113,13 @@ class Columns(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+@lru_cache(maxsize=256)
+def short_names(columns: tuple[str, ...], group: str) -> dict[str, str]:
+    """Return the names of a dotted group's columns without it -> the names of ``columns``."""
+    prefix = f"{group}."
+    return {c.removeprefix(prefix): c for c in columns if c.startswith(prefix)}
 
 
 @dataclass(frozen=True)
@@ -69,16 +135,60 @@ class Groups:
     names: list[str]
 
 
-def groups_of(rows: pd.DataFrame, columns: Sequence[str]) -> Groups:
+def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     """Return the groups of rows that agree in ``columns``, whatever these hold, as text."""
+    rows = Rows.of(rows)
+    if len(rows) == 1:
+        texts = [text[number[0]] for text, number in map(rows.distinct, columns)]
+        return Groups(np.zeros(1, dtype=np.int64), ["/".join(texts)])
     total, names = np.zeros(len(rows), dtype=np.int64), [""]
     for column in columns:
-        codes, values = pd.factorize(as_array(rows[column]), use_na_sentinel=False)
-        distinct = as_text(values.tolist())
+        text, number = rows.distinct(column)
+        codes, seen = pd.factorize(number)  # in order of appearance, those that appear
+        distinct = text[seen]
         pairs = total * len(distinct) + codes
         seen, total = np.unique(pairs, return_inverse=True)
         names = [f"{names[p // len(distinct)]}/{distinct[p % len(distinct)]}" for p in seen]
     return Groups(total, [name.removeprefix("/") for name in names])
+
+
+def _is_coded(column: "pd.Series[Any]") -> bool:
+    """Return whether a column is better looked at by its distinct values."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return True
+    return not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
+
+
+def _cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values of a column, plain, a gap last, and the code of each row.
+
+    A million cells seldom hold more than a few different values: only those are looked at.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes, distinct = column.cat.codes.to_numpy(), column.cat.categories
+        return _plain([*distinct, None]), codes  # code -1, a gap, is the last
+    codes, distinct = pd.factorize(column, use_na_sentinel=True)
+    cells = [*distinct, None]
+    if column.dtype == object and not _are_numbers(cells) and any(v in (0, 1) for v in distinct):
+        # True and 1 are equal, so that of both only one is distinct
+        codes, texts = pd.factorize(as_text(column))
+        return texts, codes
+    text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
+    return (as_text if text else _plain)(cells), codes
+
+
+def _one_row(frame: pd.DataFrame, columns: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Return the columns of a single row, but for those that its cell alone does not tell of."""
+    arrays = {}
+    # The public ways to the cells, column by column or as one array, take five times as long.
+    quick = getattr(frame, "_iter_column_arrays", None)
+    cells = quick() if quick else (frame.iloc[:, i].array for i in range(len(columns)))
+    for column, values in zip(columns, cells, strict=True):
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            arrays[column] = values.astype(np.float64)
+        elif isinstance(cell := values[0], str):
+            arrays[column] = np.array([cell])
+    return arrays
 
 
 def _plain(cells: list[Any]) -> np.ndarray:
@@ -90,6 +200,13 @@ def _plain(cells: list[Any]) -> np.ndarray:
 
 def _are_numbers(cells: list[Any]) -> bool:
     return all(v is None or isinstance(v, (bool, int, float)) for v in cells)
+
+
+def _number_texts(values: np.ndarray) -> np.ndarray:
+    """Return `as_text` of floats, at once where all are whole."""
+    if len(values) > 1 and (np.abs(values) < 2.0**53).all() and (values == np.floor(values)).all():
+        return values.astype(np.int64).astype(np.str_)
+    return as_text(values.tolist())
 
 
 def _text(value: object) -> str:

@@ -9,9 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
-from foretune.family import Family
+from foretune.family import Family, Quantity
 from foretune.features.alignment import alignment
-from foretune.features.arrays import Columns, as_array, as_text
+from foretune.features.arrays import Columns, Rows, as_array, as_text, short_names
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import row_cost, row_roofline_ms
 
@@ -65,8 +65,10 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 self.numbers_.append(column)
         self.columns_: list[str] | None = None
         self.specs_ = columns_of(runs, "device")
-        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, runs)).all())
-        table = self._table(runs)
+        rows = Rows(runs)
+        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).all())
+        table = self._table(rows)
+        self._refuse_infinite(table)
         varies = [name for name, values in table.items() if _varies(values)]
         self.columns_ = varies or list(table)[:1]
         # What never varied need not be there later.
@@ -82,57 +84,65 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             PredictorError: a column that training had is missing.
         """
         check_is_fitted(self, "columns_")
-        table = self._table(runs)
-        if missing := [c for c in self.columns_ or () if c not in table]:
+        matrix = self.matrix(runs)
+        return pd.DataFrame(matrix, columns=self.columns_, index=runs.index, copy=False)
+
+    def matrix(self, runs: pd.DataFrame | Rows) -> np.ndarray:
+        """Return the cells of `transform` alone."""
+        table, columns = self._table(Rows.of(runs)), self.columns_ or ()
+        if missing := [c for c in columns if c not in table]:
             name = self.family.name if self.family else "none"
             raise PredictorError(
                 f"feature {missing[0]!r} cannot be computed: the predictor was trained with "
                 f"another version of its kernel (here: {name}); train it again"
             )
-        matrix = np.empty((len(runs), len(self.columns_ or ())), dtype=np.float32, order="F")
+        matrix = np.empty((len(runs), len(columns)), dtype=np.float32, order="F")
         with np.errstate(over="ignore"):
-            for i, name in enumerate(self.columns_ or ()):
+            for i, name in enumerate(columns):
                 matrix[:, i] = table[name]
-                matrix[np.isinf(matrix[:, i]), i] = np.nan  # of a size of 0, say: not known
-        return pd.DataFrame(matrix, columns=self.columns_, index=runs.index, copy=False)
+        if (infinite := np.isinf(matrix)).any():
+            self._refuse_infinite(table)
+            matrix[infinite] = np.nan  # of a size of 0, say: not known
+        return matrix
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the float columns."""
         check_is_fitted(self, "columns_")
         return np.array(self.columns_, dtype=object)
 
-    def _table(self, runs: pd.DataFrame) -> dict[str, np.ndarray]:
+    def _table(self, rows: Rows) -> dict[str, Quantity]:
+        """Return every feature, an array or one number for all rows."""
         needed = [*self.numbers_, *self.categories_]
-        if absent := [c for c in needed if c not in runs and not c.startswith(f"{COMPILED}.")]:
+        if absent := [c for c in needed if c not in rows and not c.startswith(f"{COMPILED}.")]:
             raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
-        foreign = set(columns_of(runs, "device")) - set(self.specs_)
-        runs = runs.drop(columns=list(foreign)) if foreign else runs
-        arrays = {group: Columns(runs, group) for group in (*GROUPS, COMPILED)}
-        table = {c: _numbers(c, arrays, len(runs)) for c in self.numbers_}
-        if texts := [c for c, values in table.items() if values.dtype.kind == "U"]:
+        specs = short_names(rows.columns, "device").values()
+        rows = rows.without([c for c in specs if c not in self.specs_])
+        table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
+        table |= {c: rows[c] for c in self.numbers_ if c in rows}
+        if texts := [c for c, v in table.items() if isinstance(v, np.ndarray) and _is_text(v)]:
             raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
-        for column, numbers in table.items():
-            if len(infinite := np.flatnonzero(np.isinf(numbers))):
-                raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
         for column, values in self.categories_.items():
-            table.update(_indicators(column, runs[column], values))
-        for name, sizes in arrays["problem"].items():
-            if sizes.dtype.kind != "U":
-                table[f"alignment.{name}"] = alignment(sizes)
+            table |= _indicators(column, rows, values)
+        arrays = {group: Columns(rows, group) for group in GROUPS}
+        sizes = {name: v for name, v in arrays["problem"].items() if not _is_text(v)}
+        if sizes:
+            powers = alignment(np.array(list(sizes.values())))
+            table |= {f"alignment.{name}": p for name, p in zip(sizes, powers, strict=True)}
         with np.errstate(divide="ignore", invalid="ignore"):
-            parts = [launch_geometry(arrays["problem"], arrays["config"], arrays["device"])]
+            table |= launch_geometry(arrays["problem"], arrays["config"], arrays["device"])
             if self.family is not None:
-                parts.append(self._physics(self.family, runs, arrays))
-        for part in parts:
-            table |= {
-                k: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for k, v in part.items()
-            }
+                table |= self._physics(self.family, rows, arrays)
         return table
 
+    def _refuse_infinite(self, table: dict[str, Quantity]) -> None:
+        for column in self.numbers_:
+            if len(infinite := np.flatnonzero(np.isinf(table[column]))):
+                raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
+
     def _physics(
-        self, family: Family, runs: pd.DataFrame, arrays: dict[str, Columns]
-    ) -> dict[str, Any]:
-        cost = row_cost(family, runs)
+        self, family: Family, rows: Rows, arrays: dict[str, Columns]
+    ) -> dict[str, Quantity]:
+        cost = row_cost(family, rows)
         try:
             derived = family.derived(arrays["problem"], arrays["config"], arrays["device"])
         except KeyError as e:
@@ -143,25 +153,24 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             "log2_flops": np.log2(flops),
             "log2_bytes": np.log2(moved),
             "log2_intensity": np.log2(flops / moved),
-            "log2_roofline_ms": np.log2(row_roofline_ms(family, runs)),
+            "log2_roofline_ms": np.log2(row_roofline_ms(family, rows)),
         }
 
 
-def _numbers(column: str, arrays: dict[str, Columns], rows: int) -> np.ndarray:
-    """Return a column as an array; NaN where it is missing."""
-    group, _, name = column.partition(".")
-    return arrays[group][name] if name in arrays[group] else np.full(rows, np.nan)
+def _is_text(values: np.ndarray) -> bool:
+    return values.dtype.kind == "U"
 
 
-def _varies(values: np.ndarray) -> bool:
-    finite = values[~np.isnan(values)]
-    return len(finite) > 0 and (finite.min() != finite.max() or len(finite) < len(values))
+def _varies(values: Quantity) -> bool:
+    finite = np.atleast_1d(values)[~np.isnan(np.atleast_1d(values))]
+    return len(finite) > 0 and (finite.min() != finite.max() or len(finite) < np.size(values))
 
 
-def _indicators(column: str, values: "pd.Series[Any]", known: list[str]) -> dict[str, np.ndarray]:
-    if isinstance(values.dtype, pd.CategoricalDtype):  # no million strings to compare
-        codes = values.cat.codes.to_numpy()
-        position = {v: i for i, v in enumerate(as_text(values.cat.categories))}
-        return {f"{column}={v}": codes == position.get(v, -2) for v in known}
-    text = as_text(values)
-    return {f"{column}={v}": text == v for v in known}
+def _indicators(column: str, rows: Rows, known: list[str]) -> dict[str, Quantity]:
+    if column not in rows:  # what the compiled code shows
+        return {f"{column}={v}": 0.0 for v in known}
+    if _is_text(rows[column]):  # no million strings to compare
+        distinct, codes = rows.distinct(column)
+    else:
+        distinct, codes = as_text(rows.frame[column]), np.arange(len(rows))
+    return {f"{column}={v}": (distinct == v)[codes] for v in known}

@@ -7,18 +7,39 @@ from foretune.datasets.schema import columns_of
 from foretune.device import limits_ms
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import Columns, as_array
+from foretune.features.arrays import Columns, Rows, as_array
 
 SMALLEST_MS = 1e-9
 """Work that is nothing by one limit takes this long by it, so that logarithms exist."""
 
 
-def row_cost(family: Family, rows: pd.DataFrame) -> Cost:
+def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
     """Return the work of every row, as arrays of ``len(rows)``.
 
     Raises:
         PredictorError: a column that the family's cost depends on is missing.
     """
+    known = Rows.of(rows)
+    return known.once(("cost", family.name), lambda: _cost(family, known))
+
+
+def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
+    """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
+
+    A rate that is not known is no limit; with neither known, or no cost, both are NaN.
+    """
+    if family is None:
+        return np.full((len(rows), 2), np.nan)
+    known = Rows.of(rows)
+    return known.once(("limits", family.name), lambda: _limits_ms(family, known))
+
+
+def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
+    """Return the roofline time of every row in milliseconds, NaN where it is not known."""
+    return np.asarray(row_limits_ms(family, rows).max(axis=1))
+
+
+def _cost(family: Family, rows: Rows) -> Cost:
     try:
         cost = family.cost(Columns(rows, "problem"), Columns(rows, "config"))
     except KeyError as e:
@@ -33,23 +54,13 @@ def row_cost(family: Family, rows: pd.DataFrame) -> Cost:
     )
 
 
-def row_limits_ms(family: Family | None, rows: pd.DataFrame) -> np.ndarray:
-    """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
-
-    A rate that is not known is no limit; with neither known, or no cost, both are NaN.
-    """
-    if family is None:
-        return np.full((len(rows), 2), np.nan)
+def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
     limits = np.column_stack(limits_ms(row_cost(family, rows), Columns(rows, "device")))
     known = np.isfinite(limits) & (limits > 0)
-    limits = np.where(known, limits, SMALLEST_MS)
-    limits[~known.any(axis=1)] = np.nan
+    if not known.all():
+        limits = np.where(known, limits, SMALLEST_MS)
+        limits[~known.any(axis=1)] = np.nan
     return limits
-
-
-def row_roofline_ms(family: Family | None, rows: pd.DataFrame) -> np.ndarray:
-    """Return the roofline time of every row in milliseconds, NaN where it is not known."""
-    return np.asarray(row_limits_ms(family, rows).max(axis=1))
 
 
 def text_columns(rows: pd.DataFrame) -> list[str]:

@@ -6,7 +6,7 @@ from foretune.lazy import lazy
 
 if TYPE_CHECKING:
     from foretune.models.evaluation import evaluate_predictor, metrics_table
-    from foretune.models.learning_curve import learning_curve
+    from foretune.models.curve import learning_curve
     from foretune.models.noise import noise_floor
     from foretune.models.predictor import Predictor
     from foretune.models.training import Training, train_predictor
@@ -28,7 +28,7 @@ __getattr__, __dir__ = lazy(
             "evaluate_predictor",
             "metrics_table",
         ),
-        "learning_curve": ("learning_curve",),
+        "curve": ("learning_curve",),
         "noise": ("noise_floor",),
         "predictor": ("Predictor",),
         "training": (

@@ -107,9 +107,10 @@ def contributions(
     import xgboost
 
     threads = threads_for(len(X) * 64)  # far more work a row than predicting it
-    tree.use_threads(threads)
     data = xgboost.DMatrix(X.to_numpy(), nthread=threads)
+    tree.booster_.set_param({"nthread": threads})
     values = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
+    tree.booster_.set_param({"nthread": 1})
     return pd.DataFrame(values, columns=[*X.columns, BASE], index=rows.index)
 
 

@@ -99,8 +99,9 @@ def _error_models(
 
 
 def _combine(opinions: np.ndarray, log_errors: np.ndarray, sharpness: float) -> np.ndarray:
-    log_weights = np.where(np.isfinite(opinions), -sharpness * log_errors, -np.inf)
+    there = np.isfinite(opinions)
+    log_weights = np.where(there, -sharpness * log_errors, -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-    total = (weights * np.nan_to_num(opinions)).sum(axis=1)
+    total = (weights * np.where(there, opinions, 0.0)).sum(axis=1)
     result: np.ndarray = total / weights.sum(axis=1)
     return result

@@ -6,6 +6,10 @@ from typing import Any, Self
 import numpy as np
 
 from foretune.models.regressor import Regressor, threads_for
+from foretune.models.trees import Trees
+
+FEW_ROWS = 4
+"""So few go through the trees one by one: XGBoost takes longer than that to be called."""
 
 
 class BoostingModel(Regressor):
@@ -54,19 +58,23 @@ class BoostingModel(Regressor):
             "eta": self.rate, "subsample": self.rows, "colsample_bytree": self.columns,
             "min_child_weight": self.least_weight, "seed": self.seed, "nthread": threads,
         }  # fmt: skip
-        self.threads_ = threads
-        self.booster_: Any = xgboost.train(parameters, data, num_boost_round=self.rounds)
+        self._keep(xgboost.train(parameters, data, num_boost_round=self.rounds))
+
+    def _keep(self, booster: Any) -> None:
+        """Keep a trained booster; it predicts in one thread, its callers share out the rows."""
+        self.booster_: Any = booster
+        self.booster_.set_param({"nthread": 1})
+        self.trees_: Trees | None = None
+        self.looked_for_trees_ = False
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        self.use_threads(threads_for(len(X)))
+        if len(X) <= FEW_ROWS:
+            if not self.looked_for_trees_:
+                self.trees_, self.looked_for_trees_ = Trees.of(self.booster_), True
+            if self.trees_ is not None:
+                return np.array([self.trees_.predict(row) for row in X])
         prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
-
-    def use_threads(self, threads: int) -> None:
-        """Let XGBoost use ``threads``; to be told so takes it as long as predicting a row."""
-        if threads != self.threads_:
-            self.booster_.set_param({"nthread": threads})
-            self.threads_ = threads
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ."""
@@ -78,7 +86,6 @@ class BoostingModel(Regressor):
         import xgboost
 
         model = cls()
-        model.threads_ = 1
-        model.booster_ = xgboost.Booster({"nthread": 1}, model_file=path)
+        model._keep(xgboost.Booster(model_file=path))
         model.n_features_in_ = model.booster_.num_features()
         return model

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import as_array
+from foretune.features.arrays import Rows, as_array
 from foretune.models.spread import quantile
 
 LEAST_ROWS = 5
@@ -42,12 +42,12 @@ class Correction:
             some = np.random.default_rng(seed).choice(len(runs), MOST_ROWS, replace=False)
             runs, errors = runs.iloc[some], errors[some]
         self._describe(runs)
-        self._fit_process(self._inputs(runs), errors, theta=None)
+        self._fit_process(self._inputs(Rows(runs)), errors, theta=None)
         return self
 
-    def predict(self, rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, rows: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray]:
         """Return the correction of the log prediction and the half-width of the interval."""
-        X = self._inputs(rows)
+        X = self._inputs(Rows.of(rows))
         parts = [
             self.process.predict(X[start : start + CHUNK_ROWS], return_std=True)
             for start in range(0, max(len(X), 1), CHUNK_ROWS)
@@ -93,14 +93,14 @@ class Correction:
                 spread = float(np.nanstd(scaled)) or 1.0
                 self.numbers[column] = (logarithmic, float(np.nanmean(scaled)), spread)
 
-    def _inputs(self, rows: pd.DataFrame) -> np.ndarray:
+    def _inputs(self, rows: Rows) -> np.ndarray:
         columns = [np.zeros(len(rows))]
         for column, (logarithmic, mean, spread) in self.numbers.items():
-            values = as_array(rows[column])
+            values = rows[column]
             scaled = np.log2(np.maximum(values, 1e-30)) if logarithmic else values
             columns.append(np.nan_to_num((scaled - mean) / spread))
         for column, distinct in self.texts.items():
-            values = as_array(rows[column])
+            values = rows[column]
             columns += [(values == text) * 2.0 for text in distinct]
         return np.column_stack(columns)
 

@@ -8,6 +8,7 @@ beats any model; a model that sees the neighbours learns when to believe which.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 from zlib import crc32
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import as_array, as_text
+from foretune.features.arrays import Rows, as_array
 
 LEAST_VALUES = 3
 MOST_VALUES = 1 << 30
@@ -91,16 +92,14 @@ class Neighbourhood:
         series += [axis.column for _, axis in axes[MOST_AXES:]]
         return cls([axis for _, axis in axes[:MOST_AXES]], series)
 
-    def locate(self, rows: pd.DataFrame) -> "Places":
+    def locate(self, rows: pd.DataFrame | Rows) -> "Places":
         """Return where ``rows`` lie."""
-        positions, keys = [], []
-        for axis in self.axes:
-            values = as_array(rows[axis.column])
-            positions.append(axis.position(values))
-            keys.append(_hash(axis.column, values))
+        rows = Rows.of(rows)
+        positions = [axis.position(rows[axis.column]) for axis in self.axes]
+        keys = [_hash(axis.column, rows) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
         for column in self.series:
-            shared += _hash(column, as_array(rows[column]))
+            shared += _hash(column, rows)
         return Places(
             np.array(positions).reshape(len(self.axes), len(rows)),
             np.array(keys, dtype=np.uint64).reshape(len(self.axes), len(rows)),
@@ -147,32 +146,32 @@ class Neighbourhood:
             wanted: the rows in question; a run at the very place of a row is not its neighbour.
             one_sided: rows for which neighbours above are ignored.
         """
-        rows = len(wanted.shared)
-        total, weight_sum = np.zeros(rows), np.zeros(rows)
-        parts = []
-        for i, axis in enumerate(self.axes):
-            below, step_below, above, step_above = known.beside(i, values, wanted)
-            if one_sided is not None:
-                above, step_above = (np.where(one_sided, np.nan, v) for v in (above, step_above))
-            inside = ~np.isnan(below) & ~np.isnan(above)
-            step = np.where(inside, step_below + step_above, 1.0)
-            value = np.where(np.isnan(below), above, below)
-            value = np.where(inside, below + (above - below) * step_below / step, value)
-            gap = np.where(
-                inside, 2.0 * step_below * step_above / step,
-                ONE_SIDED * np.fmin(step_below, step_above) + 1.0,
-            )  # fmt: skip
-            weight = np.where(np.isnan(value), 0.0, (axis.error * (gap + SMALL_GAP)) ** -2.0)
-            weight = np.nan_to_num(weight)
-            total += weight * np.nan_to_num(value)
-            weight_sum += weight
-            parts.append((value, below, above, step_below, step_above))
+        sides = np.empty((4, len(self.axes), len(wanted.shared)))
+        for i in range(len(self.axes)):
+            sides[:, i] = known.beside(i, values, wanted)
+        below, step_below, above, step_above = sides
+        if one_sided is not None:
+            sides[2:, :, one_sided] = np.nan
+        no_below = np.isnan(below)
+        inside = ~(no_below | np.isnan(above))
+        step = np.where(inside, step_below + step_above, 1.0)
+        value = np.where(no_below, above, below)
+        value = np.where(inside, below + (above - below) * step_below / step, value)
+        gap = np.where(
+            inside, 2.0 * step_below * step_above / step,
+            ONE_SIDED * np.fmin(step_below, step_above) + 1.0,
+        )  # fmt: skip
+        error = np.array([axis.error for axis in self.axes])[:, None]
+        there = ~np.isnan(value)
+        weight = np.where(there, (error * (gap + SMALL_GAP)) ** -2.0, 0.0)
+        weight_sum = weight.sum(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            base, trust = total / weight_sum, np.log(weight_sum)
-        result = np.empty((rows, len(self.columns)), dtype=np.float32)
-        for i, (value, below, above, *steps) in enumerate(parts):
-            for j, column in enumerate((value - base, below - base, above - base, *steps)):
-                result[:, 5 * i + j] = column
+            base = (weight * np.where(there, value, 0.0)).sum(axis=0) / weight_sum
+            trust = np.log(weight_sum)
+        result = np.empty((len(base), len(self.columns)), dtype=np.float32)
+        parts = (value - base, below - base, above - base, step_below, step_above)
+        for j, part in enumerate(parts):
+            result[:, j : -2 : len(parts)] = part.T
         result[:, -2], result[:, -1] = base, np.where(np.isfinite(trust), trust, np.nan)
         return result
 
@@ -200,22 +199,21 @@ class Places:
         self, axis: int, values: np.ndarray, wanted: "Places"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
-        if len(wanted.shared) == 0 or np.isnan(self.positions[axis]).all():
+        line = self._line(axis)
+        if len(wanted.shared) == 0 or len(line.order) == 0:
             nothing = np.full(len(wanted.shared), np.nan)
             return nothing, nothing, nothing, nothing
-        line = self._line(axis)
         series, wanted_at = wanted._series(axis), wanted.positions[axis]
-        number = np.searchsorted(line.names, series).clip(max=len(line.names) - 1)
+        number = np.minimum(np.searchsorted(line.names, series), len(line.names) - 1)
         found = (line.names[number] == series) & ~np.isnan(wanted_at)
-        target = number * line.span + (wanted_at - line.low).clip(-line.margin, line.span / 2.0)
+        within = np.minimum(np.maximum(wanted_at - line.low, -line.margin), line.span / 2.0)
+        target = number * line.span + within
         below = np.searchsorted(line.at, target - 1e-9) - 1
         above = np.searchsorted(line.at, target + 1e-9, side="right")
         has_below = found & (below >= line.first[number])
         has_above = found & (above < line.last[number])
-        below, above = (
-            line.order[below.clip(min=0)],
-            line.order[above.clip(max=len(line.order) - 1)],
-        )
+        below = line.order[np.maximum(below, 0)]
+        above = line.order[np.minimum(above, len(line.order) - 1)]
         at = self.positions[axis]
         return (
             np.where(has_below, values[below], np.nan),
@@ -230,10 +228,14 @@ class Places:
             self._lines[axis] = _Line.of(self._series(axis), self.positions[axis])
         return self._lines[axis]
 
-    def _series(self, axis: int) -> np.ndarray:
-        others = [i for i in range(len(self.keys)) if i != axis]
-        total: np.ndarray = self.shared + self.keys[others].sum(axis=0, dtype=np.uint64)
+    @cached_property
+    def _everything(self) -> np.ndarray:
+        total: np.ndarray = self.shared + self.keys.sum(axis=0, dtype=np.uint64)
         return total
+
+    def _series(self, axis: int) -> np.ndarray:
+        rest: np.ndarray = self._everything - self.keys[axis]
+        return rest
 
     def save(self, path: Path, values: np.ndarray) -> None:
         """Write places and their values as plain arrays."""
@@ -288,10 +290,27 @@ def _device_axis(runs: pd.DataFrame) -> Axis | None:
     return Axis(DEVICE_AXIS, True, float(np.ptp(runs[DEVICE_AXIS])))
 
 
-def _hash(column: str, values: np.ndarray) -> np.ndarray:
-    """Return an integer per value that depends on column and value alone, on every machine."""
-    codes, names = pd.factorize(values, use_na_sentinel=False)
-    hashed = pd.util.hash_array(as_text(names.tolist()).astype(object), categorize=False)
-    factor = np.uint64(2 * crc32(column.encode()) + 1)
-    result: np.ndarray = (hashed * factor)[codes]
+def _hash(column: str, rows: Rows) -> np.ndarray:
+    """Return an integer per row that depends on column and value alone, on every machine."""
+    return rows.once(("hash", column), lambda: _hashed(column, *rows.distinct(column)))
+
+
+def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    few = _hash_of_one(str(distinct[0])) if len(distinct) == 1 else _hash_of(distinct)
+    result: np.ndarray = (few * _factor(column))[codes]
     return result
+
+
+def _hash_of(texts: np.ndarray) -> np.ndarray:
+    hashed: np.ndarray = pd.util.hash_array(texts.astype(object), categorize=False)
+    return hashed
+
+
+@lru_cache(maxsize=4096)
+def _hash_of_one(text: str) -> np.ndarray:
+    return _hash_of(np.array([text]))
+
+
+@lru_cache(maxsize=4096)
+def _factor(column: str) -> np.uint64:
+    return np.uint64(2 * crc32(column.encode()) + 1)

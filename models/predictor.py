@@ -4,7 +4,9 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +19,11 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import columns_of, validate
-from foretune.device import Device
+from foretune.device import Device, available_cores
 from foretune.errors import ForetuneError, OutputError, PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for
+from foretune.features.arrays import Rows
 from foretune.features.known import known_family
 from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.plausibility import check_times
@@ -36,8 +39,8 @@ from foretune.space import Configuration, SearchSpace
 
 FORMAT_VERSION = 3
 RUNS_FILE = "runs.parquet"
-CHUNK_ROWS = 65_536
-"""Rows predicted at a time: features of a million rows never are in memory together."""
+CHUNK_ROWS = 32_768
+"""Rows predicted at a time by one core: features of a million never are in memory together."""
 
 
 class Predictor(BaseEstimator):  # type: ignore[misc]
@@ -99,7 +102,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.corrections_: dict[tuple[Target, str], Correction] = {}
         for target in self.targets or present_targets(runs) or ("time_ms",):
             rows = usable_rows(target, runs)
-            X = self.features_.transform(rows).to_numpy()
+            X = self.features_.matrix(rows)
             model = TargetModel(target, self.make_regressor, self.seed)
             repeats = Repeats.of(rows, self.runs_, target)
             self.targets_[target] = model.fit(self.features_, rows, X, repeats)
@@ -120,14 +123,18 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         Raises:
             PredictorError: the rows are of another kernel, or lack what training had.
         """
-        check_is_fitted(self, "targets_")
-        if "kernel" in runs and len(runs) and (name := only_kernel(runs)) != self.kernel_name_:
-            raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
-        parts = [
-            self._predict_chunk(runs.iloc[start : start + CHUNK_ROWS])
-            for start in range(0, max(len(runs), 1), CHUNK_ROWS)
-        ]
-        return pd.concat(parts) if len(parts) > 1 else parts[0]
+        if not hasattr(self, "targets_"):
+            check_is_fitted(self, "targets_")  # which takes its time
+        rows = Rows(runs)
+        if "kernel" in rows and len(rows):
+            names, codes = rows.distinct("kernel")
+            if set(names[np.unique(codes)]) != {self.kernel_name_}:
+                name = only_kernel(runs)
+                raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
+        if len(rows) <= CHUNK_ROWS:
+            return self._table(self._predict_rows(rows), runs.index)
+        cells = self._in_chunks(len(rows), lambda start, end: Rows(runs.iloc[start:end]))
+        return self._table(cells, runs.index)
 
     def predict_space(
         self,
@@ -139,15 +146,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return `predict` for every configuration of ``space`` (or the numbered ones)."""
         check_is_fitted(self, "targets_")
         every = np.arange(len(space)) if indices is None else np.asarray(indices)
-        parts = [
-            self._predict_chunk(
-                candidate_rows(
-                    self.kernel_name_, problem, space, device, every[start : start + CHUNK_ROWS]
-                )
-            )
-            for start in range(0, max(len(every), 1), CHUNK_ROWS)
-        ]
-        return pd.concat(parts, ignore_index=True)
+
+        def rows_between(start: int, end: int) -> Rows:
+            part = every[start:end]
+            return Rows(candidate_rows(self.kernel_name_, problem, space, device, part))
+
+        return self._table(self._in_chunks(len(every), rows_between))
 
     def measured_configurations(self, device: str | None = None) -> list[Configuration]:
         """Return the different configurations that were trained on, of ``device`` if it has any."""
@@ -162,7 +166,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def predict_valid(self, runs: pd.DataFrame) -> np.ndarray:
         """Return the probability that each row's configuration runs and is right."""
-        return self.validity_.probability(self.features_.transform(runs).to_numpy())
+        return self.validity_.probability(self.features_.matrix(runs))
 
     def score(self, runs: pd.DataFrame, y: Any = None) -> float:
         """Return R² of the logarithm of the first target on ``runs``: larger is better."""
@@ -221,33 +225,49 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         regressor: Regressor = kind(**parameters)
         return regressor
 
-    def _predict_chunk(self, rows: pd.DataFrame) -> pd.DataFrame:
-        X = self.features_.transform(rows).to_numpy()
+    def _in_chunks(self, rows: int, between: Callable[[int, int], Rows]) -> np.ndarray:
+        """Return the predicted cells of so many rows, ``between`` giving a chunk, on all cores."""
+        starts = range(0, max(rows, 1), CHUNK_ROWS)
+
+        def predict(start: int) -> np.ndarray:
+            return self._predict_rows(between(start, start + CHUNK_ROWS))
+
+        threads = min(available_cores(), len(starts))
+        if threads == 1:
+            return np.hstack([predict(start) for start in starts])
+        with ThreadPoolExecutor(threads) as pool:
+            return np.hstack(list(pool.map(predict, starts)))
+
+    def _predict_rows(self, rows: Rows) -> np.ndarray:
+        """Return what `predict` does of a chunk, as an array (columns, rows)."""
+        X = self.features_.matrix(rows)
         outside = self.range_.octaves_outside(rows)
-        result: dict[str, np.ndarray] = {}
+        cells: dict[str, np.ndarray] = {}
         for target, model in self.targets_.items():
             log_value, width = model.predict(self.features_, rows, X, outside)
             self._correct(target, rows, log_value, width)
             value, factor = np.exp(log_value), np.exp(width)
-            result |= {
-                target: value,
-                f"{target}_low": value / factor,
-                f"{target}_high": value * factor,
-            }
-        if "power_w" in result and "time_ms" in result:
-            result["energy_mj"] = result["power_w"] * result["time_ms"]
-        result["p_valid"] = self.validity_.probability(X)
-        result["outside"] = outside
-        return pd.DataFrame(result, index=rows.index)
+            cells[target] = value
+            cells |= {f"{target}_low": value / factor, f"{target}_high": value * factor}
+        if "power_w" in cells and "time_ms" in cells:
+            cells["energy_mj"] = cells["power_w"] * cells["time_ms"]
+        return np.array([*cells.values(), self.validity_.probability(X), outside])
+
+    def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
+        return pd.DataFrame(cells.T, columns=_columns(tuple(self.targets_)).view(), index=index)
 
     def _correct(
-        self, target: Target, rows: pd.DataFrame, log_value: np.ndarray, width: np.ndarray
+        self, target: Target, rows: Rows, log_value: np.ndarray, width: np.ndarray
     ) -> None:
         """Correct ``log_value`` and ``width`` in place where a device was calibrated."""
         for (corrected, device), correction in self.corrections_.items():
-            here = np.flatnonzero((rows["device"] == device).to_numpy())
-            if corrected == target and len(here):
-                shift, width[here] = correction.predict(rows.iloc[here])
+            if corrected != target:
+                continue
+            names, codes = rows.distinct("device")
+            here = np.flatnonzero((names == device)[codes])
+            if len(here):
+                there = rows if len(here) == len(rows) else Rows(rows.frame.iloc[here])
+                shift, width[here] = correction.predict(there)
                 log_value[here] += shift
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -362,6 +382,14 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             for i, (target, device) in enumerate(card["corrections"])
         }
         self.validity_ = ValidityModel.load(folder)
+
+
+@cache
+def _columns(targets: tuple[Target, ...]) -> pd.Index:
+    """Return the columns of a prediction."""
+    names = [f"{t}{part}" for t in targets for part in ("", "_low", "_high")]
+    energy = ["energy_mj"] if {"power_w", "time_ms"} <= set(targets) else []
+    return pd.Index([*names, *energy, "p_valid", "outside"])
 
 
 def only_kernel(runs: pd.DataFrame) -> str:

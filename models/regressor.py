@@ -22,8 +22,9 @@ def threads_for(rows: int) -> int:
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Learns ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
-    Features are float32, NaN where unknown. Subclasses fill in `_fit`, `_predict`, `save` and
-    `load`; their constructor arguments are hyperparameters and ``seed``.
+    Features are float32, NaN where unknown. It learns with several threads and predicts with one:
+    who has many rows shares them out (`Predictor.predict`). Subclasses fill in `_fit`, `_predict`,
+    `save` and `load`; their constructor arguments are hyperparameters and ``seed``.
 
     Attributes:
         suffix: of the file it is saved to.
@@ -41,14 +42,15 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return one float64 per row."""
-        check_is_fitted(self)
         if not self._is_valid(X):  # scikit-learn takes as long to find out as many trees to predict
+            check_is_fitted(self)
             X = validate_data(self, X, reset=False, dtype=np.float32, ensure_all_finite="allow-nan")
         return self._predict(X) if len(X) else np.empty(0)
 
     def _is_valid(self, X: Any) -> bool:
         plain = isinstance(X, np.ndarray) and X.dtype == np.float32 and X.ndim == 2
-        return plain and X.shape[1] == self.n_features_in_ and not np.isinf(X).any()
+        known = getattr(self, "n_features_in_", None)
+        return plain and X.shape[1] == known and not np.isinf(X).any()
 
     @abstractmethod
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None: ...

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.features import FeatureSet
+from foretune.features.arrays import Rows
 from foretune.models.blend import Blend
 from foretune.models.experts import Experts, Make, Table, circumstances
 from foretune.models.holdouts import kinds_of_novelty, mixed_holdout
@@ -105,7 +106,11 @@ class TargetModel:
         return self
 
     def predict(
-        self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray, outside: np.ndarray
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame | Rows,
+        X: np.ndarray,
+        outside: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log of the target and the half-width of its interval, per row.
 
@@ -115,6 +120,7 @@ class TargetModel:
             X: their features.
             outside: how many octaves each lies outside the training range.
         """
+        rows = Rows.of(rows)
         log_unit = self.unit.log(features, rows)
         if self.blend is None:
             log_value = self.experts.opinions(X, X, log_unit)[:, 0]

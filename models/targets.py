@@ -13,7 +13,7 @@ import pandas as pd
 
 from foretune.errors import PredictorError
 from foretune.features import FeatureSet, row_limits_ms, text_columns
-from foretune.features.arrays import groups_of
+from foretune.features.arrays import Rows, groups_of
 from foretune.models.calibrated_roofline import CalibratedRoofline
 
 Target = Literal["time_ms", "power_w"]
@@ -46,7 +46,7 @@ class Unit:
         groups = groups_of(runs, columns)
         return cls(CalibratedRoofline().fit(np.log(limits), log_target, groups), columns)
 
-    def log(self, features: FeatureSet, runs: pd.DataFrame) -> np.ndarray:
+    def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the logarithm of the unit of every row.
 
         Raises:
@@ -54,6 +54,7 @@ class Unit:
         """
         if self.roofline is None:
             return np.zeros(len(runs))
+        runs = Rows.of(runs)
         limits = row_limits_ms(features.family, runs)
         if not np.isfinite(limits).all():
             row = int(np.flatnonzero(~np.isfinite(limits).all(axis=1))[0])

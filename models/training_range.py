@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import as_array, as_text
+from foretune.features.arrays import Rows, as_array
 
 NEVER_SEEN = 1.0
 """Octaves that a text value nobody ran, or a number where none ever varied, counts for."""
@@ -38,24 +38,23 @@ class TrainingRange:
                 numbers[column] = (float(np.nanmin(values)), float(np.nanmax(values)))
         return cls(numbers, texts)
 
-    def octaves_outside(self, rows: pd.DataFrame) -> np.ndarray:
+    def octaves_outside(self, rows: pd.DataFrame | Rows) -> np.ndarray:
         """Return how far each row lies outside, 0 inside: that of the farthest column.
 
         A positive number counts in octaves (twice the largest is one); others in parts of the
         range; a text that was never seen counts one.
         """
+        rows = Rows.of(rows)
         farthest = np.zeros(len(rows))
-        for column in [*self.numbers, *self.texts]:
-            if column in rows:
-                np.fmax(farthest, self._outside(column, rows), out=farthest)
+        for column in self._those_outside(rows):
+            np.fmax(farthest, self._outside(column, rows), out=farthest)
         return farthest
 
     def explain(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return one line per row and column that lies outside: ``row, column, value, reason``."""
-        lines = []
-        for column in [c for c in [*self.numbers, *self.texts] if c in rows]:
-            outside = self._outside(column, rows)
-            values = as_array(rows[column])
+        lines, known = [], Rows.of(rows)
+        for column in self._those_outside(known):
+            outside, values = self._outside(column, known), known[column]
             lines += [
                 (i, column, values[i], self._reason(column, outside[i]), outside[i])
                 for i in np.flatnonzero(outside > 0)
@@ -73,17 +72,29 @@ class TrainingRange:
         """Return what `to_json` wrote."""
         return cls({c: (v[0], v[1]) for c, v in data["numbers"].items()}, dict(data["texts"]))
 
-    def _outside(self, column: str, rows: pd.DataFrame) -> np.ndarray:
-        values = as_array(rows[column])
+    def _those_outside(self, rows: Rows) -> list[str]:
+        """Return the columns that may hold values outside: all, but for numbers that do not."""
+        texts = [c for c in self.texts if c in rows]
+        columns = [c for c in self.numbers if c in rows]
+        plain = [c for c in columns if rows[c].dtype.kind != "U"]
+        if not plain:
+            return [*columns, *texts]
+        low, high = np.array([self.numbers[c] for c in plain]).T[..., None]
+        values = np.array([rows[c] for c in plain])
+        within = ~((values < low) | (values > high)).any(axis=1)
+        inside = {plain[i] for i in np.flatnonzero(within)}
+        return [*(c for c in columns if c not in inside), *texts]
+
+    def _outside(self, column: str, rows: Rows) -> np.ndarray:
+        values = rows[column]
         if column in self.texts:
-            distinct, codes = np.unique(values, return_inverse=True)
-            known = np.isin(as_text(distinct.tolist()), self.texts[column])
-            return np.where(known, 0.0, NEVER_SEEN)[codes]
+            distinct, codes = rows.distinct(column)
+            known = set(self.texts[column])
+            far = np.array([0.0 if text in known else NEVER_SEEN for text in distinct.tolist()])
+            return far[codes]
         if values.dtype.kind == "U":
             return np.full(len(rows), NEVER_SEEN)
         low, high = self.numbers[column]
-        if not ((values < low) | (values > high)).any():
-            return np.zeros(len(rows))
         with np.errstate(divide="ignore", invalid="ignore"):
             if low > 0:
                 distance = np.fmax(np.log2(values / high), np.log2(low / values))

@@ -178,6 +178,26 @@ def test_large_spaces_are_predicted_in_parts(boosted, matmul, toy_device, monkey
     pd.testing.assert_frame_equal(boosted.predict(rows), whole)
 
 
+@pytest.mark.parametrize("text", ["category", "string", object])
+def test_rows_alone_in_parts_and_together(predictor, runs, monkeypatch, text):
+    columns = ["kernel", "device", "status", "config.order", "config.split", "problem.dtype"]
+    some = runs.sample(40, random_state=0).astype(dict.fromkeys(columns, text))
+    together = predictor.predict(some)
+    alone = pd.concat([predictor.predict(some.iloc[[i]]) for i in range(len(some))])
+    pd.testing.assert_frame_equal(alone, together, rtol=1e-6, atol=0.0)
+    monkeypatch.setattr("foretune.models.predictor.CHUNK_ROWS", 3)
+    for cores in (1, 4):
+        monkeypatch.setattr("foretune.models.predictor.available_cores", lambda n=cores: n)
+        pd.testing.assert_frame_equal(predictor.predict(some), together, rtol=1e-6, atol=0.0)
+
+
+def test_an_error_in_one_part_is_raised(boosted, runs, monkeypatch):
+    monkeypatch.setattr("foretune.models.predictor.CHUNK_ROWS", 10)
+    sizes = runs["problem.M"].astype(float).where(runs.index != 35, np.inf)
+    with pytest.raises(PredictorError, match=r"'problem\.M' is infinite"):
+        boosted.predict(runs.assign(**{"problem.M": sizes}))
+
+
 def test_one_row_and_none(predictor, runs):
     everything = predictor.predict(runs)
     one = predictor.predict(runs.iloc[[5]])

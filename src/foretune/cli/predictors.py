@@ -52,7 +52,7 @@ def train(
 ) -> None:
     """Train a predictor, with honest validation."""
     from foretune.models import Predictor, train_predictor
-    from foretune.models.learning_curve import learning_curve
+    from foretune.models.curve import learning_curve
     from foretune.models.noise import noise_floor
     from foretune.models.splits import SPLITS, group_columns
     from foretune.models.targets import TARGETS

@@ -1,0 +1,92 @@
+"""Rows: a run table's columns as arrays, the same for one row as in company."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.features.arrays import Columns, Rows, as_array, groups_of
+
+TABLE = pd.DataFrame(
+    {
+        "problem.size": [4, 8, 8, 1 << 60],
+        "problem.share": [0.5, np.nan, 2.0, -1.0],
+        "config.flag": [True, False, True, True],
+        "config.maybe": pd.array([1, None, 3, 1], dtype="Int64"),
+        "config.text": ["a", "b", "", "a"],
+        "config.gaps": pd.Series(["a", None, "c", "a"], dtype=object),
+        "config.mixed": pd.Series(["auto", 1, 0.5, "auto"], dtype=object),
+        "config.kind": pd.Categorical(["x", None, "y", "x"], categories=["y", "unused", "x"]),
+        "config.either": pd.Categorical([1, "auto", 2, 1]),
+        "config.number": pd.Categorical([16, 32, 16, 16]),
+        "device": pd.Series(["d", "e", "d", "d"], dtype="string"),
+    }
+)
+
+
+@pytest.mark.parametrize("column", TABLE)
+def test_columns_are_arrays(column):
+    rows = Rows(TABLE)
+    np.testing.assert_array_equal(rows[column], as_array(TABLE[column]))
+    assert rows[column] is rows[column]  # converted once
+
+
+@pytest.mark.parametrize("column", [c for c in TABLE if c not in ("config.gaps", "config.mixed")])
+@pytest.mark.parametrize("row", range(len(TABLE)))
+def test_one_row_reads_as_in_company(column, row):
+    alone, together = Rows(TABLE.iloc[[row]]), Rows(TABLE)
+    np.testing.assert_array_equal(alone[column], together[column][[row]])
+    assert alone[column].dtype.kind == together[column].dtype.kind
+
+
+@pytest.mark.parametrize("column", TABLE)
+@pytest.mark.parametrize("row", range(len(TABLE)))
+def test_values_as_text(column, row):
+    text, codes = Rows(TABLE).distinct(column)
+    alone, [code] = Rows(TABLE.iloc[[row]]).distinct(column)
+    assert text[codes[row]] == alone[code]
+
+
+def test_whole_numbers_as_text_are_those_of_each():
+    values = [3.0, -0.0, 12345678.0, 2.0**52, -7.0]
+    for extra in ([], [0.5], [1e300], [np.nan], [np.inf]):
+        text, codes = Rows(pd.DataFrame({"x": [*values, *extra]})).distinct("x")
+        each = [Rows(pd.DataFrame({"x": [v]})).distinct("x")[0][0] for v in [*values, *extra]]
+        assert text[codes].tolist() == each
+    assert each[:5] == ["3", "0", "12345678", str(2**52), "-7"]
+
+
+def test_without_columns():
+    rows = Rows(TABLE)
+    rest = rows.without(["config.flag", "config.text"])
+    assert "config.flag" in rows
+    assert "config.flag" not in rest
+    assert list(Columns(rest, "config")) == [
+        "maybe", "gaps", "mixed", "kind", "either", "number",
+    ]  # fmt: skip
+    assert rows.without([]) is rows
+
+
+def test_what_is_made_of_rows_is_made_once():
+    rows, made = Rows(TABLE), []
+
+    def make():
+        made.append(1)
+        return len(made)
+
+    assert [rows.once("it", make), rows.once("it", make)] == [1, 1]
+    assert rows.without(["device"]).once("it", make) == 2  # of other columns
+
+
+def test_rows_of_rows():
+    rows = Rows(TABLE)
+    assert Rows.of(rows) is rows
+    assert len(Rows.of(TABLE)) == len(rows) == len(TABLE)
+
+
+@pytest.mark.parametrize("row", range(len(TABLE)))
+def test_groups_of_one_row(row):
+    columns = ["config.text", "config.kind", "problem.size"]
+    together = groups_of(TABLE, columns)
+    alone = groups_of(TABLE.iloc[[row]], columns)
+    assert alone.names == [together.names[together.codes[row]]]
+    assert alone.codes.tolist() == [0]

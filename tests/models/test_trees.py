@@ -1,0 +1,79 @@
+"""Trees as arrays say what XGBoost says, bit by bit where it adds up floats."""
+
+import numpy as np
+import pytest
+
+from foretune.models.boosting import FEW_ROWS, BoostingModel
+from foretune.models.trees import Trees
+
+
+def data(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(0, 100, (n, 5)).astype(np.float32)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    return X, np.nan_to_num(X[:, 0]) * 2 + np.where(X[:, 1] > 0, 50.0, 0.0)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"depth": 3, "rounds": 80}, {"depth": 1, "rounds": 1}])
+def test_they_add_up_to_the_same(parameters):
+    X, y = data()
+    model = BoostingModel(**parameters).fit(X, y)
+    trees = Trees.of(model.booster_)
+    assert len(trees.roots) == model.rounds
+    assert trees.depth <= model.depth
+    asked = np.vstack([X, data(100, seed=1)[0], np.full((1, 5), np.nan, dtype=np.float32)])
+    expected = model.booster_.inplace_predict(asked)
+    np.testing.assert_array_equal([trees.predict(row) for row in asked], expected)
+
+
+def test_values_at_the_bounds():
+    X, y = data()
+    model = BoostingModel(rounds=20).fit(X, y)
+    trees = Trees.of(model.booster_)
+    bounds = trees.bound[np.isfinite(trees.bound)]
+    asked = np.repeat(bounds[:200, None], 5, axis=1)
+    expected = model.booster_.inplace_predict(asked)
+    np.testing.assert_array_equal([trees.predict(row) for row in asked], expected)
+
+
+def test_probabilities():
+    X, y = data()
+    model = BoostingModel(objective="binary:logistic").fit(X, (y > 40).astype(float))
+    trees = Trees.of(model.booster_)
+    expected = model.booster_.inplace_predict(X)
+    np.testing.assert_allclose([trees.predict(row) for row in X], expected, rtol=1e-6)
+
+
+def test_trees_without_a_split():
+    X, _ = data()
+    model = BoostingModel(rounds=5).fit(X, np.full(len(X), 3.5))
+    assert Trees.of(model.booster_).depth == 0
+    np.testing.assert_array_equal(model.predict(X[:1]), model.predict(X)[:1])
+
+
+def test_an_objective_that_is_not_known_is_left_to_xgboost():
+    X, y = data()
+    model = BoostingModel(objective="reg:gamma", rounds=10).fit(X, np.abs(y) + 1.0)
+    assert Trees.of(model.booster_) is None
+    np.testing.assert_array_equal(model.predict(X[:2]), model.predict(X)[:2])
+
+
+def test_a_model_trained_again_forgets_its_trees():
+    X, y = data()
+    model = BoostingModel(rounds=10).fit(X, y)
+    before = model.predict(X[:FEW_ROWS])
+    model.fit(X, -y)
+    after = model.predict(X[:FEW_ROWS])
+    assert (before != after).all()
+    np.testing.assert_array_equal(after, model.predict(X)[:FEW_ROWS])
+
+
+def test_few_rows_and_many(tmp_path):
+    X, y = data()
+    model = BoostingModel(rounds=30).fit(X, y)
+    model.save(tmp_path / "model.ubj")
+    loaded = BoostingModel.load(tmp_path / "model.ubj")
+    whole = model.predict(X)
+    for rows in range(1, FEW_ROWS + 3):
+        np.testing.assert_array_equal(model.predict(X[:rows]), whole[:rows])
+        np.testing.assert_array_equal(loaded.predict(X[:rows]), whole[:rows])
