@@ -22,6 +22,7 @@ from foretune.space import Configuration
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
 """Names the columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON."""
+_OF_A_STORE = (b"SQLite format 3\0", b'{"format": "foretune tuned results"')
 _SCALARS = (
     "time_ms", "power_w", "energy_mj", "compile_s", "relative_error", "error", "source",
     "recorded_at", "environment",
@@ -178,6 +179,11 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as e:
+        if _is_store(path):
+            raise RunTableError(
+                f"{path} is a tuning store, no run table: make one with 'foretune store export "
+                f"--store {path} --out {path.stem}.parquet'"
+            ) from e
         reason = str(e).splitlines()[0]
         raise RunTableError(f"{path} is not a readable Parquet file: {reason}") from e
     version = int((table.schema.metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
@@ -191,6 +197,15 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return runs.assign(
         **{c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in mixed}
     )
+
+
+def _is_store(path: Path) -> bool:
+    """Return whether a file begins as a tuning store's database does, or a file written of one."""
+    try:
+        with path.open("rb") as file:
+            return file.read(200).startswith(_OF_A_STORE)
+    except OSError:
+        return False
 
 
 def _read_journal(path: Path) -> pd.DataFrame | None:

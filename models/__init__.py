@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
-    from foretune.models.evaluation import evaluate_predictor, metrics_table
     from foretune.models.curve import learning_curve
+    from foretune.models.evaluation import evaluate_predictor, metrics_table
     from foretune.models.noise import noise_floor
     from foretune.models.predictor import Predictor
     from foretune.models.training import Training, train_predictor

@@ -1,5 +1,6 @@
 """``foretune inspect`` and ``foretune precompile``."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
 def test_too_large_is_said(capsys):
     said = run_json(
         capsys, "inspect", "here_only:matmul", *MATMUL, "--config",
-        "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_120", "--ttgir", *JOBS,
+        "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_120", "--ttgir", *JOBS, code=1,
     )  # fmt: skip
     (only,) = said["configs"]
     assert only["status"] == "invalid"
@@ -93,9 +94,54 @@ def test_an_autotuners_own_configurations_are_the_default(capsys):
         (("here_only:gone", "--target", "sm_90"), "has no 'gone'"),
         (("nowhere:add", "--target", "sm_90"), "'nowhere' cannot be imported here"),
         (("here_only:add", "--arg", "x", "--target", "sm_90"), "give NAME=VALUE"),
+        (("here_only:add", "--arg", "x=fp16", "--target", "sm_90"), "a pointer is x=fp16*"),
+        (("here_only.py:add", *ADD, "--target", "sm_90"), "not a module: give here_only:add"),
+        (("../k/gemm:add", *ADD, "--target", "sm_90"), "go to the folder ../k and give gemm:add"),
+        (("here_only:add", *ADD, "--config", "BLOCK=64,num_warp=4", "--target", "sm_90"),
+         "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,"),
+        (("breaks_off:add", *ADD, "--target", "sm_90"), "'breaks_off' fails when imported: KeyErr"),
         (("here_only:add", *ADD, "--target", "sm_90", "--limit", "0"), "--limit 0"),
         (("here_only:add", *ADD, "--target", "sm_90", "--jobs", "-1"), "--jobs -1"),
     ],
-)
-def test_what_cannot_be_done(capsys, asked, message):
+)  # fmt: skip
+def test_what_cannot_be_done(capsys, place, asked, message):
+    (place / "breaks_off.py").write_text("{}['nothing']\n")
     assert message in fails(capsys, 2, "inspect", *asked)
+
+
+def test_an_integer_of_which_only_the_type_is_known(capsys):
+    asked = [*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *JOBS]
+    (any_n,) = run_json(capsys, "inspect", "here_only:add", *asked)["configs"]
+    assert (any_n["static"]["integers"], any_n["static"]["integers_divisible"]) == (1, 1)
+
+
+def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys, place):
+    text = (place / "here_only.py").read_text()
+    opened = 'os.environ["TRITON_INTERPRET"] = "1"\n\nimport triton\n'
+    assert text.count("import triton\n") == 1
+    (place / "interprets.py").write_text(text.replace("import triton\n", opened))
+    asked = ("--arg", "x=fp16*", "--arg", "out=fp16*", "--arg", "n=4096", "--target", "sm_90")
+    said = run_json(capsys, "inspect", "interprets:tuned_copy", *asked, "--ttgir", *JOBS)
+    assert [c["status"] for c in said["configs"]] == ["ok", "ok"]
+    assert "TRITON_INTERPRET" not in os.environ
+
+
+def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    asked = (*ADD, "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *JOBS)
+    assert run_json(capsys, "inspect", "here_only:add", *asked)["configs"][0]["status"] == "ok"
+
+
+def test_a_cache_that_cannot_be_written_is_said_first(capsys, place):
+    (place / "file").touch()
+    said = fails(capsys, 1, "precompile", "here_only:add", *ADD, "--config", "BLOCK=128",
+                 "--target", "sm_90", "--cache-dir", "file/cache")  # fmt: skip
+    assert "cannot write --cache-dir file/cache" in said
+
+
+def test_one_failure_is_a_failure(capsys):
+    said = run_json(
+        capsys, "precompile", "here_only:refuses", "--arg", "x=fp16*", "--config", "BLOCK=64",
+        "--config", "BLOCK=63", "--target", "sm_90", "--cache-dir", "built", *JOBS, code=1,
+    )  # fmt: skip
+    assert (said["built"], said["failed"]) == (1, 1)

@@ -52,6 +52,7 @@ def filled():
 
 class TestStore:
     def test_an_empty_one(self, capsys):
+        Store().forget()
         assert main(["store", "list"]) == 0
         assert "tuned.db: nothing has been tuned yet" in capsys.readouterr().out
         assert run_json(capsys, "store", "list")["subjects"] == []
@@ -116,7 +117,20 @@ class TestStore:
             (["merge", "nothing.json"], 1, "cannot read nothing.json"),
             (["merge", "broken.json"], 1, "broken.json is no exported store"),
             (["list", "--store", "nothing.json"], 1, "cannot read nothing.json"),
-            (["list", "--store", "broken.db"], 1, "broken.db is damaged"),
+            (["list", "--store", "broken.db"], 1, "broken.db is not a store"),
+            (["export"], 2, "name the file to write, as FILE or by --out: one of the two"),
+            (["export", "a.json", "--out", "b.json"], 2, "name the file to write"),
+            (["export", "a.txt"], 2, "a.txt: end it in .json, to ship or merge, or .parquet, to"),
+            (
+                ["export", "a.parquet", "--store", "empty.db"],
+                2,
+                "holds no measurements: there is nothing to train on",
+            ),
+            (
+                ["export", "a.json", "--kernel", "x", "--store", "empty.db"],
+                2,
+                "empty.db knows no kernel 'x': nothing",
+            ),
             (["merge", "out.json", "--store", "broken.json"], 1, "broken.json is not a database"),
             (["export", "broken.db/out.json"], 1, "cannot write"),
             (["frobnicate"], 2, "No such command 'frobnicate'"),
@@ -126,7 +140,58 @@ class TestStore:
         (place / "broken.json").write_text("{")
         (place / "broken.db").write_text("no database at all " * 100)
         Store().export("out.json")
+        Store("empty.db").forget()
         assert message in fails(capsys, code, "store", *arguments)
+
+    @pytest.mark.parametrize("place_of_file", [["x.json"], ["--out", "x.json"]])
+    def test_export_names_its_file_either_way(self, filled, place, capsys, place_of_file):
+        assert run_json(capsys, "store", "export", *place_of_file)["out"] == "x.json"
+        assert len(Store.of_file(place / "x.json").subjects()) == 2
+
+    def test_from_the_store_to_a_predictor(self, filled, place, capsys):
+        assert main(["store", "export", "runs.parquet", "--kernel", "softmax"]) == 0
+        assert "runs.parquet: 15 runs of " in capsys.readouterr().out
+        assert run_json(capsys, "train", "runs.parquet", "--out", "p")["out"] == "p"
+        message = "foretune store export --store tuned.db --out tuned.parquet"
+        assert message in fails(capsys, 1, "train", "tuned.db", "--out", "q")
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["store", "list"],
+            ["store", "show", "softmax"],
+            ["store", "export", "out.json"],
+            ["store", "export", "out.parquet"],
+            ["store", "forget", "softmax"],
+            ["export", "--kernel", "softmax", "--out", "f.py"],
+        ],
+    )
+    @pytest.mark.parametrize("store", [[], ["--store", "deep/none.db"]])
+    def test_what_only_reads_makes_nothing(self, place, capsys, arguments, store):
+        said = fails(capsys, 1, *arguments, *store)
+        assert (
+            f"{'none.db' if store else 'tuned.db'} does not exist: nothing has been tuned" in said
+        )
+        assert list(place.iterdir()) == []
+
+    def test_people_see_80_columns(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        long = Subject("fused_recurrent_gated_delta_rule_fwd_kernel", "9f3a4c5d6e7f",
+                       "NVIDIA H100 80GB HBM3", "foretune 0.1.0, triton 3.9.0")  # fmt: skip
+        special = " ".join(f"stride_{i}:16" for i in range(12))
+        for n in (64, 128):
+            problem = Problem({"n": n, "x.dtype": "float16", "specialized": special})
+            config = Configuration(BLOCK=64, num_warps=4, num_stages=3, num_ctas=1)
+            ran = Measurement(long.kernel, problem, config, long.device, Status.OK, 1.0)
+            Store().put(long, [ran])
+            Store().choose(long, problem, Choice(config, 1, 0.0, "measured"))
+        for asked in (["list"], ["show", long.kernel], ["show", long.kernel, "--problem", "n=64"]):
+            assert main(["store", *asked]) == 0
+            out = capsys.readouterr().out
+            assert all(len(line) <= 80 for line in out.splitlines()), out
+            assert len(out.splitlines()) <= 12
+        assert "str…" in out
+        assert "stride_2" not in out
 
 
 class TestVllm:
@@ -208,7 +273,22 @@ class TestExport:
         assert "softmax on NVIDIA H200: share of the best time kept" in out
         assert "the single best configuration" in out
         assert "2 configurations, 2 leaves; knowing the best of 2" in out
-        assert all(len(line) <= 80 for line in out.splitlines()[:4])
+        assert all(len(line) <= 80 for line in out.splitlines())
+        assert out.endswith("function: f.py\n")
+
+    def test_of_the_default_store_and_its_only_kernel(self, filled, capsys):
+        assert run_json(capsys, "export", "--out", "f.py")["kernel"] == "softmax"
+        message = "tuned.db holds nothing yet: tune a kernel, or give run tables"
+        filled.forget()
+        assert message in fails(capsys, 2, "export", "--out", "f.py")
+
+    def test_help_is_wrapped_once(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        assert main(["export", "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (first,) = (i for i, line in enumerate(lines) if "Prints how much" in line)
+        assert lines[first + 1].split()[:4] == ["problems", "and", "on", "held-out"]
+        assert len(lines[first + 1].split()) > 6
 
     def test_of_a_store_the_newest_code_counts(self, filled, capsys):
         arguments = ["--kernel", "softmax", "--out", "f.py"]
@@ -233,7 +313,9 @@ class TestExport:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            ([], 2, "give run tables, or --store: one of the two"),
+            ([], 2, "tuned.db holds fused_moe, softmax: name one with --kernel"),
+            (["--store", "none.db", "--kernel", "softmax"], 1, "none.db does not exist: nothing"),
+            (["--store", "tuned.db", "--kernel", "gemm"], 2, "unknown kernel in this store 'gemm'"),
             (["runs.parquet", "--store", "tuned.db"], 2, "give run tables, or --store"),
             (["--store", "tuned.db"], 2, "tuned.db holds fused_moe, softmax: name one with --kern"),
             (["--store", "tuned.db", "--kernel", "fused_moe"], 2, "but no measurements"),

@@ -21,19 +21,32 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize(("name", "size"), [("gemm", "50"), ("attention", "70")])
 def test_an_example_finds_a_configuration_and_the_right_result(name, size, tmp_path):
-    environment = {
-        **os.environ,
-        "FORETUNE_STORE": str(tmp_path / "tuned.db"),
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
-    run = subprocess.run(
-        [sys.executable, "-P", str(EXAMPLES / f"{name}.py"), size],
-        capture_output=True, text=True, env=environment, cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    device, header, row = run.stdout.splitlines()
+    device, header, row = example(name, size, tmp_path)
     assert device == "interpreted on the CPU"
     assert "BLOCK_M × BLOCK_N" in header
     assert row.split()[0] == size
     assert "warps" in row
+    assert int(row.split()[1].partition("/")[0]) > 0
+    *_, again = example(name, size, tmp_path)
+    assert again.split()[1].startswith("0/"), "the store remembers, and nothing is measured"
+
+
+@pytest.mark.parametrize("name", ["gemm", "attention"])
+def test_an_example_says_how_it_is_used(name, tmp_path):
+    assert example(name, "--help", tmp_path)[0].startswith(f"usage: {name}.py [-h]")
+
+
+def example(name, argument, folder):
+    """Run an example; return its lines."""
+    environment = {
+        **os.environ,
+        "FORETUNE_STORE": str(folder / "tuned.db"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+    run = subprocess.run(
+        [sys.executable, "-P", str(EXAMPLES / f"{name}.py"), argument],
+        capture_output=True, text=True, env=environment, cwd=folder, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()

@@ -36,6 +36,10 @@ DTYPES: dict[str, str] = {
 """Element types of pointers as they are typed, and as torch calls them."""
 
 
+ANY_INTEGER: dict[str, int] = {"i32": 2**20, "i64": 2**40}
+"""What stands for an integer of which only the type is given: multiples of 16, as sizes are."""
+
+
 @dataclass(frozen=True)
 class ElementType:
     """An element type where torch is not loaded; prints as torch's does."""
@@ -142,7 +146,7 @@ def parse_argument(text: str) -> tuple[str, Any]:
     """Return the name and value meant by ``NAME=VALUE``.
 
     Values: ``fp16*`` a pointer that is a multiple of 16, ``fp16*2`` one known to be a multiple of 2
-    only; ``4096``, ``0.5``, ``true``, ``none``.
+    only; ``4096``, ``0.5``, ``true``, ``none``; ``i32`` an integer that is a multiple of 16.
 
     Raises:
         UsageError: it cannot be read.
@@ -153,6 +157,13 @@ def parse_argument(text: str) -> tuple[str, Any]:
     element, star, alignment = value.partition("*")
     if star:
         return name, _pointer(text, element, alignment)
+    if value in ANY_INTEGER:
+        return name, ANY_INTEGER[value]
+    if value in DTYPES or value in DTYPES.values():
+        raise UsageError(
+            f"argument {text!r}: a pointer is {name}={value}*, a number {name}=4096 or {name}=0.5, "
+            f"and any integer {name}=i32; a compile-time text belongs in --config"
+        )
     return name, parse_value(value)
 
 

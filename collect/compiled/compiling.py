@@ -21,6 +21,8 @@ from foretune.errors import UnknownName, UsageError
 
 _LAUNCH_OPTIONS = ("instrumentation_mode", "fpsan_homomorphic_casts")
 """What a launch takes from Triton's knobs, where the release has them; part of the hash."""
+_TYPED = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Options of a launch that people type, and mistype; backends know many more."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,10 @@ def _layers(kernel: Any) -> list[Any]:
     while not isinstance(layers[-1], triton_jit.JITFunction):
         inner = getattr(layers[-1], "fn", None)
         if type(layers[-1]).__name__ == "InterpretedFunction":
-            raise UsageError("TRITON_INTERPRET is set: unset it, an interpreter compiles nothing")
+            raise UsageError(
+                f"module {layers[-1].fn.__module__!r} was imported with TRITON_INTERPRET set: "
+                "unset it, an interpreter compiles nothing"
+            )
         if inner is None:
             name = getattr(kernel, "__name__", type(kernel).__name__)
             raise UsageError(f"{name} is no Triton kernel: decorate it with @triton.jit")
@@ -250,7 +255,8 @@ def _check(function: Any, args: Sequence[Any], options: Mapping[str, Any], backe
     twice = [name for name in list(parameters)[: len(args)] if name in options]
     if twice:
         raise UsageError(f"{function.__name__} is given {', '.join(twice)} twice")
-    known = {*parameters, *vars(backend.parse_options({}))}
+    offered = vars(backend.parse_options({}))
+    typed = [name for name in _TYPED if name in offered]
     for name in options:
-        if name not in known:
-            raise UnknownName(f"parameter of {function.__name__}", name, parameters)
+        if name not in {*parameters, *offered}:
+            raise UnknownName(f"parameter of {function.__name__}", name, [*parameters, *typed])

@@ -1,12 +1,16 @@
 """What a compiling process is asked for."""
 
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from foretune.collect.compiled.targets import Target
-from foretune.errors import UsageError
+from foretune.errors import ForetuneError, UsageError
+from foretune.extras import require
 
 
 @dataclass(frozen=True)
@@ -33,20 +37,62 @@ class Order:
 
 
 def load_kernel(reference: str) -> Any:
-    """Return the kernel called ``module:attribute``.
+    """Return the kernel called ``module:attribute``, compiled even if its module interprets it.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or its module cannot be imported.
+        MissingExtra: Triton is not installed.
     """
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:
         raise UsageError(f"kernel {reference!r}: give MODULE:NAME, like my_kernels:softmax")
+    _expect_module(reference, module, attribute)
     try:
-        found = importlib.import_module(module)
+        with _compiling():
+            found = importlib.import_module(module)
+    except ForetuneError:
+        raise
     except ImportError as e:
         raise UsageError(f"module {module!r} cannot be imported here: {e}") from e
+    except (Exception, SystemExit) as e:
+        raise UsageError(f"module {module!r} fails when imported: {type(e).__name__}: {e}") from e
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise UsageError(f"module {module!r} has no {attribute!r}")
         found = getattr(found, part)
     return found
+
+
+def _expect_module(reference: str, module: str, attribute: str) -> None:
+    """Raise UsageError if ``module`` is the path of a file."""
+    path = PurePath(module)
+    if len(path.parts) == 1 and path.suffix != ".py" and not module.startswith("."):
+        return
+    name = path.stem if path.suffix == ".py" else path.name.lstrip(".")
+    there = "" if path.parent == PurePath() else f"go to the folder {path.parent} and "
+    raise UsageError(
+        f"kernel {reference!r} names a file, not a module: {there}give {name}:{attribute}"
+    )
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Within, `triton.jit` makes kernels that can be compiled, whatever the environment says.
+
+    Some modules ask for the interpreter themselves where they find no GPU.
+    """
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "0"  # Triton itself may be imported only now
+    try:
+        require("triton", "gpu", "compiling Triton kernels")
+        from triton import knobs
+
+        knobs.runtime.interpret = False  # stands against the environment
+        try:
+            yield
+        finally:
+            del knobs.runtime.interpret
+    finally:
+        os.environ.pop("TRITON_INTERPRET", None)
+        if before is not None:
+            os.environ["TRITON_INTERPRET"] = before

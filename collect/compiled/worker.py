@@ -46,6 +46,7 @@ def serve(descriptor: int) -> None:
 def _prepare(order: Order) -> Any:
     if order.cache_dir:
         os.environ["TRITON_CACHE_DIR"] = order.cache_dir
+    os.environ.pop("TRITON_INTERPRET", None)  # Triton's own functions would be interpreted, too
     sys.path += [p for p in order.path if p not in sys.path]
     from foretune.extras import require
 

@@ -199,7 +199,7 @@ class TestTrees:
         choose = run(source)
         arguments = name_arguments(found)
         for problem in found:
-            chosen = choose(**{arguments[n]: v for n, v in problem.items()})
+            chosen = choose(**{arguments[n]: v for n, v in problem.items() if n in arguments})
             assert chosen == dict(configs[ask(tree, problem)])
         assert not any(
             isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(ast.parse(source))
@@ -216,6 +216,26 @@ class TestTrees:
         assert tree == Branch(Equals("causal", True), Leaf(1), Leaf(0))
         source = write_source("t", "n", found, [Configuration(x=1), Configuration(x=2)], tree)
         assert "    if causal:\n        return dict(_CONFIGURATIONS[1])\n    return" in source
+
+    def test_what_never_varies_is_no_argument(self):
+        found = [Problem({"M": m, "x.dtype": "fp16", "specialized": "x:16 y:16"}) for m in (1, 9)]
+        configs = [Configuration(x=1), Configuration(x=2)]
+        tree = grow(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        source = write_source("t", "n", found, configs, tree)
+        assert "def choose(M: int) -> " in source
+        assert "The same in all of them:\n        x.dtype: fp16\n" in source
+        choose = run(source)
+        assert [choose(1), choose(9)] == [{"x": 1}, {"x": 2}]
+        assert run(write_source("t", "n", found[:1], configs, Leaf(1)))() == {"x": 2}
+
+    def test_no_line_is_too_long(self):
+        names = [f"stride_of_axis_{i}" for i in range(12)]
+        special = " ".join(f"{name}:16" for name in names)
+        found = [Problem({**dict.fromkeys(names, 16 * i), "specialized": special}) for i in (1, 2)]
+        source = write_source("t", "n", found, [Configuration(x=1)], Leaf(0))
+        assert max(map(len, source.splitlines())) <= 100
+        assert "\ndef choose(\n    stride_of_axis_0: int,\n" in source
+        assert run(source)(*range(12)) == {"x": 1}
 
     def test_answers_that_do_not_matter_are_not_asked(self):
         found = [Problem(M=m) for m in range(8)]

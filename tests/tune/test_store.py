@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -172,6 +173,23 @@ class TestMeasurements:
         assert sorted(runs["status"]) == ["compile_error", "ok", "ok"]
         with pytest.raises(UnknownName, match="unknown kernel in this store 'softmix'"):
             store.runs("softmix")
+
+    def test_a_store_is_no_run_table_and_says_how_to_make_one(self, file, tmp_path):
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=1)])
+        store.export(tmp_path / "tuned.json")
+        for path in (file, tmp_path / "tuned.json"):
+            said = rf"is a tuning store, no run table: .*store export --store \S*{path.name} --out"
+            with pytest.raises(RunTableError, match=said):
+                read_runs(path)
+        (tmp_path / "other.json").write_text("{}")
+        with pytest.raises(RunTableError, match="is not a readable Parquet file"):
+            read_runs(tmp_path / "other.json")
+
+    def test_an_empty_store_knows_no_kernel(self, store):
+        with pytest.raises(UsageError, match="knows no kernel 'softmax': nothing has been tuned"):
+            store.of_kernel("softmax")
+        assert store.of_kernel(None) == []
 
 
 NAMES = st.text(min_size=1, max_size=5)
@@ -483,7 +501,7 @@ class TestTrouble:
     def test_a_file_that_is_something_else(self, file):
         file.write_bytes(b"no database at all " * 300)
         store = Store(file)
-        message = r"tuned.db is damaged \(file is not a database\): move it away, and a new one"
+        message = r"tuned.db is not a store \(file is not a database\): name another .*, or move it"
         with pytest.raises(StoreError, match=message):
             store.choice(SUBJECT, SMALL)
         file.rename(file.with_suffix(".bad"))
@@ -559,10 +577,45 @@ class TestTrouble:
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
         file.unlink()
-        with pytest.raises(StoreError, match="no such table"):
-            store.measurements(SUBJECT)
         store.put(SUBJECT, [measured(x=2)])
-        assert len(store.measurements(SUBJECT)) == 1
+        assert [m.config["x"] for m in store.measurements(SUBJECT)] == [2]
+        file.unlink()
+        assert store.measurements(SUBJECT) == []
+        assert store.choose(SUBJECT, SMALL, choice(3)) == choice(3)
+
+    @pytest.mark.parametrize("how", ["its folder went", "it was emptied"])
+    def test_what_else_may_happen_to_a_file_in_use(self, tmp_path, how):
+        file = tmp_path / "deep" / "tuned.db"
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=1)])
+        if how == "it was emptied":
+            file.write_bytes(b"")
+        else:
+            shutil.rmtree(file.parent)
+        store.begin(SUBJECT, SMALL, Configuration(x=2))
+        store.put(SUBJECT, [measured(x=2)])
+        assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [2]
+
+    def test_who_only_reads_makes_nothing(self, tmp_path):
+        for where in (tmp_path / "deep" / "tuned.db", f"sqlite:///{tmp_path}/t.db?timeout=5"):
+            with pytest.raises(StoreError, match=r"does not exist: nothing has been tuned there"):
+                Store(where, create=False).subjects()
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(StoreError, match="is not a store but a folder"):
+            Store(tmp_path, create=False).subjects()
+
+    def test_another_programs_database_gets_no_tables_from_who_only_reads(self, file):
+        raw = sqlite3.connect(file)
+        raw.execute("CREATE TABLE others (x INTEGER)")
+        raw.close()
+        before = file.read_bytes()
+        with pytest.raises(StoreError, match=r"is not a store: it has no tables of Foretune's"):
+            Store(file, create=False).subjects()
+        assert file.read_bytes() == before
+
+    def test_who_only_reads_finds_what_is_there(self, file):
+        Store(file).put(SUBJECT, [measured(x=1)])
+        assert len(Store(file, create=False).measurements(SUBJECT)) == 1
 
     def test_places_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()

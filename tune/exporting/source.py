@@ -35,13 +35,12 @@ def write_source(
         tree: how; leaves are positions in ``configs``.
     """
     arguments = name_arguments(problems)
-    declared = ", ".join(_declared(arguments, problems))
     lines = [
         '"""' + _quoted(title), "", *textwrap.wrap(_quoted(notes), _WIDTH), '"""', "",
         f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
         *(f"    {_dict(config)}," for config in configs),
         ")", "", "",
-        f"def choose({declared}) -> {_CONFIGURATION}:",
+        *_head(list(_declared(arguments, problems))),
         '    """Return the configuration for a problem.',
         "",
         *(f"    {line}" for line in _meanings(arguments, problems)),
@@ -52,8 +51,12 @@ def write_source(
 
 
 def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
-    """Return the argument for each name in the problems, those that may be missing last."""
-    names = dict.fromkeys(n for p in problems for n in p)
+    """Return the argument for each name in the problems, those that may be missing last.
+
+    What is the same in all problems, e.g. a data type, decides nothing and becomes no argument.
+    """
+    fixed = _fixed(problems)
+    names = [n for n in dict.fromkeys(n for p in problems for n in p) if n not in fixed]
     order = sorted(names, key=lambda n: any(n not in p for p in problems))
     arguments: dict[str, str] = {}
     for name in order:
@@ -64,6 +67,24 @@ def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
             plain += "_"
         arguments[name] = plain
     return arguments
+
+
+def _fixed(problems: Sequence[Problem]) -> dict[str, Value]:
+    """Return what all problems have in common."""
+    first = problems[0]
+    return {n: v for n, v in first.items() if all(n in p and p[n] == v for p in problems)}
+
+
+def _head(declared: list[str]) -> list[str]:
+    """Return the line that begins the function; several where it would be too long."""
+    line = f"def choose({', '.join(declared)}) -> {_CONFIGURATION}:"
+    if len(line) <= _WIDTH:
+        return [line]
+    return [
+        "def choose(",
+        *(f"    {argument}," for argument in declared),
+        f") -> {_CONFIGURATION}:",
+    ]
 
 
 def _declared(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
@@ -88,7 +109,19 @@ def _meanings(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterato
         else:
             said = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
         called = "" if name == argument else f" ({name})"
-        yield _quoted(f"    {argument}{called}: {said}")
+        yield from _listed(f"{argument}{called}: {said}")
+    if fixed := _fixed(problems):
+        yield "The same in all of them:"
+        for name, value in fixed.items():
+            yield from _listed(f"{name}: {value}")
+
+
+def _listed(text: str) -> list[str]:
+    """Return an entry of a list in a docstring."""
+    return textwrap.wrap(
+        _quoted(text), _WIDTH - 4, initial_indent="    ", subsequent_indent="        ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _switches(problems: Sequence[Problem]) -> set[str]:

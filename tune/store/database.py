@@ -30,15 +30,20 @@ class Database:
     Args:
         where: path of an SQLite file, or an SQLAlchemy URL.
         patience_s: seconds to wait for other processes that write.
+        create: whether folder, file and tables are made where they are missing; else that is an
+            error.
     """
 
-    def __init__(self, where: str | os.PathLike[str], patience_s: float) -> None:
+    def __init__(
+        self, where: str | os.PathLike[str], patience_s: float, create: bool = True
+    ) -> None:
         text = os.fspath(where)
         if text.startswith("sqlite:///") and "?" not in text:
             text = text.removeprefix("sqlite:///")
         self._url = text if "://" in text else None
         self._path = None if self._url else Path(text).expanduser().absolute()
         self._patience_s = patience_s
+        self._creates = create
         self._engine: Engine | None = None
         self._opening = threading.Lock()
 
@@ -82,11 +87,15 @@ class Database:
             yield Rows(connection)
 
     def _opened(self) -> "Engine":
-        if self._engine is None:
+        if (engine := self._known()) is None:
             with self._opening:
-                if self._engine is None:
-                    self._engine = self._open()
-        return self._engine
+                if (engine := self._known()) is None:
+                    self._engine = engine = self._open()
+        return engine
+
+    def _known(self) -> "Engine | None":
+        """Return the engine; None before the first use, and after somebody deleted the file."""
+        return None if self._path is not None and _is_empty(self._path) else self._engine
 
     def _open(self) -> "Engine":
         from sqlalchemy import URL, create_engine
@@ -96,20 +105,32 @@ class Database:
             raise StoreError("a database in memory forgets everything: name a file")
         if self._path is not None and self._path.suffix == ".json":
             raise StoreError(f"{self._path} is not a database: merge such a file into one")
-        if self._path is not None:
-            _make_folder(self._path)
         url = self._url or URL.create("sqlite", database=str(self._path))
         engine = create_engine(url, poolclass=NullPool)
+        if self._creates and self._path is not None:
+            _make_folder(self._path)
+        if not self._creates:
+            self._expect_file(engine.url.database if engine.dialect.name == "sqlite" else None)
         if engine.dialect.name == "sqlite":
             _prepare_sqlite(engine, self._patience_s)
         if not _is_ready(engine):
             self._create(engine)
         return engine
 
+    def _expect_file(self, file: str | None) -> None:
+        """Raise StoreError if there is none: a mere connection would make an empty one."""
+        if file is None or file.startswith("file:") or Path(file).is_file():
+            return
+        if Path(file).exists():
+            raise StoreError(f"{self.name} is not a store but a folder: name a file in it")
+        raise StoreError(f"{self.name} does not exist: nothing has been tuned there yet")
+
     def _create(self, engine: "Engine") -> None:
         """Make the tables in one transaction; when several processes do, the first one does."""
         from sqlalchemy.exc import DBAPIError
 
+        if not self._creates:
+            raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
         if self._path is not None and not _is_shared(self._path):
             _patiently(lambda: _write_ahead(engine), self._patience_s)
         try:
@@ -143,11 +164,24 @@ class Database:
         low = reason.lower()
         if "locked" in low or "busy" in low:
             return f"{self.name} is locked by another process: wait for it, or {ELSEWHERE}"
-        if self._path is not None and ("not a database" in low or "malformed" in low):
+        if self._path is not None and "not a database" in low:
+            return (
+                f"{self.name} is not a store ({reason}): name another file, or move it away, "
+                "and a new one is made"
+            )
+        if self._path is not None and "malformed" in low:
             return f"{self.name} is damaged ({reason}): move it away, and a new one is made"
         if "readonly" in low or "unable to open" in low or "disk" in low:
             return f"cannot write {self.name} ({reason}): {ELSEWHERE}"
         return f"{self.name}: {reason}"
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether there is no file, or nothing in it."""
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return True
 
 
 def _make_folder(path: Path) -> None:

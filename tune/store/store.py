@@ -35,12 +35,16 @@ class Store(Tuned):
         where: path of an SQLite file, or an SQLAlchemy URL (``postgresql+psycopg://…``); None is
             ``$FORETUNE_STORE``, else ``tuned.db`` in the user's cache folder.
         patience_s: how long to wait for other processes that write, seconds.
+        create: whether it is made when it is first used and not there; else that is a StoreError.
     """
 
     def __init__(
-        self, where: str | os.PathLike[str] | None = None, patience_s: float = PATIENCE_S
+        self,
+        where: str | os.PathLike[str] | None = None,
+        patience_s: float = PATIENCE_S,
+        create: bool = True,
     ) -> None:
-        self._database = Database(where or _default_place(), patience_s)
+        self._database = Database(where or _default_place(), patience_s, create)
 
     @staticmethod
     def of_file(path: str | os.PathLike[str]) -> ShippedStore:

@@ -46,9 +46,12 @@ class Tuned(ABC):
 
         Raises:
             UnknownName: nothing is known of that kernel.
+            UsageError: nothing is known of any.
         """
         found = self.subjects()
         names = {s.kernel for s in found}
+        if kernel is not None and not names:
+            raise UsageError(f"{self.name} knows no kernel {kernel!r}: nothing has been tuned yet")
         if kernel is not None and kernel not in names:
             raise UnknownName("kernel in this store", kernel, names)
         return [s for s in found if kernel in (None, s.kernel)]

@@ -1,6 +1,7 @@
 """``foretune inspect`` and ``foretune precompile``: Triton kernels compiled without a GPU."""
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,17 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, progress_bar
-from foretune.errors import UsageError
+from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from foretune.collect.compiled import Compiled
 
 KERNEL = typer.Argument(help="The kernel: MODULE:NAME, looked for here too.")
 ARG = typer.Option(
-    [], "--arg", help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096 (repeatable)."
+    [],
+    "--arg",
+    help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of 16); "
+    "repeatable.",
 )
 CONFIG = typer.Option(
     [], "--config", help="BLOCK=128,num_warps=4 (repeatable); default: those of its autotuner."
@@ -45,7 +49,7 @@ def inspect(
 ) -> None:
     """Show what compiled code says of itself: registers, spills, shared memory, occupancy, ….
 
-    No GPU is needed, and nothing runs.
+    No GPU is needed, and nothing runs. Exits with 1 if a configuration fails.
     """
     from foretune.collect.compiled import FEATURES
 
@@ -66,6 +70,7 @@ def inspect(
             "features": {name: what for name, what in FEATURES.items() if name in shown},
         }
     )
+    _exit_if_any_failed(outcomes)
 
 
 def precompile(
@@ -81,8 +86,10 @@ def precompile(
     """Build configurations into a Triton cache, so that launches elsewhere need not compile them.
 
     Launch with the same Triton and TRITON_CACHE_DIR set to the folder, at the same path.
+    Exits with 1 if a configuration fails.
     """
     output = Output(as_json)
+    _expect_writable(cache_dir)
     outcomes = _compile(kernel, arg, config, target, jobs, limit, "full", str(cache_dir))
     built = sum(o.ok for o in outcomes)
     seconds = sum(o.compile_s for o in outcomes if o.ok)
@@ -101,6 +108,22 @@ def precompile(
             "configs": [_plain(o) for o in outcomes],
         }
     )
+    _exit_if_any_failed(outcomes)
+
+
+def _expect_writable(folder: Path) -> None:
+    """Raise OutputError before minutes are spent on what cannot be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        raise OutputError(f"cannot write --cache-dir {folder}: {e.strerror or e}") from e
+
+
+def _exit_if_any_failed(outcomes: "list[Compiled]") -> None:
+    if not all(o.ok for o in outcomes):
+        raise typer.Exit(1)
 
 
 def _compile(

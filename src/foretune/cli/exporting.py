@@ -25,10 +25,12 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    files: list[Path] = typer.Argument(None, help="Run tables (Parquet); or give --store."),
+    files: list[Path] = typer.Argument(None, help="Run tables (Parquet); else a store is taken."),
     kernel: str = typer.Option(None, help="Of this kernel, where there are several."),
     device: str = typer.Option(None, help="On this device, where there are several."),
-    store: str = typer.Option(None, "--store", help="Tuning store or exported file to take."),
+    store: str = typer.Option(
+        None, "--store", help="Tuning store or exported file; default: as in 'foretune store'."
+    ),
     out: Path = typer.Option(..., help="Python file to write."),
     max_configs: int = MOST,
     depth: int = typer.Option(None, help="Questions of the decision tree; else what serves best."),
@@ -41,8 +43,8 @@ def export(
 ) -> None:
     """Write a standalone Python function that maps a problem to a configuration.
 
-    Prints how much of the best performance measured it keeps, on the same problems and on held-out
-    ones, beside the single best configuration.
+    Prints how much of the best performance measured it keeps, on the same
+    problems and on held-out ones, beside the single best configuration.
     """
     from foretune.tune.exporting import export_function, shares_of
 
@@ -50,9 +52,9 @@ def export(
     if depth is not None and depth < 0:
         raise UsageError(f"--depth {depth} is no number of questions: give 0 or more")
     goal = options.read_objective(objective)
-    if bool(files) == (store is not None):
+    if files and store is not None:
         raise UsageError("give run tables, or --store: one of the two")
-    runs = _of_store(store, kernel, device) if store else _of_files(files, kernel, device)
+    runs = _of_files(files, kernel, device) if files else _of_store(store, kernel, device)
     shares = shares_of(runs, goal)
     exported = export_function(shares, max_configs, depth, group, seed)
     try:
@@ -93,11 +95,15 @@ def _of_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.
     return runs[runs["device"] == device].reset_index(drop=True)
 
 
-def _of_store(store: str, kernel: str | None, device: str | None) -> "pd.DataFrame":
+def _of_store(store: str | None, kernel: str | None, device: str | None) -> "pd.DataFrame":
     tuned = open_tuned(store)
     if kernel is None:
-        known = ", ".join(sorted({s.kernel for s in tuned.subjects()})) or "nothing yet"
-        raise UsageError(f"{tuned.name} holds {known}: name one with --kernel")
+        kernels = sorted({s.kernel for s in tuned.subjects()})
+        if len(kernels) != 1:
+            known = ", ".join(kernels) or "nothing yet"
+            hint = "name one with --kernel" if kernels else "tune a kernel, or give run tables"
+            raise UsageError(f"{tuned.name} holds {known}: {hint}")
+        kernel = kernels[0]
     runs = tuned.runs(subjects=[tuned.newest(kernel, device)])
     if runs.empty:
         raise UsageError(f"{tuned.name} holds choices of {kernel}, but no measurements")
@@ -114,19 +120,22 @@ def _show(output: Output, shares: "Shares", exported: "Exported", out: Path) -> 
         ("", "same problems", "worst of them", "held-out problems"),
         rows,
     )
-    output.say(
+    notes = []
+    notes.append(
         f"{len(exported.configs)} configurations, {exported.leaves} leaves; knowing the best of "
         f"{len(exported.chooser.considered)} for each problem would keep "
         f"{percent(exported.any_of_them)}"
     )
     for what, found in (("same", exported.same), ("held-out", exported.held_out)):
         if found is not None and found.unmeasured:
-            output.say(
+            notes.append(
                 f"on {found.unmeasured} of {found.problems} {what} problems its choice was not "
                 f"measured; were it to fail there, {percent(found.at_least)} would be kept"
             )
     if shares.nothing_ran:
-        output.say(f"left out: {shares.nothing_ran} problems on which nothing ran")
+        notes.append(f"left out: {shares.nothing_ran} problems on which nothing ran")
+    for note in notes:
+        output.human.print(note, markup=False)  # wrapped
     output.say(f"function: {out}")
 
 

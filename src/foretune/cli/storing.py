@@ -27,6 +27,9 @@ NAMES = typer.Option(
 )
 ALSO = typer.Option([], "--set", help="What every problem holds too: 'top_k=8' (repeatable).")
 
+LONGEST_VALUE = 16
+"""Characters of a value in a table; --json has all."""
+
 commands = typer.Typer(
     help="What has been tuned: list, show, export, merge, forget; to and from vLLM.",
     no_args_is_help=True,
@@ -41,12 +44,16 @@ def register(app: typer.Typer) -> None:
 def open_tuned(where: str | None) -> "Tuned":
     """Return a store to read from: a database, or an exported file, which ends in ``.json``.
 
+    Nothing is made where there is none: then the first use of it is an error.
+
     Raises:
-        StoreError: the file cannot be read, or is something else.
+        StoreError: the exported file cannot be read, or is something else.
     """
     from foretune.tune.store import Store
 
-    return Store.of_file(where) if where and where.endswith(".json") else Store(where)
+    if where and where.endswith(".json"):
+        return Store.of_file(where)
+    return Store(where, create=False)
 
 
 @commands.command("list")
@@ -81,27 +88,38 @@ def show(
     if not any(found.values()):
         raise UsageError(f"{tuned.name} has no {kernel} {wanted}")
     for subject, problems in found.items():
-        title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
-        columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
         if problems:
-            output.table(title, columns, [_shown(p) for p in problems])
+            _show_problems(output, subject, problems)
     subjects = [{**asdict(s), "problems": problems} for s, problems in found.items()]
     output.result({"store": tuned.name, "subjects": subjects})
 
 
 @commands.command()
 def export(
-    file: Path = typer.Argument(help="File to write, JSON."),
+    file: Path = typer.Argument(None, help="File to write; or give --out."),
+    out: Path = typer.Option(None, "--out", help="The same."),
     kernel: str = typer.Option(None, help="Only this kernel."),
     store: str = STORE,
     as_json: bool = options.JSON,
 ) -> None:
-    """Write the store to one file, to be merged elsewhere or shipped with a library."""
+    """Write the store to one file: .json to ship or merge, .parquet to train on.
+
+    The latter is a run table: what 'foretune train' and 'foretune export' take.
+    """
+    target = out or file
+    if target is None or (file and out):
+        raise UsageError("name the file to write, as FILE or by --out: one of the two")
     tuned, output = open_tuned(store), Output(as_json)
-    tuned.export(file, kernel)
-    count = len(tuned.of_kernel(kernel))
-    output.say(f"{file}: {count} kernels of {tuned.name}")
-    output.result({"out": str(file), "subjects": count, "store": tuned.name})
+    subjects = tuned.of_kernel(kernel)
+    said = f"{target}: {len(subjects)} kernels of {tuned.name}"
+    if target.suffix == ".json":
+        tuned.export(target, kernel)
+    elif target.suffix == ".parquet":
+        said = f"{target}: {_write_runs(tuned, subjects, target)} runs of {tuned.name}"
+    else:
+        raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
+    output.say(said)
+    output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
 
 
 @commands.command()
@@ -141,7 +159,7 @@ def forget(
         raise UsageError("name a kernel, or give --all: one of the two")
     if everything and (problem or device or source):
         raise UsageError("--all leaves nothing: give it alone")
-    target, output = Store(store), Output(as_json)
+    target, output = Store(store, create=False), Output(as_json)
     wanted = None if problem is None else Problem.parse(problem)
     if everything:
         forgotten = target.forget()
@@ -210,6 +228,17 @@ def vllm_export(
     output.result({"out": str(path), "tokens": count, **asdict(subject)})
 
 
+def _write_runs(tuned: "Tuned", subjects: list["Subject"], path: Path) -> int:
+    """Write a run table; return its length."""
+    from foretune.datasets import write_runs
+
+    runs = tuned.runs(subjects=subjects)
+    if runs.empty:
+        raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
+    write_runs(path, runs)
+    return len(runs)
+
+
 def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
     from foretune.tune.store.tuned import by_problem, matches
 
@@ -243,10 +272,27 @@ def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> lis
     return found
 
 
-def _shown(problem: dict[str, Any]) -> list[str]:
+def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, Any]]) -> None:
+    title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
+    columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
+    shared = _shared([p["problem"] for p in problems])
+    output.table(title, columns, [_shown(p, shared) for p in problems])
+    if shared:
+        output.human.print(f"all of them: {_words(shared)}", markup=False)  # wrapped
+
+
+def _shared(problems: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what several problems have in common: said once, their rows stay short."""
+    if len(problems) == 1:
+        return {}
+    return {n: v for n, v in problems[0].items() if all(n in p and p[n] == v for p in problems[1:])}
+
+
+def _shown(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+    own = {name: value for name, value in problem["problem"].items() if name not in shared}
     choice, best = problem["choice"], problem["best_ms"]
     return [
-        _words(problem["problem"]),
+        _words(own),
         str(len(problem["measurements"])),
         f"{best:.4g}" if best else "–",
         choice["how"] if choice else "–",
@@ -256,7 +302,12 @@ def _shown(problem: dict[str, Any]) -> list[str]:
 
 
 def _words(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    return " ".join(f"{name}={_short(str(value))}" for name, value in values.items())
+
+
+def _short(text: str) -> str:
+    """Return a value as people see it: which arguments are multiples of 16 fills lines."""
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 def _naming(names: list[str], also: list[str]) -> "Naming":

@@ -37,6 +37,8 @@ def test_dtypes_stand_for_aligned_pointers():
         ("x=-0.5", -0.5),
         ("x=true", True),
         ("x=none", None),
+        ("x=i32", 2**20),
+        ("x=i64", 2**40),
     ],
 )
 def test_parsed_arguments(text, value):
@@ -53,6 +55,8 @@ def test_parsed_configuration():
     [
         ("x", UsageError, "give NAME=VALUE"),
         ("x=fp17*", UnknownName, "unknown element type 'fp17'"),
+        ("x=fp16", UsageError, "a pointer is x=fp16"),
+        ("x=float16", UsageError, "a compile-time text belongs in --config"),
         ("x=fp16*3", UsageError, "an alignment is 1, 2, 4, 8 or 16"),
     ],
 )
