@@ -1,0 +1,82 @@
+"""Planning deployments of language models: formats x parallelism x batch, before any GPU runs."""
+
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.tune.plan.accuracy import published_accuracy, read_accuracy, recovery
+    from foretune.tune.plan.description import ModelDescription
+    from foretune.tune.plan.formats import (
+        FORMATS,
+        Format,
+        Formats,
+        checkpoint_formats,
+        supported,
+    )
+    from foretune.tune.plan.layout import Layout, illegal_because, legal_layouts
+    from foretune.tune.plan.memory import RankMemory, fits, most_requests, rank_memory
+    from foretune.tune.plan.model import describe_model, known_models
+    from foretune.tune.plan.operator import Operator, Part
+    from foretune.tune.plan.operators import mixed_operators, step_operators
+    from foretune.tune.plan.system import (
+        System,
+        find_system,
+        known_systems,
+        published_prices,
+        read_prices,
+    )
+    from foretune.tune.plan.workload import Workload
+
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Formats",
+    "Layout",
+    "ModelDescription",
+    "Operator",
+    "Part",
+    "RankMemory",
+    "System",
+    "Workload",
+    "checkpoint_formats",
+    "describe_model",
+    "find_system",
+    "fits",
+    "illegal_because",
+    "known_models",
+    "known_systems",
+    "legal_layouts",
+    "mixed_operators",
+    "most_requests",
+    "published_accuracy",
+    "published_prices",
+    "rank_memory",
+    "read_accuracy",
+    "read_prices",
+    "recovery",
+    "step_operators",
+    "supported",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "accuracy": ("published_accuracy", "read_accuracy", "recovery"),
+        "description": ("ModelDescription",),
+        "formats": ("FORMATS", "Format", "Formats", "checkpoint_formats", "supported"),
+        "layout": ("Layout", "illegal_because", "legal_layouts"),
+        "memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
+        "model": ("describe_model", "known_models"),
+        "operator": ("Operator", "Part"),
+        "operators": ("mixed_operators", "step_operators"),
+        "system": (
+            "System",
+            "find_system",
+            "known_systems",
+            "published_prices",
+            "read_prices",
+        ),
+        "workload": ("Workload",),
+    },
+)

@@ -1,0 +1,125 @@
+"""Checkpoints: in which number formats a model's weights and cache are published."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+Fields = Mapping[str, Any]
+
+SUFFIXES = {
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "fp8": "fp8",
+    "mxfp4": "mxfp4",
+    "awq": "int4_wo",
+    "gptq": "int4_wo",
+    "w4a16": "int4_wo",
+    "int4": "int4_wo",
+    "w8a8": "int8",
+    "w8a16": "int8_wo",
+    "bf16": "bf16",
+}
+"""Last word of a checkpoint's name -> the format of its projections and experts."""
+
+FOUR_BITS = ("nvfp4", "mxfp4", "int4_wo")
+
+ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PB_WO": "fp8_block",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "W4A16_NVFP4": "nvfp4",
+    "W4A16_AWQ": "int4_wo",
+    "W4A8_AWQ": "w4afp8",
+    "W8A16": "int8_wo",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+}
+"""NVIDIA ModelOpt's name -> ours."""
+
+_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
+_PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
+_LAYER = re.compile(r"layers\.(\d+)\.")
+MANY = 2
+"""Layers whose attention is spared, from which on that of all is: engines spare the first few."""
+
+
+class StoredFormats(NamedTuple):
+    """Formats of a checkpoint's projections, routed experts, and cache; ``bf16`` as a rule."""
+
+    weights: str = "bf16"
+    moe: str = "bf16"
+    kv: str = "bf16"
+
+
+def format_in_name(name: str) -> str:
+    """Return the format that a name like ``nvidia/Qwen3-32B-NVFP4`` says; empty without one."""
+    for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
+        if word in SUFFIXES:
+            return SUFFIXES[word]
+    return ""
+
+
+def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
+    """Return the formats of a checkpoint.
+
+    Args:
+        config: the content of ``config.json``.
+        quantization: that of ``hf_quant_config.json`` beside it, or nothing.
+    """
+    stored = quantization.get("quantization") or config.get("quantization_config")
+    if not isinstance(stored, Mapping):
+        return StoredFormats()
+    found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored) or "bf16"
+    cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
+    spared = [str(module) for key in _LISTS for module in stored.get(key) or ()]
+    return StoredFormats(
+        "bf16" if _spares_attention(spared) else found, found, "fp8" if cache else "bf16"
+    )
+
+
+def _spares_attention(modules: Iterable[str]) -> bool:
+    """Return whether attention's projections are among the modules that are not quantized."""
+    layers = set()
+    for module in modules:
+        if not _PROJECTION.search(module):
+            continue
+        layer = _LAYER.search(module)
+        if layer is None:
+            return True
+        layers.add(layer[1])
+    return len(layers) > MANY
+
+
+def _by_algorithm(stored: Fields) -> str:
+    """Return the format that ModelOpt names; of a mixture, the most frequent."""
+    layers = stored.get("quantized_layers")
+    if isinstance(layers, Mapping) and layers:
+        counts = Counter(ALGORITHMS.get(str(v.get("quant_algo")), "") for v in layers.values())
+        return counts.most_common(1)[0][0]
+    return ALGORITHMS.get(str(stored.get("quant_algo", "")).upper(), "")
+
+
+def _by_method(stored: Fields) -> str:
+    method = stored.get("quant_method")
+    if method == "fp8":
+        return "fp8_block" if stored.get("weight_block_size") else "fp8"
+    if method in ("gptq", "awq"):
+        return "int8_wo" if stored.get("bits") == 8 else "int4_wo"
+    return "mxfp4" if method == "mxfp4" else ""
+
+
+def _by_groups(stored: Fields) -> str:
+    """Return the format of compressed-tensors' first group."""
+    groups = stored.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        return ""
+    group = next(iter(groups.values()))
+    weights = group.get("weights") or {}
+    bits = weights.get("num_bits")
+    if weights.get("type") == "float":
+        return "nvfp4" if bits == 4 else "fp8"
+    if bits == 4:
+        return "int4_wo"
+    return "int8" if group.get("input_activations") else "int8_wo"
