@@ -1,0 +1,233 @@
+"""How far off planned deployments are from measured ones: prints tables, or JSON.
+
+Run: ``python benchmarks/plan.py --train F.parquet [--test F.parquet] [--json]`` where F holds
+measured deployments (AIConfigurator's sample table, Apache-2.0). Operators' times come from the
+package aiconfigurator-core where it is installed, else from ``--operators DIR`` or
+``$FORETUNE_SHARED_DATA/llm``; the correction is trained on ``--train`` alone. With ``--test`` that
+file is scored; without, configurations, systems and whole models of ``--train`` are held out.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from plan_choices import REFERENCES as CHOICES
+from plan_choices import choices
+
+from foretune.tune.plan.clocks import OperatorClocks
+from foretune.tune.plan.correction import ServingCorrection
+from foretune.tune.plan.measured_deployments import (
+    MeasuredDeployments,
+    read_measured_deployments,
+)
+from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+from foretune.tune.plan.physics import physics
+
+NAMES = {"tpot_ms": "tpot", "ttft_ms": "ttft"}
+SOME = 5
+"""Folds of configurations; systems and models are held out one by one."""
+REFERENCES = {
+    "configurations": ("15 / 42", "9.5 / 17"),
+    "systems": ("21-27 / 40-42", "14-17 / 25-31"),
+    "models": ("20-24 / 32-35", "46-48 / 42-59"),
+}
+"""Median errors (TPOT / TTFT, %) of AIConfigurator 0.12.0 and of a first boosted model, measured on
+the whole of the table that the files here are halves of: other rows, given for orientation."""
+
+
+@dataclass
+class Scored:
+    """Predictions of rows that were held out.
+
+    Attributes:
+        predicted: columns of `ServingCorrection.predict`.
+        formulas: what the formulas say without the correction.
+        measured: what was measured.
+    """
+
+    predicted: pd.DataFrame
+    formulas: pd.DataFrame
+    measured: pd.DataFrame
+
+    def metrics(self, rows: np.ndarray | None = None) -> dict[str, dict[str, float]]:
+        """Return errors and coverage per latency."""
+        some = np.ones(len(self.measured), dtype=bool) if rows is None else rows
+        return {
+            name: {
+                **_errors(self.predicted[target][some], self.measured[target][some]),
+                "coverage90": float(self._inside(target)[some].mean()),
+                "formulas_median_ape": _errors(
+                    self.formulas[target][some], self.measured[target][some]
+                )["median_ape"],
+            }
+            for target, name in NAMES.items()
+        }
+
+    def _inside(self, target: str) -> np.ndarray:
+        low, high = self.predicted[f"{target}_low"], self.predicted[f"{target}_high"]
+        return np.asarray((self.measured[target] >= low) & (self.measured[target] <= high))
+
+
+@dataclass
+class Table:
+    """Measured deployments and their physics."""
+
+    data: MeasuredDeployments
+    rows: pd.DataFrame
+    seconds: float
+
+    @classmethod
+    def read(cls, path: Path, clocks: OperatorClocks) -> "Table":
+        """Return those of a file."""
+        data = read_measured_deployments(path)
+        start = time.perf_counter()
+        rows = physics(data.deployments, clocks)
+        return cls(data, rows, time.perf_counter() - start)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--test", type=Path)
+    parser.add_argument("--operators", type=Path, help="folder of measured operators")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    folders = [arguments.operators] if arguments.operators else default_folders()
+    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    train = Table.read(arguments.train, clocks)
+    _say(f"{len(train.rows)} deployments, their operators in {train.seconds:.1f} s")
+    if arguments.test:
+        result = {"test": _test(train, Table.read(arguments.test, clocks))}
+    else:
+        result = _cross_validate(train)
+    if arguments.json:
+        json.dump(result, sys.stdout)
+        print()
+    else:
+        _print(result)
+
+
+def _test(train: Table, test: Table) -> dict[str, object]:
+    """Return how the rows of another file come out."""
+    model = ServingCorrection().fit(train.rows, train.data.measured, train.data.groups)
+    scored = Scored(model.predict(test.rows), model.serving.predict(test.rows), test.data.measured)
+    return {
+        **scored.metrics(),
+        "answered": len(test.rows),
+        "excluded": test.data.excluded,
+        "unknown": test.data.unknown,
+        "train_rows": len(train.rows),
+    }
+
+
+def _cross_validate(train: Table) -> dict[str, object]:
+    """Return how the rows come out that each split holds out."""
+    data = train.data
+    splits: dict[str, Callable[[], np.ndarray]] = {
+        "configurations": lambda: _folds(data.groups, SOME),
+        "systems": lambda: _folds(data.systems, len(set(data.systems))),
+        "models": lambda: _folds(data.models, len(set(data.models))),
+    }
+    together = (train.rows["apart"] == 0).to_numpy()
+    result: dict[str, object] = {"excluded": data.excluded, "unknown": data.unknown}
+    for name, folds in splits.items():
+        scored = _held_out(train, folds(), name)
+        result[name] = {
+            "rows": len(train.rows),
+            **scored.metrics(),
+            "together": {"rows": int(together.sum()), **scored.metrics(together)},
+        }
+        if name == "configurations":
+            result["choices"] = choices(data.deployments, data.measured, scored.predicted)
+        if name == "models":
+            names = np.array([d.model.name for d in data.deployments])
+            result["by_model"] = {
+                str(n): {"rows": int((names == n).sum()), **scored.metrics(names == n)}
+                for n in np.unique(names)
+            }
+    return result
+
+
+def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
+    rows, measured, groups = train.rows, train.data.measured, train.data.groups
+    predicted, formulas = [], []
+    for number in range(fold.max() + 1):
+        _say(f"holding out {name}: {number + 1} of {fold.max() + 1}")
+        out = fold == number
+        model = ServingCorrection().fit(rows[~out], measured[~out], groups[~out])
+        predicted.append(model.predict(rows[out]))
+        formulas.append(model.serving.predict(rows[out]))
+    return Scored(pd.concat(predicted).sort_index(), pd.concat(formulas).sort_index(), measured)
+
+
+def _folds(groups: np.ndarray, count: int) -> np.ndarray:
+    """Return a fold per row: all rows of a group in the same one, at random."""
+    codes, names = pd.factorize(groups)
+    order = np.random.default_rng(0).permutation(len(names))
+    fold_of = np.empty(len(names), dtype=int)
+    fold_of[order] = np.arange(len(names)) % count
+    result: np.ndarray = fold_of[codes]
+    return result
+
+
+def _errors(predicted: "pd.Series[float]", measured: "pd.Series[float]") -> dict[str, float]:
+    error = np.abs(predicted / measured - 1.0)
+    return {
+        "median_ape": float(error.median()),
+        "mape": float(error.mean()),
+        "p95_ape": float(error.quantile(0.95)),
+    }
+
+
+def _print(result: dict[str, object]) -> None:
+    if "test" in result:
+        print(json.dumps(result["test"], indent=1))
+        return
+    print(f"{result['excluded']} rows have no concurrency or batch and are excluded\n")
+    print("| held out | rows | TPOT | TTFT | formulas alone | 90 % intervals hold | "
+          "AIConfigurator 0.12.0 * | first boosted model * |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|")
+    for name, references in REFERENCES.items():
+        for label, line in ((name, result[name]), (f"{name}, one pool", result[name]["together"])):
+            print(_line(label, line, references))
+    print("\n| choice | groups | mean regret, % | right within 3 %, % | limit missed, % | "
+          "AIConfigurator / first boosted model * |")  # fmt: skip
+    print("|---|---|---|---|---|---|")
+    for name, line in result["choices"].items():
+        cells = [
+            f"{100 * line[k]:.1f}" if k in line else "" for k in ("mean_regret", "right", "missed")
+        ]
+        print(f"| {name} | {line['groups']} | {' | '.join(cells)} | {CHOICES[name]} |")
+    print("\nmedian / mean / 95th percentile of |error|, %; * see `REFERENCES`\n")
+    print("| model held out | rows | TPOT | TTFT | formulas alone | 90 % intervals hold |")
+    print("|---|---|---|---|---|---|")
+    for name, line in result["by_model"].items():
+        print(_line(name, line, ()))
+
+
+def _line(label: str, line: dict, references: tuple[str, ...]) -> str:
+    cells = [label, str(line["rows"])]
+    for name in NAMES.values():
+        cells += [_percent(line[name][e] for e in ("median_ape", "mape", "p95_ape"))]
+    for key in ("formulas_median_ape", "coverage90"):
+        cells += [_percent(line[name][key] for name in NAMES.values())]
+    return "| " + " | ".join([*cells, *references]) + " |"
+
+
+def _percent(shares: Iterable[float]) -> str:
+    return " / ".join(f"{100 * share:.1f}" for share in shares)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Choosing among measured deployments by their predictions: how good is what was chosen?
+
+Throughput per GPU follows from the latencies; a choice's regret is what it falls short of the best.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from foretune.tune.plan.deployment import Deployment
+from foretune.tune.plan.serving import tokens_per_s
+
+LIMITS_MS = (20, 40, 80)
+NEAR = 0.03
+REFERENCES = {
+    "parallelism": "2.4 / 2.2",
+    "formats": "4.9 / 4.1",
+    "TPOT <= 20 ms": "40 / 43, 19 missed",
+    "TPOT <= 40 ms": "58 / 58, 6 missed",
+    "TPOT <= 80 ms": "66 / 69, 3 missed",
+}
+"""AIConfigurator 0.12.0 and a first boosted model, on other rows: mean regret, or % right."""
+
+
+def choices(
+    deployments: Sequence[Deployment], measured: pd.DataFrame, predicted: pd.DataFrame
+) -> dict[str, dict[str, float]]:
+    """Return how well each kind of choice comes out.
+
+    Args:
+        deployments: what is chosen among.
+        measured: their ``tpot_ms`` and ``ttft_ms``.
+        predicted: the same, by a predictor that saw none of their configurations.
+    """
+    table = _table(deployments, measured, predicted)
+    result = {}
+    load = ["model", "system", "backend", "isl", "osl", "concurrency"]
+    for name, same, varied in (
+        ("parallelism", [*load, "formats"], "layout"),
+        ("formats", [*load, "layout"], "formats"),
+    ):
+        regrets = [_regret(group) for group in _groups(table, same, varied)]
+        result[name] = {
+            "groups": len(regrets),
+            "mean_regret": _mean(regrets),
+            "right": _mean([regret <= NEAR for regret in regrets]),
+        }
+    for limit in LIMITS_MS:
+        result[f"TPOT <= {limit} ms"] = _under_limit(table, limit)
+    return result
+
+
+def _under_limit(table: pd.DataFrame, limit: float) -> dict[str, float]:
+    """Return how often the fastest deployment within a limit is found, and the limit missed."""
+    right, missed = [], []
+    for group in _groups(table, ["model", "system", "isl", "osl"], "row"):
+        allowed = group[group["tpot"] <= limit]
+        if allowed.empty:
+            continue
+        within = group[group["predicted_tpot"] <= limit]
+        order = within["predicted"] if len(within) else -group["predicted_tpot"]
+        chosen = group.loc[order.idxmax()]
+        missed.append(chosen["tpot"] > limit)
+        near = chosen["throughput"] >= (1.0 - NEAR) * allowed["throughput"].max()
+        right.append(near and not missed[-1])
+    return {"groups": len(right), "right": _mean(right), "missed": _mean(missed)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _groups(table: pd.DataFrame, same: list[str], varied: str) -> Iterator[pd.DataFrame]:
+    for _, group in table.groupby(same):
+        if group[varied].nunique() > 1:
+            yield group
+
+
+def _regret(group: pd.DataFrame) -> float:
+    chosen = group.loc[group["predicted"].idxmax(), "throughput"]
+    return float(1.0 - chosen / group["throughput"].max())
+
+
+def _table(
+    deployments: Sequence[Deployment], measured: pd.DataFrame, predicted: pd.DataFrame
+) -> pd.DataFrame:
+    """Return one row per deployment without separate pools."""
+    table = pd.DataFrame(
+        {
+            "row": range(len(deployments)),
+            "model": [d.architecture for d in deployments],
+            "system": [d.system.name for d in deployments],
+            "backend": [d.backend for d in deployments],
+            "formats": [str(d.formats) for d in deployments],
+            "layout": [str(d.layout) for d in deployments],
+            "isl": [d.workload.isl for d in deployments],
+            "osl": [float(d.workload.osl) for d in deployments],
+            "concurrency": [d.concurrency for d in deployments],
+            "gpus": [d.layout.gpus for d in deployments],
+            "pools": [d.pools is not None for d in deployments],
+            "tpot": measured["tpot_ms"].to_numpy(),
+            "predicted_tpot": predicted["tpot_ms"].to_numpy(),
+        }
+    )
+    for name, latencies in (("throughput", measured), ("predicted", predicted)):
+        rate = tokens_per_s(table["concurrency"].to_numpy(), table["osl"].to_numpy(), latencies)
+        table[name] = rate / table["gpus"]
+    return table[~table["pools"]].reset_index(drop=True)

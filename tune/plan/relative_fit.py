@@ -1,0 +1,105 @@
+"""Sums of non-negative terms fitted to times, by relative error and robustly."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+ROUNDS = 25
+"""Each solves a linear problem; the factors of the next one's errors follow from it."""
+SMALLEST = 1e-9
+
+
+@dataclass
+class RelativeFit:
+    """Coefficients of terms whose sum is a time, per group of rows.
+
+    What is minimised is the error of the logarithm, outliers counting little: times of a hundred
+    milliseconds and of ten seconds weigh the same. A group is held to what all rows together say.
+
+    Attributes:
+        prior: coefficients before any row was seen.
+        spread: log error beyond which a row counts less and less.
+        hold: how strongly all rows are held to ``prior``.
+        hold_groups: how strongly a group is held to all rows.
+        common: the coefficients of all rows together.
+        own: those of each group.
+    """
+
+    prior: np.ndarray
+    spread: float
+    hold: float
+    hold_groups: float
+    common: np.ndarray | None = None
+    own: dict[str, np.ndarray] | None = None
+
+    def fit(
+        self, terms: np.ndarray, times: np.ndarray, known: np.ndarray, groups: np.ndarray
+    ) -> Self:
+        """Fit to measurements.
+
+        Args:
+            terms: (rows, coefficients).
+            times: what was measured.
+            known: a part of each time that has no coefficient.
+            groups: the name of each row's group.
+        """
+        self.common = self._solve(terms, times, known, self.prior, self.hold)
+        start = np.maximum(self.common, 0.02)
+        self.own = {}
+        for name in np.unique(groups):
+            rows = groups == name
+            self.own[str(name)] = self._solve(
+                terms[rows], times[rows], known[rows], start, self.hold_groups
+            )
+        return self
+
+    def predict(self, terms: np.ndarray, known: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """Return the times of rows; groups that were never seen get the common coefficients."""
+        assert self.common is not None
+        assert self.own is not None
+        coefficients = np.array([self.own.get(str(name), self.common) for name in groups])
+        total: np.ndarray = (terms * coefficients.reshape(terms.shape)).sum(axis=1) + known
+        return np.maximum(total, SMALLEST)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values that `from_json` reads."""
+        assert self.common is not None
+        assert self.own is not None
+        return {
+            "prior": self.prior.tolist(), "spread": self.spread, "hold": self.hold,
+            "hold_groups": self.hold_groups, "common": self.common.tolist(),
+            "own": {name: values.tolist() for name, values in self.own.items()},
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return what `to_json` wrote."""
+        own = {name: np.array(values) for name, values in data["own"].items()}
+        return cls(
+            np.array(data["prior"]), data["spread"], data["hold"], data["hold_groups"],
+            np.array(data["common"]), own,
+        )  # fmt: skip
+
+    def _solve(
+        self,
+        terms: np.ndarray,
+        times: np.ndarray,
+        known: np.ndarray,
+        prior: np.ndarray,
+        hold: float,
+    ) -> np.ndarray:
+        from scipy.optimize import nnls
+
+        held = np.sqrt(hold) * np.diag(1.0 / (prior + 1e-3))
+        coefficients = prior.astype(float).copy()
+        for _ in range(ROUNDS):
+            total = np.maximum(terms @ coefficients + known, SMALLEST)
+            error = np.log(total / times)
+            weight = (1.0 + (error / self.spread) ** 2) ** -0.25
+            # log(total) is linear around where it is; far from it a step of one is enough.
+            wanted = (terms @ coefficients) / total - np.clip(error, -1.0, 1.0)
+            matrix = np.vstack([weight[:, None] * terms / total[:, None], held])
+            solution, _ = nnls(matrix, np.r_[weight * wanted, held @ prior])
+            coefficients = 0.5 * (coefficients + solution) + SMALLEST
+        return coefficients
