@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretune.tune.plan.model import describe_model, known_models
     from foretune.tune.plan.operator import Operator, Part
     from foretune.tune.plan.operators import mixed_operators, step_operators
+    from foretune.tune.plan.planner import Plan, Wish, plan
     from foretune.tune.plan.system import (
         System,
         find_system,
@@ -36,8 +37,10 @@ __all__ = [
     "ModelDescription",
     "Operator",
     "Part",
+    "Plan",
     "RankMemory",
     "System",
+    "Wish",
     "Workload",
     "checkpoint_formats",
     "describe_model",
@@ -49,6 +52,7 @@ __all__ = [
     "legal_layouts",
     "mixed_operators",
     "most_requests",
+    "plan",
     "published_accuracy",
     "published_prices",
     "rank_memory",
@@ -69,6 +73,7 @@ __getattr__, __dir__ = lazy(
         "memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
         "model": ("describe_model", "known_models"),
         "operator": ("Operator", "Part"),
+        "planner": ("Plan", "Wish", "plan"),
         "operators": ("mixed_operators", "step_operators"),
         "system": (
             "System",

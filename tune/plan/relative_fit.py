@@ -55,10 +55,12 @@ class RelativeFit:
         return self
 
     def predict(self, terms: np.ndarray, known: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Return the times of rows; groups that were never seen get the common coefficients."""
-        assert self.common is not None
-        assert self.own is not None
-        coefficients = np.array([self.own.get(str(name), self.common) for name in groups])
+        """Return the times of rows.
+
+        Groups that were never seen get the common coefficients; before any fit, all get the prior.
+        """
+        common, own = (self.prior, {}) if self.common is None else (self.common, self.own or {})
+        coefficients = np.array([own.get(str(name), common) for name in groups])
         total: np.ndarray = (terms * coefficients.reshape(terms.shape)).sum(axis=1) + known
         return np.maximum(total, SMALLEST)
 

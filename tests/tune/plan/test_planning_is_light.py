@@ -6,7 +6,8 @@ import sys
 
 def test_the_arithmetic_imports_nothing_heavy():
     code = (
-        "import sys; from foretune.tune.plan import *; "
+        "import sys; from foretune.tune.plan import Formats, Layout, Workload, describe_model; "
+        "from foretune.tune.plan import find_system, fits, step_operators; "
         "model = describe_model('Qwen/Qwen3-32B'); system = find_system('h200_sxm');"
         "step_operators(model, Layout(4), Formats('fp8'), 8, 1, 100, 'decode');"
         "fits(model, Layout(4), Formats(), Workload(100, 100), 8, system); print(*sys.modules)"
