@@ -21,13 +21,13 @@ from foretune.tune.store.subject import How
 
 MOST_CANDIDATES = 2048
 """Of more, half are those that are believed fastest, the others random."""
-EXPERIENCED = 8
+EXPERIENCED = 12
 """Problems after which a kernel is known: only then the model's word is enough."""
-CHECKED = 4
-"""Measurements of every problem before that; of the first twice as many, more of a large space."""
+CHECKED = 6
+"""Measurements of every problem before that; of the first more, most of a large space."""
 LIST = 64
 """Candidates beyond which the first problem is measured more often."""
-WORTH = 0.2
+WORTH = 0.1
 """Expected gain of one more measurement, relative to the accepted regret, below which it is not
 made: what is left to lose is then spread over many candidates, each unlikely to be the best."""
 

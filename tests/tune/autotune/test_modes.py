@@ -107,13 +107,13 @@ class TestBudget:
         spent = [call(kernel, device, tensors, n) for n in (512, 2048, 8192, 1024, 4096, 6000)]
         assert spent[0] >= 8
         assert sum(spent[3:]) < sum(spent[:3])
-        assert all(4 <= n < len(kernel.configs) for n in spent)
+        assert all(6 <= n < len(kernel.configs) for n in spent)
 
     def test_auto_finds_the_best_of_unseen_problems(self, device, tensors):
         kernel = make()
-        for n in (512, 2048, 8192, 1024, 4096, 16, 64, 256, 128):
+        for n in (512, 2048, 8192, 1024, 4096, 16, 64, 256, 128, 32, 700, 5000):
             call(kernel, device, tensors, n)
-        assert call(kernel, device, tensors, 3000) <= 4
+        assert call(kernel, device, tensors, 3000) <= 6
         assert kernel.best_config.kwargs["BLOCK"] in (512, 1024)
         assert kernel.best_config.num_warps == 4
 
