@@ -57,10 +57,17 @@ def test_an_unknown_name_is_met_with_a_suggestion():
 
 def test_nothing_is_suggested_where_nothing_is_close():
     assert "did you mean" not in str(UnknownName("kernel", "zzz", ["matmul"]))
-    assert str(UnknownName("meter", "x", [])).endswith("known: none are registered")
+    assert str(UnknownName("meter", "x", [])).endswith("known: none")
 
 
 def test_require_names_the_extra():
     with pytest.raises(MissingExtra, match=r"drawing needs no_such_module.*foretune\[gpu\]"):
         require("no_such_module.part", "gpu", "drawing")
     assert require("json", "gpu", "reading").loads("1") == 1
+
+
+def test_of_very_many_names_the_nearest_are_listed():
+    message = str(UnknownName("model", "lama-7", [f"other-{i}" for i in range(60)] + ["llama-7b"]))
+    assert "did you mean 'llama-7b'" in message
+    assert "others" in message
+    assert len(message) < 300

@@ -35,6 +35,10 @@ class UsageError(ForetuneError, ValueError):
     exit_code = 2
 
 
+MOST_LISTED = 40
+"""Names beyond which a message lists the nearest only."""
+
+
 class UnknownName(UsageError):
     """A kernel, searcher, model, parameter, ... of that name does not exist."""
 
@@ -44,7 +48,10 @@ class UnknownName(UsageError):
         found = difflib.get_close_matches(name.lower(), by_lower, n=1)
         close = [by_lower[f] for f in found]
         hint = f"did you mean {close[0]!r}? " if close else ""
-        listed = ", ".join(choices) if choices else "none are registered"
+        if len(choices) > MOST_LISTED:  # nobody reads a hundred names
+            near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
+            choices = [*(by_lower[f] for f in near), f"{len(choices) - len(near)} others"]
+        listed = ", ".join(choices) if choices else "none"
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
 
 
