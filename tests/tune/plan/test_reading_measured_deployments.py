@@ -86,6 +86,6 @@ def test_ranks_beyond_a_node_are_attention_groups(read):
 @pytest.mark.shared_data
 def test_the_real_table(shared_data):
     data = read_measured_deployments(shared_data / "llm" / "e2e_silicon.parquet")
-    assert len(data.deployments) + data.excluded == 1946
-    assert data.unknown == 0
+    assert len(data.deployments) + data.excluded + data.unknown == 1946
+    assert data.unknown <= 1  # a model that only aiconfigurator-core describes
     assert len(set(data.models)) == 10

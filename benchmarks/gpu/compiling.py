@@ -1,0 +1,174 @@
+"""Compilation that runs ahead on all cores while the device measures.
+
+It is done in processes: a thread of this one that compiles would take Python's lock between the
+launches that are timed. They compile for the same target as Triton would here, without touching the
+device, and leave what they made in Triton's cache on disk, where building finds it.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from stage import Job
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from foretune.collect.kernels import triton_kernel, triton_quantized_gemm
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.kernel import Inputs, Kernel
+from foretune.problem import Problem
+
+AHEAD = 24
+"""Configurations per compiling process that are handed out before they are measured."""
+MOST_S = 60.0
+"""What measuring waits for one compilation."""
+NEVER_LOADED = "OutOfResources"
+"""What Triton raises for a program that was compiled and does not fit the device."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came of compiling a configuration: seconds, or why it failed."""
+
+    seconds: float = float("nan")
+    error: str = ""
+
+
+def compiled_ahead(
+    executor: Callable[[int], Executor],
+    compile_job: Callable[[Job], Compiled],
+    jobs: Iterable[Job],
+    threads: int = 0,
+) -> Iterator[tuple[Job, Compiled]]:
+    """Yield jobs with what came of compiling them, while those to come are compiled.
+
+    Args:
+        executor: makes what runs ``compile_job``, with so many workers.
+        compile_job: compiles.
+        jobs: asked for as they are handed out, some hundred before they are yielded.
+        threads: workers; 0: as many as there are cores, less one.
+    """
+    threads = threads or max(1, (os.cpu_count() or 2) - 1)
+    waiting: deque[tuple[Job, Future[Compiled]]] = deque()
+    source, pool = iter(jobs), executor(threads)
+    try:
+        while True:
+            while len(waiting) < AHEAD * threads and (job := next(source, None)) is not None:
+                waiting.append((job, _submitted(pool, compile_job, job)))
+            if not waiting:
+                return
+            job, future = waiting.popleft()
+            try:
+                compiled = future.result(timeout=MOST_S)
+            except TimeoutError:
+                compiled = Compiled(error=f"compiling took more than {MOST_S:.0f} s")
+            except BrokenExecutor:  # the compiler crashed: on this job, or on one of the others
+                _stop(pool)
+                compiled = _alone(executor, compile_job, job)
+                pool = executor(threads)
+                waiting = deque((j, _submitted(pool, compile_job, j)) for j, _ in waiting)
+            yield job, compiled
+    finally:
+        _stop(pool)
+
+
+def processes(device: str) -> Callable[[int], Executor]:
+    """Return what makes processes that compile for ``device``, a name of the table of devices."""
+    return lambda workers: ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_begin, initargs=(device,)
+    )
+
+
+def compile_in_process(job: Job) -> Compiled:
+    """Compile a job in a process of `processes`."""
+    start = time.perf_counter()
+    try:
+        job.kernel.build(job.problem, job.config, _described(job.kernel, job.problem))
+    except Exception as e:
+        if type(e).__name__ != NEVER_LOADED:  # that is the device's to say, which may have more
+            return Compiled(error=_reason(e))
+    finally:
+        _STAND_IN[0][0].launches.clear()
+    return Compiled(time.perf_counter() - start)
+
+
+def described(kernel: Kernel, problem: Problem) -> Inputs:
+    """Return inputs without data: shapes, strides and types, which is what compilation asks."""
+    modules = triton_kernel, triton_quantized_gemm
+    before = triton_kernel.torch_device
+    for module in modules:
+        module.torch_device = lambda kernel: torch.device("cpu")
+    try:
+        with FakeTensorMode():
+            inputs = kernel.make_inputs(problem)
+    finally:
+        for module in modules:
+            module.torch_device = before
+    return {name: _without_data(value) for name, value in inputs.items()}
+
+
+_STAND_IN: list[tuple[ReplayDriver, Any]] = []
+_described = cache(described)
+
+
+def _begin(device: str) -> None:
+    """Let Triton compile for ``device`` and launch nothing; torch must not find a GPU."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch.set_num_threads(1)
+    driver = ReplayDriver(lambda launch: 0.0, device=device, compile=True)
+    active = driver.active()
+    active.__enter__()
+    _STAND_IN.append((driver, active))  # until the process ends
+
+
+def _reason(error: BaseException) -> str:
+    """Return what is wrong; Triton's own errors quote the code, and have the reason as cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def _submitted(
+    pool: Executor, compile_job: Callable[[Job], Compiled], job: Job
+) -> Future[Compiled]:
+    """Return the future of a job; a broken one where the pool is broken already."""
+    try:
+        return pool.submit(compile_job, job)
+    except BrokenExecutor as e:
+        future: Future[Compiled] = Future()
+        future.set_exception(e)
+        return future
+
+
+def _alone(
+    executor: Callable[[int], Executor], compile_job: Callable[[Job], Compiled], job: Job
+) -> Compiled:
+    """Return what comes of a job that has a process of its own."""
+    pool = executor(1)
+    try:
+        return pool.submit(compile_job, job).result(timeout=MOST_S)
+    except BrokenExecutor:
+        return Compiled(error="the compiler crashed")
+    except TimeoutError:
+        return Compiled(error=f"compiling took more than {MOST_S:.0f} s")
+    finally:
+        _stop(pool)
+
+
+def _stop(pool: Executor) -> None:
+    """End a pool and what it is at: nobody wants that any more, and it may take forever."""
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _without_data(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -1,0 +1,163 @@
+"""A GPU that is not there: kernels launch nothing, clocks and sensors answer with made-up numbers.
+
+It shows that a stage runs to its end, writes what it should and goes on where it stopped. Nothing
+it prints says anything about a device.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from bench import Bench
+from compiling import Compiled, compiled_ahead, described
+from stage import Job
+
+from foretune.collect.device_timer import DeviceStopwatch
+from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
+from foretune.collect.timer import Stopwatch
+from foretune.device import find_device
+from foretune.kernel import Inputs, Kernel, Launch
+from foretune.problem import Problem
+
+IDLE_W, BUSY_W, TICK_S = 76.0, 520.0, 0.1
+"""Watts of the made-up board, and seconds between two ticks of its energy counter."""
+
+
+class ReplayBench(Bench):
+    """A replayed H200 with time of its own: only launches and sleeping move its clock."""
+
+    source = "replay, made-up numbers"
+    replayed = True
+
+    def __init__(self) -> None:
+        self.device = find_device("NVIDIA H200")
+        self._driver = ReplayDriver(made_up)
+        self._gpu = self._driver.device_interface
+        self._slept = 0.0
+        self.nvml = ReplayNvml(self)
+        self._kept = OrderedDict()
+        self._state = (-np.inf, {})
+        self._handle = 0
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Return a context in which kernels launch here."""
+        return self._driver.active()
+
+    def compiled(self, jobs: Iterable[Job], threads: int = 0) -> Iterator[tuple[Job, Compiled]]:
+        """Yield jobs; nothing is compiled, but handed out ahead all the same."""
+        return compiled_ahead(ThreadPoolExecutor, lambda job: Compiled(), jobs, threads)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds the device has worked."""
+        return self._gpu.clock_ms / 1000
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds the device has not."""
+        return self._slept
+
+    def now(self) -> float:
+        """Return seconds since the replay began."""
+        return self.busy_s + self._slept
+
+    def sleep(self, seconds: float) -> None:
+        """Let the clock run."""
+        self._slept += seconds
+
+    def event(self) -> Any:
+        """Return a moment on the clock."""
+        return self._gpu.Event(enable_timing=True)
+
+    def synchronize(self) -> None:
+        """Do nothing: launches are over at once."""
+        self._driver.launches.clear()  # or a whole sweep's would pile up
+
+    def stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
+        """Return a stopwatch on the clock of the replay."""
+        return DeviceStopwatch(self.event, self.synchronize, lambda launches: None)
+
+    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
+        """Return inputs without data."""
+        return described(kernel, problem)
+
+    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
+        """Return none."""
+
+    def error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
+        """Launch; nothing is computed, so nothing is wrong."""
+        launch()
+        self.synchronize()
+        return 0.0
+
+    def call(self, launch: Any, replayed_ms: float) -> Launch:
+        """Return a call that takes ``replayed_ms``."""
+        return lambda: self._gpu.spend(replayed_ms)
+
+    def rotated(self, launches: list[Launch], count: int) -> tuple[Launch, bool]:
+        """Return what takes as long as ``count`` launches."""
+        before = self._gpu.clock_ms
+        for launch in launches:
+            launch()
+        each = (self._gpu.clock_ms - before) / len(launches)
+        return lambda: self._gpu.spend(each * count), True
+
+    def free_bytes(self) -> float:
+        """Return plenty: inputs have no data."""
+        return float("inf")
+
+
+class ReplayNvml:
+    """The part of ``pynvml`` that the stages use, as a board of `ReplayBench` would answer."""
+
+    class NVMLError(Exception):
+        """What the driver raises."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    def __init__(self, bench: ReplayBench) -> None:
+        self._bench = bench
+        self._tick = (0.0, 0.0)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:  # noqa: N802
+        """Return millijoules as of the last tick."""
+        bench = self._bench
+        if bench.now() - self._tick[0] >= TICK_S:
+            self._tick = bench.now(), IDLE_W * bench.idle_s + BUSY_W * bench.busy_s
+        return int(1000 * self._tick[1])
+
+    def nvmlDeviceGetClockInfo(self, handle: Any, which: int) -> int:  # noqa: N802
+        """Return MHz."""
+        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[which]
+
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:  # noqa: N802
+        """Return degrees Celsius."""
+        return 48
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:  # noqa: N802
+        """Return none."""
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:  # noqa: N802
+        """Return milliwatts."""
+        return int(1000 * BUSY_W)
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        """Return what no driver is called."""
+        return "replay"
+
+
+def made_up(launch: ReplayedLaunch) -> float:
+    """Return milliseconds that depend on work, configuration and grid, smoothly and by no law."""
+    knobs = SimpleNamespace(**{"num_warps": 4, "num_stages": 2, **launch.config})
+    sizes = [t.numel() for t in launch.arguments.values() if isinstance(t, torch.Tensor)]
+    tile = launch.config.get("BLOCK_M", 64) * launch.config.get("BLOCK_N", 64)
+    off = abs(np.log2(tile) - 13) + abs(np.log2(knobs.num_warps) - 2.5)
+    off += 0.5 * abs(knobs.num_stages - 3)
+    waves = np.ceil(np.prod(launch.grid, dtype=float) / 132)
+    return float((2e-3 + sum(sizes) * 6e-10 + 4e-4 * np.sqrt(waves)) * (1 + 0.2 * off))

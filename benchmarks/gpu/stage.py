@@ -1,0 +1,244 @@
+"""What the stages on a GPU share: options, the table they write, and a clock for their box.
+
+A stage measures what its table does not hold yet, row by row, until the work or the time is over;
+so the same command goes on where it stopped. Rows are in a journal the moment they are measured and
+are folded into a Parquet file at the end; `foretune.datasets.read_runs` reads both.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # machine.py, beside this folder
+
+from machine import markdown
+
+from foretune.datasets.runs import (
+    journal_of,
+    read_runs,
+    to_measurements,
+    to_row,
+    write_runs,
+)
+from foretune.datasets.schema import columns_of
+from foretune.device import Device
+from foretune.kernel import Kernel
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+__all__ = [
+    "Deadline",
+    "Job",
+    "Stage",
+    "Table",
+    "labels",
+    "markdown",
+    "medians",
+    "options_of",
+    "restart",
+    "rounded",
+    "share_of_best",
+    "write_json",
+]
+
+Key = tuple[str, Problem, Configuration, int]
+DIGITS = 6
+"""Significant digits of a time that are kept: a device's events tick more coarsely."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to measure.
+
+    Attributes:
+        kernel: that is run.
+        problem: it computes.
+        config: how.
+        role: why it is measured, e.g. ``default``, ``list``, ``repeat``.
+        repeat: 0 the first time.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    config: Configuration
+    role: str
+    repeat: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What tells it from every other row of a table."""
+        return self.kernel.name, self.problem, self.config, self.repeat
+
+
+class Deadline:
+    """The moment at which a stage begins nothing new."""
+
+    def __init__(self, minutes: float) -> None:
+        self._end = time.monotonic() + 60 * minutes
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; negative afterwards."""
+        return self._end - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing new should begin."""
+        return self.left_s <= 0
+
+
+class Table:
+    """A run table that grows row by row; a context manager.
+
+    Columns beside those of every run table: ``role`` (see `Job`), ``counter.repeat`` and what a
+    stage adds as ``counter.…``. The device's descriptor is added when the journal is folded.
+
+    Args:
+        path: the Parquet file, existing or not.
+        device: whose descriptor the rows get.
+
+    Attributes:
+        done: keys of all rows.
+        new: rows written by this process.
+    """
+
+    def __init__(self, path: Path, device: Device) -> None:
+        self.path, self.new = path, 0
+        self.done: set[Key] = set()
+        self._device = device
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_half_line(journal_of(path))
+        self._keep(self.runs())
+        self._journal = journal_of(path).open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def append(self, m: Measurement, role: str, repeat: int = 0, **more: Any) -> None:
+        """Write one row; ``more`` are numbers of the group ``counter``, or text."""
+        row = {**to_row(m), "role": role, "counter.repeat": repeat}
+        row["time_ms_samples"] = [rounded(t) for t in m.time_ms_samples]
+        row |= {n if isinstance(v, str) else f"counter.{n}": v for n, v in more.items()}
+        self._journal.write(json.dumps(row, default=float) + "\n")
+        self._journal.flush()
+        self.done.add((m.kernel, m.problem, m.config, repeat))
+        self.new += 1
+
+    def runs(self) -> pd.DataFrame:
+        """Return all rows; an empty table if there are none."""
+        journal = journal_of(self.path)
+        if not self.path.exists() and not (journal.exists() and journal.stat().st_size):
+            return pd.DataFrame()
+        runs = read_runs(self.path)
+        # twice, in Parquet file and journal, where a process was killed while it folded
+        what = labels(runs, "problem", "config") + runs["counter.repeat"].astype(int).astype(str)
+        return runs[~what.duplicated()].reset_index(drop=True)
+
+    def close(self) -> None:
+        """Fold the journal into the Parquet file."""
+        if self._journal.closed:
+            return
+        self._journal.close()
+        runs = self.runs()
+        if len(runs):
+            specs = {f"device.{name}": value for name, value in self._device.specs.items()}
+            write_runs(self.path, runs.assign(**specs))
+        journal_of(self.path).unlink(missing_ok=True)
+
+    def _keep(self, runs: pd.DataFrame) -> None:
+        if not len(runs):
+            return
+        repeats = runs["counter.repeat"].astype(int)
+        for m, repeat in zip(to_measurements(runs), repeats, strict=True):
+            self.done.add((m.kernel, m.problem, m.config, repeat))
+
+
+class Stage(argparse.ArgumentParser):
+    """The command line of a stage: ``--minutes``, ``--out``, ``--replay``, and its own options."""
+
+    def __init__(self, description: str | None) -> None:
+        super().__init__(description=(description or "").partition("\n")[0])
+        self.add_argument("--minutes", type=float, default=8.0, help="begin nothing new after them")
+        self.add_argument("--out", type=Path, default=Path("gpu-runs"), metavar="FOLDER")
+        self.add_argument("--replay", action="store_true", help="made-up numbers, no GPU")
+
+
+def options_of(stage: Stage, argv: list[str] | None) -> tuple[argparse.Namespace, Any]:
+    """Return the options and the bench they ask for.
+
+    Raises:
+        SystemExit: there is no GPU, and no replay is wanted.
+    """
+    options = stage.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.replay:
+        from replay import ReplayBench
+
+        return options, ReplayBench()
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("no GPU here: --replay shows that the stage runs, with made-up numbers")
+    from bench import Bench
+
+    return options, Bench()
+
+
+def restart(argv: list[str] | None, minutes: float) -> None:
+    """Begin this stage anew in the time that is left: a launch broke the process's device."""
+    given = sys.argv[1:] if argv is None else argv
+    print("a launch broke the device's context: starting again", flush=True)
+    more = ["--minutes", f"{minutes:.3f}"]  # the last of several counts
+    os.execv(sys.executable, [sys.executable, sys.argv[0], *given, *more])
+
+
+def share_of_best(runs: pd.DataFrame) -> pd.Series:
+    """Return the best time of each row's problem over the row's time; NaN where it failed."""
+    times = runs["time_ms"].where(runs["status"] == Status.OK.value).astype(float)
+    return times.groupby(labels(runs, "problem")).transform("min") / times
+
+
+def labels(runs: pd.DataFrame, *groups: str) -> pd.Series:
+    """Return a text per row that says which kernel, problem or configuration it is of."""
+    columns = ["kernel", *(c for group in groups for c in columns_of(runs, group))]
+    known = runs[columns].astype(object).where(runs[columns].notna(), "")
+    cells = zip(*(known[c].tolist() for c in columns), strict=True)
+    return pd.Series(map(str, cells), index=runs.index, dtype=object)
+
+
+def rounded(value: float) -> float:
+    """Return ``value`` with as many digits as are worth keeping."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write ``values`` in one step: all or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def medians(values: Iterable[float], form: str = "{:.3f}") -> str:
+    """Return the median as text, a dash where there is nothing."""
+    known = pd.Series(list(values), dtype=float).dropna()
+    return form.format(known.median()) if len(known) else "–"
+
+
+def _drop_half_line(journal: Path) -> None:
+    """Remove what a process that was killed while writing left behind the last whole line."""
+    if journal.exists():
+        whole = journal.read_bytes().rpartition(b"\n")
+        if whole[2]:
+            os.truncate(journal, len(whole[0]) + len(whole[1]))

@@ -1,0 +1,145 @@
+"""Times of kernels on a GPU: many configurations of many problems, and whole lists of some.
+
+    PYTHONPATH=src python benchmarks/gpu/sweep.py --out runs      # again: goes on where it stopped
+    PYTHONPATH=src python benchmarks/gpu/sweep.py --out runs --replay
+
+Writes ``sweep.parquet``, a run table. See `design` for what is measured in which order.
+"""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import pandas as pd
+from stage import (
+    Deadline,
+    Stage,
+    Table,
+    labels,
+    markdown,
+    medians,
+    options_of,
+    restart,
+    share_of_best,
+)
+
+from foretune.kernel import Kernel
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+
+class Bests:
+    """The fastest configuration of every problem so far."""
+
+    def __init__(self, measurements: list[Measurement]) -> None:
+        self._best: dict[tuple[str, Problem], Measurement] = {}
+        for m in measurements:
+            self.see(m)
+
+    def see(self, m: Measurement) -> None:
+        """Note a measurement."""
+        known = self._best.get((m.kernel, m.problem))
+        if m.ok and (known is None or m.time_ms < known.time_ms):
+            self._best[m.kernel, m.problem] = m
+
+    def __call__(self, kernel: Kernel, problem: Problem) -> Configuration | None:
+        """Return the fastest of a problem; None if nothing has worked."""
+        found = self._best.get((kernel.name, problem))
+        return found.config if found else None
+
+
+def main(argv: list[str] | None = None) -> None:
+    stage = Stage(__doc__)
+    stage.add_argument("--kernels", nargs="*", help="default: all; e.g. triton_gemm")
+    stage.add_argument("--problems", type=int, default=100, help="at most, per kernel")
+    stage.add_argument("--per-problem", type=int, default=144, help="configurations, blocks aside")
+    stage.add_argument("--listed", type=int, default=240, help="configurations on a list")
+    stage.add_argument("--blocks", type=int, default=9, help="whole lists per kernel, at most")
+    stage.add_argument("--compilers", type=int, default=0, help="processes that compile")
+    options, bench = options_of(stage, argv)
+    deadline = Deadline(options.minutes)
+    with bench.active(), Table(options.out / "sweep.parquet", bench.device) as table:
+        lost = sweep(options, bench, table, deadline)
+        if not lost:
+            print(report(options, bench, table))
+    if lost:
+        restart(argv, deadline.left_s / 60)
+
+
+def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
+    """Measure what is left; return whether a launch broke the device's context."""
+    design = _design(options, bench, table)
+    start, first, waited = time.monotonic(), table.new, 0.0
+    jobs = bench.compiled(design.jobs(), options.compilers)
+    try:
+        while not deadline.over:
+            asked = time.monotonic()
+            job, compiled = next(jobs, (None, None))
+            waited += time.monotonic() - asked
+            if job is None:
+                break
+            m = bench.measure(job, compiled)
+            table.append(m, job.role, job.repeat, **({} if bench.lost else bench.state()))
+            design.bests.see(m)
+            if bench.lost:
+                return True
+    finally:
+        jobs.close()
+    seconds = time.monotonic() - start
+    print(f"{table.new - first} rows in {seconds:.0f} s, {waited:.0f} s of them compiling alone\n")
+    return False
+
+
+def _design(options: argparse.Namespace, bench: Any, table: Table) -> Any:
+    from design import Design, Size, kernels
+
+    from foretune.datasets import to_measurements
+
+    chosen = [k for k in kernels() if not options.kernels or k.name in options.kernels]
+    if not chosen:
+        raise SystemExit(f"no such kernel: choose from {', '.join(k.name for k in kernels())}")
+    size = Size(options.problems, options.per_problem, options.listed, options.blocks)
+    runs = table.runs()
+    bests = Bests(to_measurements(runs) if len(runs) else [])
+    design = Design(chosen, bench.device, size, table.done, bests)
+    design.bests = bests
+    return design
+
+
+def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
+    """Return a table of what is there by now."""
+    runs = table.runs()
+    if not len(runs):
+        return "nothing was measured: give it more --minutes"
+    design = _design(options, bench, table)
+    blocks = [
+        kernel.name
+        for kernel, problem in design.blocks
+        if all((kernel.name, problem, c, 0) in table.done for c in design.listed(kernel, problem))
+    ]
+    rows, runs = [], runs.assign(share=share_of_best(runs))
+    for kernel, of_kernel in runs.groupby("kernel"):
+        ok = of_kernel["status"] == Status.OK.value
+        default = of_kernel["share"][of_kernel["role"] == "default"]
+        rows.append(
+            [str(kernel), str(len(of_kernel)), str(int((~ok).sum())),
+             str(len(of_kernel.filter(like="problem.").drop_duplicates())),
+             str(blocks.count(str(kernel))), medians(default), noise(of_kernel)]
+        )  # fmt: skip
+    columns = ["kernel", "rows", "failed", "problems", "whole lists", "default / best", "noise, %"]
+    return f"{bench.device.name}; {bench.source}\n\n" + markdown(columns, rows)
+
+
+def noise(runs: pd.DataFrame) -> str:
+    """Return the median difference between defaults and their repeats, as percent."""
+    ok = runs[runs["status"] == Status.OK.value]
+    named = ok.assign(key=labels(ok, "problem", "config"))
+    first = named[named["counter.repeat"] == 0].set_index("key")["time_ms"]
+    again = named[named["counter.repeat"] > 0].set_index("key")["time_ms"]
+    return medians(100 * (again / first.reindex(again.index) - 1).abs(), "{:.2f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

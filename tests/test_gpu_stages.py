@@ -1,0 +1,313 @@
+"""The stages in benchmarks/gpu, replayed: each runs to its end, and goes on where it stopped."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from foretune.datasets import read_runs, to_measurements
+from foretune.datasets.runs import journal_of
+
+pytest.importorskip("triton")
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
+SOURCE = FOLDER.parents[1] / "src"
+TINY = {
+    "probe": [],
+    "sweep": ["--problems", "2", "--per-problem", "8", "--listed", "6", "--blocks", "1",
+              "--compilers", "1", "--kernels", "triton_gemm", "triton_softmax"],
+    "power": ["--windows", "12", "--window-s", "0.6", "--idle-s", "1", "--compilers", "1"],
+    "verify": ["--finalists", "2"],
+}  # fmt: skip
+NOT_WHILE_MEASURING = ("xgboost", "optuna", "mlflow")
+RUN = """
+import os, sys, runpy
+sys.path.insert(0, {folder!r})
+import stage
+write, written = stage.Table.append, []
+def append(self, *args, **named):
+    write(self, *args, **named)
+    written.append(1)
+    if len(written) == {kill_after}:
+        self._journal.write('{{"half a li')
+        self._journal.flush()
+        os._exit(9)
+stage.Table.append = append
+import {stage}
+{stage}.main(sys.argv[1:])
+heavy = [name for name in {heavy!r} if name in sys.modules]
+assert not heavy, heavy
+print("rows written:", len(written))
+"""
+
+
+def run(stage: str, out: Path, kill_after: int = -1, *more: str) -> subprocess.CompletedProcess:
+    """Run a stage in a process of its own; it may kill itself in the middle of a row."""
+    code = RUN.format(
+        folder=str(FOLDER), stage=stage, kill_after=kill_after, heavy=NOT_WHILE_MEASURING
+    )
+    command = [sys.executable, "-P", "-W", "ignore", "-c", code, "--out", str(out), "--replay"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *TINY[stage], *more], env=environment, capture_output=True, text=True
+    )
+
+
+def finish(stage: str, out: Path, *more: str) -> int:
+    """Run a stage to its end; return how many rows it has written."""
+    done = run(stage, out, -1, *more)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.rpartition("rows written:")[2])
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> tuple[Path, pd.DataFrame]:
+    """A folder in which a sweep was killed twice, and what could be read of it then."""
+    out = tmp_path_factory.mktemp("stages")
+    assert run("sweep", out, 5).returncode == 9
+    assert run("sweep", out, 11).returncode == 9
+    return out, read_runs(out / "sweep.parquet")
+
+
+@pytest.fixture(scope="module")
+def finished(killed) -> Path:
+    """A folder in which all stages have run; power was killed as well."""
+    out, early = killed
+    assert len(early) == 16
+    finish("probe", out)
+    finish("sweep", out)
+    assert run("power", out, 4).returncode == 9
+    finish("power", out)
+    finish("verify", out)
+    return out
+
+
+def measured(runs: pd.DataFrame) -> list[tuple]:
+    """Return what tells rows apart."""
+    repeats = runs["counter.repeat"].astype(int)
+    rows = zip(to_measurements(runs), repeats, strict=True)
+    return [(m.kernel, m.problem, m.config, repeat) for m, repeat in rows]
+
+
+@pytest.mark.parametrize("stage", ["sweep", "power", "verify"])
+def test_a_second_run_measures_nothing_again(finished, stage):
+    before = read_runs(finished / f"{stage}.parquet")
+    assert finish(stage, finished) == 0
+    pd.testing.assert_frame_equal(read_runs(finished / f"{stage}.parquet"), before)
+
+
+@pytest.mark.parametrize("stage", ["sweep", "power", "verify"])
+def test_nothing_is_measured_twice(finished, stage):
+    runs = read_runs(finished / f"{stage}.parquet")
+    assert len(set(measured(runs))) == len(runs)
+    assert not journal_of(finished / f"{stage}.parquet").exists()
+
+
+def test_what_was_measured_before_a_kill_is_kept(killed, finished):
+    early, runs = killed[1], read_runs(finished / "sweep.parquet")
+    assert runs["time_ms"].tolist()[:16] == early["time_ms"].tolist()
+    assert measured(runs)[:16] == measured(early)
+
+
+def test_killed_between_writing_and_dropping_the_journal(tmp_path):
+    """Power is metered without a sweep, too."""
+    path = tmp_path / "power.parquet"
+    assert run("power", tmp_path, 4).returncode == 9
+    journal = journal_of(path).read_bytes()
+    finish("power", tmp_path)
+    rows = len(read_runs(path))
+    journal_of(path).write_bytes(journal)
+    assert finish("power", tmp_path) == 0
+    assert len(read_runs(path)) == rows == 12 + 2 + 1
+
+
+def test_a_sweep_is_balanced_and_holds_whole_lists(finished):
+    runs = read_runs(finished / "sweep.parquet")
+    assert set(runs["kernel"]) == {"triton_gemm", "triton_softmax"}
+    assert (runs["status"] == "ok").all()
+    assert runs["counter.sm_clock_mhz"].notna().all()
+    assert runs["device.memory_gbps"].notna().all()
+    first = runs[runs["counter.repeat"] == 0]
+    problems = [c for c in runs if c.startswith("problem.")]
+    sizes = first.groupby(["kernel", *problems], dropna=False).size()
+    assert sizes.min() >= 8
+    assert len(sizes) == 4
+    assert {"default", "list", "spread", "repeat"} <= set(runs["role"])
+    assert (runs["role"] == "repeat").sum() == 4  # the default of every problem
+
+
+def test_a_sweep_that_has_no_time_says_so(tmp_path):
+    done = run("sweep", tmp_path, -1, "--minutes", "0")
+    assert done.returncode == 0
+    assert "--minutes" in done.stdout
+
+
+def test_power_is_the_slope_of_the_counter(finished):
+    runs = read_runs(finished / "power.parquet")
+    assert runs["power_w"].between(519, 521).all()  # what the replayed board takes
+    launched_mj = runs["power_w"] * runs["counter.window_launch_ms"]
+    assert (runs["energy_mj"] / launched_mj).between(0.999, 1.001).all()
+    assert runs["counter.idle_w"].between(75, 77).all()
+    assert (runs["counter.ticks"] >= 4).all()
+    assert (runs["counter.throttle_reasons"] == 0).all()
+    assert runs["role"].tolist()[0] == "reference"
+    assert (runs["role"] == "design").sum() == 12
+    assert (runs["role"] == "repeat").sum() == 2
+    lines = (finished / "power-baselines.jsonl").read_text().splitlines()
+    assert [json.loads(line)["what"] for line in lines] == [
+        "idle",
+        "spin",
+    ] * 3  # before and after, and before the kill
+
+
+def test_the_default_and_the_library_are_raced(finished):
+    runs = read_runs(finished / "verify.parquet")
+    assert (runs["role"] == "default").sum() == 4
+    assert (runs["role"] == "finalist").sum() == 8
+    softmax = runs[runs["kernel"] == "triton_softmax"]
+    assert (softmax["library"] == "torch.softmax").all()
+    assert (softmax["counter.library_ms"] > 0).all()
+
+
+def test_finalists_need_a_sweep(tmp_path):
+    done = run("verify", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("run sweep.py first")
+
+
+def test_the_probe_writes_a_descriptor(finished):
+    found = json.loads((finished / "probe.json").read_text())
+    assert found["device"] == "NVIDIA H200"
+    assert found["missing"] == {}
+    assert found["measured"]["memory_gbps"] == pytest.approx(found["specs"]["memory_gbps"])
+    assert found["measured"]["fp8_gflops"] == pytest.approx(found["specs"]["fp8_gflops"])
+    assert set(found["measured"]) >= {"l2_gbps", "int8_gflops", "launch_latency_us"}
+
+
+@pytest.mark.parametrize("stage", list(TINY))
+def test_one_line_without_a_gpu(stage, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-W", "ignore", str(FOLDER / f"{stage}.py"), "--out", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "--replay" in done.stderr
+
+
+LOST = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+import replay, sweep
+
+flag = Path({out!r}) / "lost-once"
+measure = replay.ReplayBench.measure
+
+
+def lose(self, job, compiled):
+    m = measure(self, job, compiled)
+    if len(bests) == 3 and not flag.exists():
+        flag.touch()
+        self.synchronize = broken
+        return self.failed(job, RuntimeError("an illegal memory access was encountered"))
+    bests.append(m)
+    return m
+
+
+def broken():
+    raise RuntimeError("an illegal memory access was encountered")
+
+
+bests = []
+replay.ReplayBench.measure = lose
+if __name__ == "__main__":
+    sweep.main(sys.argv[1:])
+"""
+
+
+def test_a_sweep_goes_on_in_a_new_process_after_a_launch_broke_the_device(tmp_path):
+    script = tmp_path / "lost.py"
+    script.write_text(LOST.format(folder=str(FOLDER), out=str(tmp_path)))
+    command = [sys.executable, "-W", "ignore", str(script), "--out", str(tmp_path), "--replay"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *TINY["sweep"]], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("starting again") == 1
+    runs = read_runs(tmp_path / "sweep.parquet")
+    failed = runs[runs["status"] != "ok"]
+    assert failed.index.tolist() == [3]
+    assert "illegal memory access" in failed["error"].iloc[0]
+    assert len(set(measured(runs))) == len(runs) > 20
+
+
+AHEAD = """
+import sys
+import triton
+from bench import Bench
+from compiling import Compiled, compile_in_process, compiled_ahead, described, processes
+from design import kernels
+from stage import Job
+
+import torch
+from foretune.collect.replay_driver import ReplayDriver
+
+
+def crash(job):
+    if job.role == "crashes":
+        import os
+        os._exit(11)
+    return compile_in_process(job)
+
+
+def files():
+    return sorted(Path(triton.knobs.cache.dir).rglob("*.cubin"))
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    gemm, softmax = (k for k in kernels() if k.name in ("triton_gemm", "triton_softmax"))
+    of = gemm.problem(M=32, N=64, K=64, layout="nn")
+    small = softmax.problem(R=4, C=64)
+    wrong = {**gemm.default(of), "BLOCK_K": 48}
+    jobs = [
+        Job(gemm, of, gemm.default(of), "default"),
+        Job(gemm, of, wrong, "fails"),
+        Job(softmax, small, softmax.default(small), "crashes"),
+        Job(softmax, small, softmax.default(small), "default"),
+    ]
+    came = [(j.role, c) for j, c in compiled_ahead(processes("NVIDIA H200"), crash, jobs, 1)]
+    assert [role for role, c in came] == ["default", "fails", "crashes", "default"]
+    assert came[0][1].seconds > 0 and not came[0][1].error, came
+    assert "power of" in came[1][1].error, came
+    assert came[2][1].error == "the compiler crashed", came
+    assert came[3][1].seconds > 0, came
+    before = files()
+    assert len(before) == 2, before
+    real = {n: torch.zeros(v.shape, dtype=v.dtype) for n, v in described(gemm, of).items()}
+    with ReplayDriver(lambda launch: 1.0, compile=True).active() as driver:
+        gemm.build(of, jobs[0].config, real)
+        softmax.build(small, jobs[3].config, {"x": torch.zeros(4, 64, dtype=torch.float16)})
+        assert len(driver.launches) == 2
+    assert files() == before, "compiled again for what is launched"
+"""
+
+
+def test_compiling_in_processes_is_found_by_the_process_that_launches(tmp_path):
+    script = tmp_path / "ahead.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\n{AHEAD}")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE),
+        "OMP_NUM_THREADS": "1",
+        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
