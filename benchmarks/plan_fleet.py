@@ -1,0 +1,184 @@
+"""Fleets against published ones: prints tables, or JSON.
+
+Run: ``python benchmarks/plan_fleet.py [--operators DIR] [--json]``.
+
+*Mixes* (Mélange, arXiv:2404.14527): Llama-2-7b in 16 bits on one GPU each of L4, A10G, A100 and
+H100, limits of 120 and 40 ms per token, chats, documents, and four of five chats. Printed are the
+savings over fleets of one type, their least and most over all request rates and types, beside
+those that the authors' own account gives (blog/index.md of tyler-griggs/melange-release). Not the
+same: their rates were measured with the vLLM of early 2024, ours are predicted for today's from
+tables of other GPUs (neither L4 nor A10 is measured in them; A10, of the same memory, stands for
+A10G); their histograms are not published, ours have the published mean lengths; their limit holds
+for the mean time per token, ours for nine in ten requests. Today's rates are higher, so that few
+requests per second need one GPU and no mix, and the largest GPU idles more.
+
+*Power* (POLCA, arXiv:2308.12908): servers of eight A100 in one megawatt, beside the 30 % more
+servers "with minimal performance loss" of its abstract. Not the same: theirs come from traces of
+production, whose servers are not always busy; ours are.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import lognorm
+
+from foretune.tune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.tune.plan.clocks import OperatorClocks
+from foretune.tune.plan.fleet import (
+    Demand,
+    Server,
+    best,
+    cheapest_fleet,
+    instance_types,
+    oversubscriptions,
+    single_fleets,
+)
+from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+
+MODEL = "meta-llama/Llama-2-7b-hf"
+PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}
+"""USD per hour as in the paper. Those of A10G and A100 are also in the authors' example
+(melange/main.py); H100's is A100's times 4.69 / 2.29, what the two cost elsewhere."""
+MEANS = {"chats": (69.5, 214.5), "documents": (3016 * 1.3, 203 * 1.3)}
+"""Mean tokens of prompts and answers: LMSYS-Chat-1M (arXiv:2309.11998, table 1); PubMed in words
+(Cohan et al., arXiv:1804.05685, table 1), 1.3 tokens each."""
+MIXED = 0.8
+"""Share of chats in the mixed setting (the authors' file names say 80_20)."""
+SPREAD = 1.0
+"""Standard deviation of lengths, in means: assumed."""
+CONTEXT = 4096
+EDGES = (1, 25, 100, 250, 500, 1000, 2000, 4000)
+LEAST = 0.005
+"""Share of requests below which a length is left out."""
+RATES = (1, 2, 4, 8, 16, 32)
+PUBLISHED = {
+    ("chats", 120): "15-77", ("chats", 40): "9-68",
+    ("documents", 120): "15-33", ("documents", 40): "2-22",
+    ("mixed", 120): "13-51", ("mixed", 40): "4-51",
+}  # fmt: skip
+"""Percent saved over fleets of one type, over rates and types."""
+BUDGET_W = 1e6
+POLCA_MORE = 0.30
+BARELY_SLOWER = 1.05
+"""What is taken for "minimal" loss."""
+
+
+def histogram(setting: str) -> dict[tuple[int, int], float]:
+    """Return shares of requests by tokens of prompt and answer."""
+    if setting == "mixed":
+        chats, documents = histogram("chats"), histogram("documents")
+        return {
+            size: MIXED * chats.get(size, 0.0) + (1 - MIXED) * documents.get(size, 0.0)
+            for size in {**chats, **documents}
+        }
+    prompts, answers = (_shares(mean) for mean in MEANS[setting])
+    found = {
+        (isl, osl): p * q
+        for isl, p in prompts.items()
+        for osl, q in answers.items()
+        if isl + osl <= CONTEXT and p * q >= LEAST
+    }
+    total = sum(found.values())
+    return {size: share / total for size, share in found.items()}
+
+
+def _shares(mean: float) -> dict[int, float]:
+    """Return a lognormal distribution over the middles of `EDGES`."""
+    sigma = np.sqrt(np.log(1.0 + SPREAD**2))
+    spread = lognorm(sigma, scale=mean / np.exp(sigma**2 / 2))
+    middles = [round(np.sqrt(a * b)) for a, b in itertools.pairwise(EDGES)]
+    return dict(zip(middles, np.diff(spread.cdf(EDGES)).tolist(), strict=True))
+
+
+def mixes(setting: str, tpot_ms: float, clocks: OperatorClocks) -> dict[str, object]:
+    """Return savings over all rates, and the mix at each."""
+    shares = histogram(setting)
+    demands = [Demand(Workload(*size), share) for size, share in shares.items()]
+    kinds = instance_types(
+        describe_model(MODEL), [find_system(name, PRICES) for name in PRICES], [1], demands,
+        clocks, Wish(tpot_ms=tpot_ms), formats=[Formats()],
+    )  # fmt: skip
+    rows = []
+    for rate in RATES:
+        per_s = [rate * share for share in shares.values()]
+        mix, alone = cheapest_fleet(kinds, per_s), single_fleets(kinds, per_s)
+        rows.append(
+            {
+                "rate": rate,
+                "gpus": mix.gpus,
+                "usd_per_hour": mix.usd_per_hour,
+                "saved": {n: 1 - mix.usd_per_hour / one.usd_per_hour for n, one in alone.items()},
+                "gap": mix.gap,
+            }
+        )
+    saved = [value for row in rows for value in row["saved"].values()]
+    return {"setting": setting, "tpot_ms": tpot_ms, "lengths": len(shares), "rates": rows,
+            "least": min(saved), "most": max(saved)}  # fmt: skip
+
+
+def power(clocks: OperatorClocks) -> dict[str, object]:
+    """Return how many more servers fit in a budget, at every cap."""
+    system = find_system("a100_sxm")
+    made = plan(describe_model("meta-llama/Llama-2-70b-hf"), system, 8, Workload(2048, 256), clocks,
+                Wish(tpot_ms=100.0), formats=[Formats()])  # fmt: skip
+    found = oversubscriptions(Server.of_candidate(made.best, system), BUDGET_W)
+    rows = [
+        {"cap_w": one.cap_w, "servers": one.servers, "more": one.more,
+         "slowdown": one.slowdown, "tokens_per_s": one.tokens_per_s}
+        for one in found
+    ]  # fmt: skip
+    return {"caps": rows, "barely_slower": best(found, BARELY_SLOWER).more}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--operators", type=Path, help="folder of measured operators")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    folders = [options.operators] if options.operators else default_folders()
+    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    found = [mixes(setting, tpot_ms, clocks) for setting, tpot_ms in PUBLISHED]
+    servers = power(clocks)
+    if options.json:
+        print(json.dumps({"mixes": found, "power": servers}))
+        return
+    _print_mixes(found)
+    _print_power(servers)
+
+
+def _print_mixes(found: Sequence[dict[str, object]]) -> None:
+    print("| requests | ms per token | saved, % | published |")
+    print("|---|---|---|---|")
+    for one in found:
+        here = f"{100 * one['least']:.0f}-{100 * one['most']:.0f}"
+        published = PUBLISHED[one["setting"], one["tpot_ms"]]
+        print(f"| {one['setting']} | {one['tpot_ms']} | {here} | {published} |")
+    for one in found:
+        print(f"\n{one['setting']}, {one['tpot_ms']} ms per token, {one['lengths']} lengths\n")
+        print("| requests/s | mix | USD/h | " + " | ".join(f"vs {n}, %" for n in PRICES) + " |")
+        print("|" + "---|" * (3 + len(PRICES)))
+        for row in one["rates"]:
+            mix = ", ".join(f"{count} {name}" for name, count in row["gpus"].items())
+            saved = [f"{100 * row['saved'][n]:.0f}" if n in row["saved"] else "–" for n in PRICES]
+            print(f"| {row['rate']} | {mix} | {row['usd_per_hour']:.2f} | {' | '.join(saved)} |")
+
+
+def _print_power(servers: dict[str, object]) -> None:
+    print("\n| cap, W | servers | more, % | slower, % | tokens/s |")
+    print("|---|---|---|---|---|")
+    for one in servers["caps"]:
+        print(
+            f"| {one['cap_w']:.0f} | {one['servers']} | {100 * one['more']:.0f} "
+            f"| {100 * (one['slowdown'] - 1):.1f} | {one['tokens_per_s']:.0f} |"
+        )
+    more = 100 * servers["barely_slower"]
+    print(f"\nat most 5 % slower: {more:.0f} % more servers (published: {100 * POLCA_MORE:.0f} %)")
+
+
+if __name__ == "__main__":
+    main()
