@@ -36,6 +36,7 @@ class ModelDescription:
         shared_intermediate: width of all shared experts together; 0 means that of as many routed
             ones.
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
+        mlp_matrices: of a dense MLP: 3 where one of them gates, 2 in models like GPT-3.
         linear: layers without a cache, where there are any.
         index: the scorer of sparse attention, where there is one.
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
@@ -65,6 +66,7 @@ class ModelDescription:
     windowed_layers: int = 0
     shared_intermediate: int = 0
     gated_attention: bool = False
+    mlp_matrices: int = GATED
     linear: LinearAttention | None = None
     index: Indexer | None = None
     weight_format: str = "bf16"
@@ -133,7 +135,7 @@ class ModelDescription:
             attention=self.softmax_layers * attention + linear,
             key_value=self.softmax_layers * key_value,
             latent=self.softmax_layers * latent,
-            mlp=self.mlp_layers * GATED * self.hidden * self.intermediate,
+            mlp=self.mlp_layers * self.mlp_matrices * self.hidden * self.intermediate,
             shared=self.moe_layers * GATED * self.hidden * self.shared_width,
             experts=self.moe_layers * self.experts * self.expert_parameters,
             router=self.moe_layers * self.hidden * self.experts,

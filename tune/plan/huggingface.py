@@ -11,7 +11,7 @@ from typing import Any
 
 from foretune.errors import UsageError
 from foretune.tune.plan.checkpoint import stored_formats
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.description import GATED, ModelDescription
 from foretune.tune.plan.parts import Indexer, LinearAttention, Mla
 
 CONFIG = "config.json"
@@ -30,6 +30,9 @@ NOT_UNDERSTOOD = {
     "encoder_layers": "an encoder",
 }
 """Field -> the kind of layer it stands for, which no operator list is known for."""
+
+UNGATED = ("gpt_neox", "nemotron", "phi", "starcoder2")
+"""Families (``model_type``) whose MLP has no gate: two matrices instead of three."""
 
 Fields = Mapping[str, Any]
 
@@ -77,6 +80,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         tied_embeddings=_tied(text, config),
         sliding_window=window if windowed else 0,
         windowed_layers=windowed,
+        mlp_matrices=GATED - 1 if text.get("model_type") in UNGATED else GATED,
         gated_attention=bool(text.get("attn_output_gate")) or _is_qwen3_next(text),
         linear=_linear(text, name),
         index=_index(text),

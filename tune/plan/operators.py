@@ -8,7 +8,7 @@ from typing import Literal
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.plan.attention_operators import attention_operators
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.description import GATED, ModelDescription
 from foretune.tune.plan.formats import Formats, table_name
 from foretune.tune.plan.layout import Layout
 from foretune.tune.plan.operator import (
@@ -88,14 +88,14 @@ def _dense(
 ) -> Iterator[Operator]:
     """Give the dense MLPs, and the shared experts, which are the same to every token."""
     kind = table_name(formats.weights)
-    for name, layers, width in (
-        ("mlp", model.mlp_layers, model.intermediate),
-        ("shared", model.moe_layers, model.shared_width),
+    for name, layers, width, matrices in (
+        ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
+        ("shared", model.moe_layers, model.shared_width, GATED),
     ):
         if not layers or not width:
             continue
         inner = ceil(width / layout.tp)
-        yield gemm(f"{name}_up", phase, layers, tokens, 2 * inner, model.hidden, kind)
+        yield gemm(f"{name}_up", phase, layers, tokens, (matrices - 1) * inner, model.hidden, kind)
         yield rowwise("elementwise", "silu_and_mul", phase, layers, tokens, inner, layout.tp)
         yield gemm(f"{name}_down", phase, layers, tokens, model.hidden, inner, kind)
 
