@@ -95,11 +95,24 @@ def stopwatch_for(kernel: Kernel, problem: Problem, device: Device) -> Stopwatch
     """
     if kernel.device_kind == "cpu":
         return HOST
+    return device_stopwatch(device, problem.get("cache") == "warm")
+
+
+def device_stopwatch(device: Device, warm: bool = False) -> Stopwatch:
+    """Return what times launches on a GPU, which becomes torch's current one.
+
+    Args:
+        device: the GPU; without one that torch sees, the host times.
+        warm: whether what a launch left in the cache may stay there for the next.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
     torch = require("torch", "gpu", "timing a GPU kernel")
     if not torch.cuda.is_available():
         return HOST
     torch.cuda.set_device(device.index)
-    return _stopwatch(device.index, problem.get("cache") == "warm")
+    return _stopwatch(device.index, warm)
 
 
 @cache

@@ -1,4 +1,9 @@
-"""How many tokens each expert of a mixture gets, the same in every run."""
+"""How many tokens each expert of a mixture gets, the same in every run.
+
+Two ways to say it: Zipf's law, which our own kernels' problems have, and the names that measured
+tables use. There ``balanced`` gives every expert the same, and ``power_law_A`` draws each expert's
+share from a power law with exponent A between 1 and 0.8 of the tokens.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -7,6 +12,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+LARGEST_SHARE = 0.8
+"""Of all tokens, that one expert can get under a power law."""
+
+
+def routing_exponent(distribution: str) -> float:
+    """Return the exponent at the end of ``power_law_1.2``; 0 for balanced and what is not known."""
+    if not distribution.startswith("power_law"):
+        return 0.0
+    text = distribution.rpartition("_")[2]
+    value = float(text) if text.replace(".", "", 1).isdigit() else 1.2
+    return value + 1e-3 if value == 1.0 else value  # where the integral is a logarithm
+
+
+def mean_counts(tokens: Any, top_k: Any, experts: int, exponent: float) -> npt.NDArray[np.float64]:
+    """Return how many tokens experts get on average under a power law, most wanted first.
+
+    Args:
+        tokens: that are routed; a number, or a column (n, 1) of them for a table (n, experts).
+        top_k: experts of each, likewise.
+        experts: how many there are.
+        exponent: of the power law; 0 gives all the same.
+    """
+    share = np.ones(experts)
+    if exponent:
+        power = 1.0 - exponent
+        most = np.maximum(LARGEST_SHARE * np.asarray(tokens, dtype=float), 1.0 + 1e-6)
+        middle = (np.arange(experts) + 0.5) / experts
+        share = (1.0 + middle * (np.float_power(most, power) - 1.0)) ** (1.0 / power)
+    share = share / share.sum(axis=-1, keepdims=True) * (tokens * top_k)
+    return np.minimum(np.sort(share, axis=-1)[..., ::-1], tokens)
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,6 @@
 """How a router spreads tokens over experts, and what the busiest rank then has to do.
 
-Measured tables route artificially: ``balanced`` gives every expert the same, ``power_law_A`` draws
-each expert's share from a power law with exponent A between 1 and 0.8 of the tokens, and times the
+Measured tables route artificially (see `foretune.collect.kernels.expert_routing`) and time the
 rank with the heaviest load, for it is the one that all others wait for.
 """
 
@@ -11,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-LARGEST_SHARE = 0.8
-"""Of all tokens, that one expert can get under a power law."""
+from foretune.collect.kernels.expert_routing import mean_counts, routing_exponent
+
+CHUNK = 2**20
+"""Experts looked at at a time, so that memory does not grow with a table."""
 
 
 @dataclass(frozen=True)
@@ -37,42 +38,63 @@ def busiest_rank(tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution
         *(np.asarray(v, dtype=float) for v in (tokens, top_k, experts, ranks, exponent))
     )
     shape = columns[0].shape
-    rows = pd.DataFrame({i: column.ravel() for i, column in enumerate(columns)})
-    number = rows.groupby(list(rows), sort=False, dropna=False).ngroup().to_numpy()
-    distinct = rows.drop_duplicates().to_numpy()
-    found = np.array([_load(*row) for row in distinct]).reshape(len(distinct), 3)[number]
+    rows = np.stack([column.ravel() for column in columns], axis=1)
+    first, number = _distinct(rows)
+    found = _loads(rows[first])[number]
     return Load(*(found[:, i].reshape(shape) for i in range(3)))
 
 
-def _load(
-    tokens: float, top_k: float, experts: float, ranks: float, exponent: float
-) -> tuple[float, float, float]:
-    """Return pairs, active experts and the largest expert's tokens of the busiest rank."""
-    if not (np.isfinite([tokens, top_k, experts, ranks]).all() and ranks > 0):
-        return np.nan, np.nan, np.nan
-    n, local = max(int(experts), 1), max(int(experts / ranks), 1)
-    pairs = tokens * top_k
-    if exponent == 0.0:
-        each = pairs / n
-        mine = max(pairs / ranks, 1.0)
-        return mine, min(float(local), mine), max(each, 1.0)
-    most = max(LARGEST_SHARE * tokens, 1.0 + 1e-6)
-    middle = (np.arange(n) + 0.5) / n
-    power = 1.0 - exponent
-    share = (1.0 + middle * (most**power - 1.0)) ** (1.0 / power)
-    counts = np.minimum(np.sort(share / share.sum() * pairs)[::-1], tokens)
-    others = float(counts[1:].mean()) if n > 1 else 0.0
-    mine = max(float(counts[0]) + (local - 1) * others, 1.0)
-    some = float((1.0 - np.exp(-counts)).mean()) * local  # a count is a mean: it may be none
-    return mine, min(max(some, 1.0), mine), max(float(counts[0]), 1.0)
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each distinct row first is, and which of these every row is."""
+    number = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:  # a table has few different values: this is faster than sorting rows
+        codes, distinct = pd.factorize(column, use_na_sentinel=False)
+        number = pd.factorize(number * len(distinct) + codes)[0]
+    first = np.unique(number, return_index=True)[1]
+    return first, number
+
+
+def _loads(rows: np.ndarray) -> np.ndarray:
+    """Return pairs, active experts and the largest expert's tokens of the busiest rank, (n, 3)."""
+    loads = np.full((len(rows), 3), np.nan)
+    _, _, experts, ranks, exponent = rows.T
+    known = np.isfinite(rows[:, :4]).all(axis=1) & (ranks > 0)
+    even = known & (exponent == 0.0)
+    loads[even] = _even(*rows[even, :4].T)
+    sizes = np.maximum(np.trunc(np.where(known, experts, 1.0)), 1.0)
+    uneven = known & ~even
+    kinds = np.unique(np.stack([sizes, exponent], axis=1)[uneven], axis=0)
+    for size, power in kinds:
+        there = np.flatnonzero(uneven & (sizes == size) & (exponent == power))
+        for part in np.array_split(there, max(len(there) * int(size) // CHUNK, 1)):
+            loads[part] = _uneven(rows[part, :4], int(size), float(power))
+    return loads
+
+
+def _even(
+    tokens: np.ndarray, top_k: np.ndarray, experts: np.ndarray, ranks: np.ndarray
+) -> np.ndarray:
+    n, pairs = np.maximum(np.trunc(experts), 1.0), tokens * top_k
+    local = np.maximum(np.trunc(experts / ranks), 1.0)
+    mine = np.maximum(pairs / ranks, 1.0)
+    return np.stack([mine, np.minimum(local, mine), np.maximum(pairs / n, 1.0)], axis=1)
+
+
+def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
+    """Return the loads of rows that all have ``n`` experts and one power law."""
+    tokens, top_k, experts, ranks = (column[:, None] for column in rows.T)
+    counts = mean_counts(tokens, top_k, n, exponent)
+    local = np.maximum(np.trunc(experts / ranks), 1.0)[:, 0]
+    others = counts[:, 1:].mean(axis=1) if n > 1 else 0.0
+    largest = counts[:, 0]
+    mine = np.maximum(largest + (local - 1) * others, 1.0)
+    some = (1.0 - np.exp(-counts)).mean(axis=1) * local  # a count is a mean: it may be none
+    active = np.minimum(np.maximum(some, 1.0), mine)
+    return np.stack([mine, active, np.maximum(largest, 1.0)], axis=1)
 
 
 def _exponent(distribution: Any) -> np.ndarray:
-    """Return the exponent at the end of ``power_law_1.2``; 0 for balanced and what is not known."""
+    """Return the exponent of every name of a distribution."""
     codes, names = pd.factorize(np.atleast_1d(np.asarray(distribution, dtype=str)))
-    exponents = []
-    for name in names:
-        text = name.rpartition("_")[2] if name.startswith("power_law") else "0"
-        value = float(text) if text.replace(".", "", 1).isdigit() else 1.2
-        exponents.append(value + 1e-3 if value == 1.0 else value)
-    return np.array(exponents)[codes].reshape(np.shape(distribution))
+    exponents = np.array([routing_exponent(name) for name in names])
+    return exponents[codes].reshape(np.shape(distribution))

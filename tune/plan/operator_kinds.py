@@ -60,6 +60,7 @@ _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
           "problem.window": 0.0}  # fmt: skip
 _COLLECTIVE = OperatorKind({"problem.message_bytes": 1.0, "problem.devices": 1.0})
+_ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
 
 KINDS: dict[str, OperatorKind] = {
     "gemm": OperatorKind({"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT),
@@ -86,11 +87,14 @@ KINDS: dict[str, OperatorKind] = {
     "all_gather": _COLLECTIVE,
     "all_to_all": _COLLECTIVE,
     "reduce_scatter": _COLLECTIVE,
+    "send_recv": _COLLECTIVE,
     "gdn": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.num_k_heads": 16.0,
          "problem.num_v_heads": 32.0}, {"config.implementation": ""},
     ),
     "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
+    "norm": _ROWS,
+    "elementwise": _ROWS,
 }  # fmt: skip
 """Kernel -> its kind; operators of other kernels take their roofline."""
 

@@ -1,30 +1,22 @@
-"""Measured tables of operators: where they lie, and which of their versions count."""
+"""Measured operators from several folders: the user's own first, then those of engines."""
 
 import os
-import re
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.aiconfigurator import operation_of, read
-from foretune.datasets.importers.aiconfigurator_columns import KERNELS
-from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import device_of
-from foretune.device import named_device
+from foretune.errors import UsageError
+from foretune.tune.plan.engine_tables import EngineTables
 from foretune.tune.plan.operator_kinds import KINDS
+from foretune.tune.plan.own_tables import OwnTables, has_own_operators
 
-ENOUGH = 0.4
-"""Of the rows of the largest version: a newer one with fewer is not taken to be complete."""
-COLLECTIVE_BACKENDS = ("nccl", "oneccl")
-"""Libraries whose tables serve every engine."""
-OPERATIONS = (
-    *(op for op, kernel in KERNELS.items() if kernel in KINDS or op in COLLECTIVE_BACKENDS),
-    "mla_bmm",
-    "gdn",
-)
 PACKAGE = "aiconfigurator_core"
+NEAR = 1.0
+"""Octaves around a measurement within which later folders are not asked."""
 
 
 def package_folder() -> Path | None:
@@ -44,114 +36,92 @@ def default_folders() -> list[Path]:
     return [folder for folder in candidates if folder.is_dir()]
 
 
-class OperatorTables:
-    """The measured operators below a folder, in either layout that occurs.
-
-    Either one file per system, backend and version (``SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``)
-    or one file per operation with columns that say so (``OP.parquet``).
+def find_tables(folder: Path | None = None) -> "OperatorTables | None":
+    """Return the measured operators to plan with; None if there are none anywhere.
 
     Args:
-        folder: where the files are.
+        folder: of the user. What ``foretune collect llm-ops`` wrote there comes before the tables
+            of engines, which complete it; engines' tables there stand for themselves.
+
+    Raises:
+        UsageError: there is nothing in ``folder``.
+    """
+    if folder is None:
+        found = default_folders()
+    elif has_own_operators(folder):
+        found = [folder, *default_folders()]
+    elif EngineTables(folder).systems:
+        found = [folder]
+    else:
+        raise UsageError(
+            f"{folder} holds no measured operators: "
+            f"'foretune collect llm-ops --out {folder}' measures some"
+        )
+    return OperatorTables(*found) if found else None
+
+
+class OperatorTables:
+    """The measured operators of several folders, the first of which counts most.
+
+    Rows of a folder count unless an earlier one has the operator in the same formats within an
+    octave (`NEAR`): what was measured on the user's own GPU is taken from there, and everything
+    farther away from the tables that have it.
+
+    Args:
+        folders: written by ``foretune collect llm-ops``, or of engines' tables.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
 
     @cached_property
     def systems(self) -> list[str]:
-        """The systems that were measured, by their short names."""
-        if self._nested:
-            found = {path.relative_to(self.folder).parts[0] for path in self._nested}
-            return sorted(found)
-        named = [pd.read_parquet(path, columns=["system"])["system"] for path in self._flat]
-        return sorted(set(pd.concat(named))) if named else []
+        """The systems that engines were measured on, by their short names."""
+        return sorted({name for tables in self._engines for name in tables.systems})
 
     def backends(self, system: str) -> list[str]:
-        """Return the engines measured on ``system``."""
-        if self._nested:
-            found = {p.parts[-3] for p in self._nested if system in p.parts}
-        else:
-            found = {b for path in self._flat for b in self._labels(path, system)}
-        return sorted(found - set(COLLECTIVE_BACKENDS))
+        """Return the engines measured on ``system``; the user's own operators serve all."""
+        return sorted({b for tables in self._sources for b in tables.backends(system)})
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
-        """Return the run table of ``kernel`` measured on ``system`` with ``backend``, or None.
+        """Return the run table of ``kernel`` measured on ``system`` with ``backend``, or None."""
+        found = (tables.rows(kernel, system, backend) for tables in self._sources)
+        return first_counts(kernel, [rows for rows in found if rows is not None])
 
-        Of several versions the newest that is complete counts; older ones only for number formats
-        that it lacks. Collectives that the engine has none of its own for are the library's.
-        """
-        for op in OPERATIONS:
-            if KERNELS.get(op, op) not in (kernel, ""):
-                continue
-            backends = COLLECTIVE_BACKENDS if op in COLLECTIVE_BACKENDS else (backend,)
-            versions = self._versions(op, kernel, system, backends)
-            if versions:
-                return _with_device(_newest(versions).assign(kernel=kernel), system)
+    @cached_property
+    def _sources(self) -> list[OwnTables | EngineTables]:
+        return [
+            OwnTables(folder) if has_own_operators(folder) else EngineTables(folder)
+            for folder in self.folders
+        ]
+
+    @property
+    def _engines(self) -> list[EngineTables]:
+        return [tables for tables in self._sources if isinstance(tables, EngineTables)]
+
+
+def first_counts(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the rows of all ``tables`` but those near to rows of an earlier one; None if none."""
+    if not tables:
         return None
-
-    @cached_property
-    def _nested(self) -> list[Path]:
-        files = self.folder.rglob("*_perf.parquet")
-        return sorted(p for p in files if operation_of(p) in OPERATIONS)
-
-    @cached_property
-    def _flat(self) -> list[Path]:
-        return [p for op in OPERATIONS if (p := self.folder / f"{op}.parquet").is_file()]
-
-    def _labels(self, path: Path, system: str) -> set[str]:
-        table = pd.read_parquet(path, columns=["system", "backend"])
-        return set(table.loc[table["system"] == system, "backend"])
-
-    def _versions(
-        self, op: str, kernel: str, system: str, backends: tuple[str, ...]
-    ) -> list[pd.DataFrame]:
-        """Return the tables of every version, oldest first."""
-        if self._nested:
-            found = [
-                p for p in self._nested
-                if operation_of(p) == op and system in p.parts and p.parts[-3] in backends
-            ]  # fmt: skip
-            found.sort(key=lambda p: _version_key(p.parts[-2]))
-            tables = [read(path, Request(kernel=kernel)) for path in found]
-            return [rows for rows in tables if len(rows)]
-        path = self.folder / f"{op}.parquet"
-        if not path.is_file():
-            return []
-        table = self._flat_tables(op)
-        mine = (table["device"] == device_of(system)) & table["config.backend"].isin(backends)
-        mine &= table["kernel"] == kernel
-        groups = table[mine].groupby("environment", observed=True)
-        return [rows for _, rows in sorted(groups, key=lambda pair: _version_key(str(pair[0])))]
-
-    def _flat_tables(self, op: str) -> pd.DataFrame:
-        if op not in self._read:
-            self._read[op] = read(self.folder / f"{op}.parquet", Request())
-        return self._read[op]
-
-    @cached_property
-    def _read(self) -> dict[str, pd.DataFrame]:
-        return {}
+    kept = tables[0]
+    for rows in tables[1:]:
+        more = rows[~_covered(kernel, rows, kept)]
+        kept = pd.concat([kept, more], ignore_index=True) if len(more) else kept
+    return kept
 
 
-def _newest(versions: list[pd.DataFrame]) -> pd.DataFrame:
-    largest = max(len(rows) for rows in versions)
-    complete = [rows for rows in versions if len(rows) >= ENOUGH * largest]
-    kept: list[pd.DataFrame] = []
-    seen: set[str] = set()
-    for rows in [complete[-1], *reversed([v for v in versions if v is not complete[-1]])]:
-        new = rows[~rows["config.format"].isin(seen)] if "config.format" in rows else rows
-        seen |= set(new["config.format"]) if "config.format" in rows else set()
-        kept.append(new)
-    return pd.concat([rows for rows in kept if len(rows)], ignore_index=True)
+def _covered(kernel: str, rows: pd.DataFrame, earlier: pd.DataFrame) -> np.ndarray:
+    """Return which of ``rows`` have one of ``earlier`` in the same formats nearby."""
+    from scipy.spatial import KDTree
 
-
-def _with_device(rows: pd.DataFrame, system: str) -> pd.DataFrame:
-    device = named_device(device_of(system))
-    specs = device.specs if device else {}
-    return rows.assign(**{f"device.{name}": value for name, value in specs.items()})
-
-
-def _version_key(version: str) -> tuple[tuple[int, str], ...]:
-    """Return what versions sort by: 1.3.0rc9 before 1.3.0rc10."""
-    parts = re.findall(r"\d+|[a-z]+", version.lower())
-    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+    kind = KINDS[kernel]
+    keys, known = kind.keys(rows).to_numpy(), kind.keys(earlier).to_numpy()
+    places, there = kind.places(rows), kind.places(earlier)
+    covered = np.zeros(len(rows), dtype=bool)
+    for key in set(known):
+        mine = keys == key
+        if mine.any():
+            distance = KDTree(there[known == key]).query(places[mine])[0]
+            covered[mine] = distance < NEAR
+    return covered

@@ -4,14 +4,20 @@ from pathlib import Path
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import collecting, options
 from foretune.cli.output import Output, progress_bar
 from foretune.errors import UsageError
 
+SUMMARY = "Profile a kernel over problems and configurations, or operators of language models."
+EPILOG = f"'foretune collect {collecting.OPERATORS} --help': operators of language models."
+
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(collect)
+    """Add the command to ``app``, and what it collects besides kernels' runs."""
+    group = typer.Typer(cls=collecting.Collect)
+    group.command(collecting.KERNEL, epilog=EPILOG)(collect)
+    collecting.register(group)
+    app.add_typer(group, name="collect", help=SUMMARY)
 
 
 def collect(

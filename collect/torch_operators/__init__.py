@@ -1,0 +1,86 @@
+"""Operators of language models, run by torch on this machine's GPU or CPU.
+
+They are the rows of measured tables done again here: what one rank computes, activations in the
+format that weights are multiplied with (engines convert them in the operation before), results in
+16 bits. Torch fuses less than engines do, so times are of what torch runs, not of an engine.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from foretune.errors import MeasurementError
+from foretune.extras import require
+from foretune.kernel import Launch
+from foretune.mapping import NamedValues
+
+MODULES: Mapping[str, str] = {
+    "gemm": "products",
+    "attention_prefill": "attention",
+    "attention_decode": "attention",
+    "moe": "experts",
+    "norm": "rowwise",
+    "elementwise": "rowwise",
+}
+"""Kernel, as in the run table -> the file here that runs it."""
+
+
+class OperatorRun(Protocol):
+    """What is run: three columns' worth of a run table."""
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+
+    @property
+    def problem(self) -> NamedValues:
+        """Its ``problem.*`` columns: the sizes on one rank."""
+
+    @property
+    def config(self) -> NamedValues:
+        """Its ``config.*`` columns: number formats, and over how many ranks experts are spread."""
+
+
+def cannot_run(operator: OperatorRun) -> str:
+    """Return why torch does not run ``operator``; empty if it does, where the device can.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    if operator.kernel not in MODULES:
+        return f"{operator.kernel} has no equivalent in torch, or needs several devices"
+    reason: str = _module(operator.kernel).cannot_run(operator.problem, operator.config)
+    return reason
+
+
+def memory_bytes(operator: OperatorRun) -> float:
+    """Return roughly how much memory a run of ``operator`` takes, while it is made included."""
+    found: float = _module(operator.kernel).memory_bytes(operator.problem, operator.config)
+    return found
+
+
+def build(operator: OperatorRun, device: str) -> Launch:
+    """Return a call that runs ``operator`` once on torch's ``device``, with random contents.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        MeasurementError: torch does not run it; see `cannot_run`.
+    """
+    if reason := cannot_run(operator):
+        raise MeasurementError(reason)
+    launch: Launch = _module(operator.kernel).build(operator.problem, operator.config, device)
+    return launch
+
+
+def linear_formats() -> list[str]:
+    """Return the number formats of weights that torch multiplies in, on one device or another.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    return list(_module("gemm").FORMATS)
+
+
+def _module(kernel: str) -> Any:
+    require("torch", "gpu", "running operators of language models")
+    return importlib.import_module(f"{__name__}.{MODULES[kernel]}")

@@ -1,0 +1,88 @@
+"""What runs on rows of activations between products, by torch."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from foretune.collect.torch_operators.products import draw
+from foretune.kernel import Launch
+from foretune.mapping import NamedValues
+
+VOCABULARY = 32_768
+"""Rows of the table that embeddings are read from."""
+HEAD = 128
+"""Columns that are turned together, in pairs half of it apart."""
+EPSILON = 1e-6
+
+
+def cannot_run(problem: NamedValues, config: NamedValues) -> str:
+    """Return why torch does not run it; empty if it does."""
+    op = str(problem.get("op"))
+    if op not in OPERATIONS:
+        return f"no operation {op!r} on rows: known are {', '.join(OPERATIONS)}"
+    if op == "rope" and int(problem["columns"]) % HEAD:
+        return f"{problem['columns']} columns are not whole heads of {HEAD}"
+    return ""
+
+
+def memory_bytes(problem: NamedValues, config: NamedValues) -> float:
+    """Return what comes in, what lies between, and what goes out."""
+    table = VOCABULARY if problem.get("op") == "embedding" else 0
+    return 2.0 * float(problem["columns"]) * (8.0 * float(problem["rows"]) + table)
+
+
+def build(problem: NamedValues, config: NamedValues, device: str) -> Launch:
+    """Return a call of one operation."""
+    make = OPERATIONS[str(problem["op"])]
+    return make(round(float(problem["rows"])), int(problem["columns"]), device)
+
+
+def rms_norm(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return rows divided by the root of their mean square, times ``weight``."""
+    return functional.rms_norm(values, (values.shape[1],), weight, EPSILON)
+
+
+def silu_and_mul(both: torch.Tensor) -> torch.Tensor:
+    """Return the first half of every row, gated (x · sigmoid x), times the second half."""
+    gate, up = both.chunk(2, dim=1)
+    return functional.silu(gate).mul_(up)
+
+
+def rope(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Return heads, (rows, heads, head size), turned by the angles of their positions."""
+    first, second = heads.chunk(2, dim=2)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=2)
+
+
+def _norm(rows: int, columns: int, device: str) -> Launch:
+    values, weight = draw((rows, columns), device), draw((columns,), device)
+    return lambda: rms_norm(values, weight)
+
+
+def _embedding(rows: int, columns: int, device: str) -> Launch:
+    table = draw((VOCABULARY, columns), device)
+    generator = torch.Generator(device).manual_seed(0)
+    tokens = torch.randint(VOCABULARY, (rows,), generator=generator, device=device)
+    return lambda: functional.embedding(tokens, table)
+
+
+def _silu_and_mul(rows: int, columns: int, device: str) -> Launch:
+    both = draw((rows, 2 * columns), device)
+    return lambda: silu_and_mul(both)
+
+
+def _rope(rows: int, columns: int, device: str) -> Launch:
+    heads = draw((rows, columns // HEAD, HEAD), device)
+    angles = draw((rows, 1, HEAD // 2), device)
+    cosine, sine = angles.cos(), angles.sin()
+    return lambda: rope(heads, cosine, sine)
+
+
+OPERATIONS: dict[str, Callable[[int, int, str], Launch]] = {
+    "rms_norm": _norm,
+    "embedding": _embedding,
+    "silu_and_mul": _silu_and_mul,
+    "rope": _rope,
+}
+"""``problem.op`` -> what runs it."""

@@ -1,0 +1,172 @@
+"""Measuring operators: rows on disk, going on, giving up."""
+
+import dataclasses
+
+import pytest
+
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+pytest.importorskip("torch")
+
+from foretune.collect import llm_operators
+from foretune.collect.llm_operators import (
+    GIVE_UP,
+    OperatorBench,
+    collect_operators,
+    distinct,
+)
+from foretune.collect.timer import Timing
+from foretune.datasets import RunLog, read_runs
+from foretune.errors import MissingExtra, OutputError
+from foretune.measurement import Status
+from foretune.tune.plan.operator import Operator
+
+QUICK = Timing(box_s=0.0, warmup_s=0.0)
+
+
+def product(m: int, kind: str = "bf16") -> Operator:
+    problem, config = Problem(M=m, N=8, K=16), Configuration(format=kind)
+    return Operator("gemm", problem, 1, "decode", config)
+
+
+class Counting(OperatorBench):
+    """Remembers what it measured."""
+
+    def __init__(self, device, fails=()):
+        super().__init__(device, QUICK)
+        self.asked, self.fails = [], fails
+
+    def measure(self, operator):
+        self.asked.append(operator)
+        found = super().measure(operator)
+        if operator.config["format"] in self.fails:
+            found = dataclasses.replace(
+                found, status=Status.COMPILE_ERROR, time_ms=float("nan"), time_ms_samples=()
+            )
+        return found
+
+
+def collect(place, bench, operators, minutes=1.0):
+    with RunLog(place / "operators.parquet", bench.device) as log:
+        return collect_operators(operators, log, bench, minutes)
+
+
+def test_rows_say_what_was_run_and_how_long_it_took(tmp_path, toy_device):
+    done = collect(tmp_path, Counting(toy_device), [product(1), product(4)])
+    assert (done.rows, done.ok, done.failed, done.reused) == (2, 2, 0, 0)
+    runs = read_runs(tmp_path / "operators.parquet")
+    assert list(runs["problem.M"]) == [1, 4]
+    assert set(runs["config.format"]) == {"bf16"}
+    assert set(runs["device"]) == {toy_device.name}
+    assert (runs["device.memory_gbps"] == 20.0).all()
+    assert (runs["time_ms"] > 0).all()
+    assert runs["environment"].str.contains("torch").all()
+
+
+def test_what_is_there_is_not_measured_again(tmp_path, toy_device):
+    first, second = Counting(toy_device), Counting(toy_device)
+    collect(tmp_path, first, [product(1), product(4)])
+    done = collect(tmp_path, second, [product(4), product(1), product(8)])
+    assert second.asked == [product(8)]
+    assert (done.rows, done.reused) == (1, 2)
+
+
+def test_killed_half_way_nothing_is_lost(tmp_path, toy_device):
+    class Dies(Counting):
+        def measure(self, operator):
+            if len(self.asked) == 2:
+                raise KeyboardInterrupt
+            return super().measure(operator)
+
+    operators = [product(m) for m in (1, 2, 3)]
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path, Dies(toy_device), operators)
+    bench = Counting(toy_device)
+    assert collect(tmp_path, bench, operators).reused == 2
+    assert bench.asked == [product(3)]
+
+
+def test_versions_that_changed_are_measured_again(tmp_path, toy_device, monkeypatch):
+    collect(tmp_path, Counting(toy_device), [product(1)])
+    monkeypatch.setattr(llm_operators, "versions", lambda: "others")
+    bench = Counting(toy_device)
+    assert collect(tmp_path, bench, [product(1)]).reused == 0
+    assert bench.asked == [product(1)]
+
+
+def test_formats_that_fail_again_and_again_are_given_up(tmp_path, toy_device):
+    operators = [product(m, kind) for m in range(1, 7) for kind in ("bf16", "int8")]
+    bench = Counting(toy_device, fails=("int8",))
+    done = collect(tmp_path, bench, operators)
+    assert (done.ok, done.failed) == (6, GIVE_UP)
+    again = Counting(toy_device, fails=("int8",))
+    collect(tmp_path, again, operators)
+    assert again.asked == []
+
+
+def test_a_success_keeps_formats_from_being_given_up(tmp_path, toy_device):
+    class FailsLater(Counting):
+        def measure(self, operator):
+            self.fails = ("bf16",) if self.asked else ()
+            return super().measure(operator)
+
+    operators = [product(m) for m in range(1, 8)]
+    done = collect(tmp_path, FailsLater(toy_device), operators)
+    assert (done.ok, done.failed) == (1, 6)
+
+
+def test_no_time_is_no_error(tmp_path, toy_device):
+    done = collect(tmp_path, Counting(toy_device), [product(1)], minutes=-1.0)
+    assert done.rows == 0
+
+
+def test_failures_are_rows(toy_device, monkeypatch):
+    bench = OperatorBench(toy_device, QUICK)
+    found = bench.measure(product(1, "nvfp4"))
+    assert found.status is Status.COMPILE_ERROR
+    assert "nvfp4" in found.error
+    monkeypatch.setattr(bench, "_free_bytes", lambda: 10.0)
+    found = bench.measure(product(1))
+    assert found.status is Status.INVALID
+    assert "GiB are free" in found.error
+
+
+def test_without_torch_one_line_says_how_to_get_it(toy_device, monkeypatch):
+    def missing(module, extra, purpose):
+        raise MissingExtra(module, extra, purpose)
+
+    monkeypatch.setattr(llm_operators, "require", missing)
+    with pytest.raises(MissingExtra, match=r"pip install 'foretune\[gpu\]'"):
+        OperatorBench(toy_device)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, toy_device):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        collect(tmp_path / "file", Counting(toy_device), [product(1)])
+
+
+def test_operators_of_several_models_once():
+    assert list(distinct([product(1), product(2), product(1)])) == [product(1), product(2)]
+
+
+@pytest.mark.gpu
+def test_operators_are_replayed_from_graphs_on_a_gpu():
+    from foretune.collect import local_device
+
+    bench = OperatorBench(local_device("cuda"))
+    cache = {"heads": 32, "kv_heads": 8, "head_dim": 128, "window": 0}
+    sizes = {"hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128}
+    both = Configuration(format="bf16", kv_format="bf16")
+    spread = Configuration(format="bf16", tp=1, ep=8)
+    for kernel, problem, config in (
+        ("gemm", Problem(M=64, N=4096, K=4096), Configuration(format="bf16")),
+        ("gemm", Problem(M=1, N=4096, K=4096), Configuration(format="int8")),
+        ("attention_decode", Problem(batch=8, kv_len=1000, **cache), both),
+        ("attention_prefill", Problem(batch=1, seq_len=512, prefix_len=512, **cache), both),
+        ("moe", Problem(tokens=64, **sizes, distribution="power_law_1.2"), spread),
+        ("norm", Problem(rows=64, columns=4096, op="rms_norm"), Configuration(format="bf16")),
+    ):
+        found = bench.measure(Operator(kernel, problem, 1, "decode", config))
+        assert found.ok, found.error

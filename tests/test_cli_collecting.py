@@ -1,0 +1,74 @@
+"""``foretune collect llm-ops``."""
+
+import json
+
+import pytest
+
+from foretune.cli import main
+from foretune.cli.collecting import read_sizes
+from foretune.datasets import read_runs
+from foretune.errors import UsageError
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 128, "vocab_size": 100,
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return str(folder)
+
+
+def collect(model, out, *more):
+    return main(["collect", "llm-ops", model, "--tp", "1", "--tokens", "1,2", "--formats", "bf16",
+                 "--device", "cpu", "--out", str(out), *more])  # fmt: skip
+
+
+def test_measured_and_gone_on(model, tmp_path, capsys):
+    pytest.importorskip("torch")
+    out = tmp_path / "own"
+    assert collect(model, out, "--minutes", "0.02", "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["ok"] > 0
+    assert len(read_runs(out / "operators.parquet")) == first["rows"]
+    assert collect(model, out, "--minutes", "0.02", "--json") == 0
+    second = json.loads(capsys.readouterr().out)
+    assert second["reused"] == first["rows"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nope/model"], "unknown model"),
+        (["--minutes", "0"], "give more than 0"),
+        (["--tokens", "many"], "write sizes like"),
+        (["--tp", "0"], "between 1 and"),
+        (["--formats", "fp9"], "did you mean 'fp8'"),
+    ],
+)
+def test_bad_requests(arguments, says, tmp_path, capsys):
+    pytest.importorskip("torch")
+    asked = ["collect", "llm-ops", *arguments, "--device", "cpu", "--out", str(tmp_path / "x")]
+    assert main(asked) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_kernel_of_that_name_is_not_needed_for_kernels(capsys):
+    assert main(["collect", "--help"]) == 0
+    assert "llm-ops --help" in capsys.readouterr().out
+    assert main(["collect"]) == 2
+    assert "Missing argument" in capsys.readouterr().err
+
+
+def test_sizes():
+    assert read_sizes("1..8", "--tokens") == [1, 2, 4, 8]
+    assert read_sizes("5,1..2,2", "--tokens") == [1, 2, 5]
+    for text in ("", "8..1", "1..", "-1", "9999999999"):
+        with pytest.raises(UsageError):
+            read_sizes(text, "--tokens")
