@@ -1,8 +1,8 @@
-"""Times of a deployment's steps: the operators of one rank, summed by what they are part of."""
+"""Times and energy of a deployment's steps: the operators of one rank, summed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,7 @@ from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import Formats
 from foretune.tune.plan.layout import Layout
 from foretune.tune.plan.operator import Operator
+from foretune.tune.plan.operator_power import OperatorPower
 from foretune.tune.plan.operator_times import SOURCES, OperatorClock
 from foretune.tune.plan.operators import step_operators
 
@@ -24,6 +25,13 @@ _PART_OF = {
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip
 _REST = len(PARTS) - 1
+
+
+class Work(Protocol):
+    """Anything that is made of operators."""
+
+    def operators(self) -> Sequence[Operator]:
+        """Return what one rank runs."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,37 @@ class Step:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known of the operators that were looked up, one entry each.
+
+    Attributes:
+        ms, width: how long, and half the 90 % interval of its logarithm.
+        guessed: whether the time lies outside what was measured.
+        computes: whether computing limits it, not memory.
+        watts: what it draws.
+        metered: whether the power of such operators was measured on this system.
+    """
+
+    ms: np.ndarray
+    width: np.ndarray
+    guessed: np.ndarray
+    computes: np.ndarray
+    watts: np.ndarray
+    metered: np.ndarray
+
+    def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
+        """Return this and what is known of the operators of ``table``."""
+        times = clock.times(table)
+        drawn = power.watts(table, times.ms)
+        width = np.log(times.high / times.ms)
+        guessed = np.isin(times.source, SOURCES[2:])
+        new = _Known(times.ms, width, guessed, drawn.computes, drawn.watts, drawn.measured)
+        return _Known(*(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self)))
+
+
 class StepClock:
-    """Answers how long steps take; every operator is looked up once.
+    """Answers how long steps take and what they draw; every operator is looked up once.
 
     Args:
         operators: answers how long operators take.
@@ -63,32 +100,45 @@ class StepClock:
 
     def __init__(self, operators: OperatorClock) -> None:
         self._clock = operators
+        self._power = OperatorPower(operators.device, operators.system)
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._ms, self._width = np.zeros(0), np.zeros(0)
-        self._guessed = np.zeros(0, dtype=bool)
+        self._known = _Known(*(np.zeros(0) for _ in fields(_Known)))
         self._kept: dict[int, tuple[Operator, int]] = {}
 
-    def times(self, steps: Sequence[Step]) -> pd.DataFrame:
-        """Return milliseconds per step, one row each.
+    def times(self, steps: Sequence[Work]) -> pd.DataFrame:
+        """Return milliseconds and energy per step, one row each.
 
         Columns: those of `PARTS`, ``total``, ``width`` (half the 90 % interval of log ``total``,
-        were all its operators wrong in the same direction), and ``guessed``: the share of
-        ``total`` whose operators lie outside what was measured.
+        were all its operators wrong in the same direction), ``guessed``: the share of ``total``
+        whose operators lie outside what was measured, ``compute_bound``: the share of it that
+        computing limits, ``energy_mj``: of the GPU of one rank, NaN where its board's limit is not
+        known, and ``energy_guessed``: the share of that whose operators' power nobody measured on
+        this system.
         """
         operators = [step.operators() for step in steps]
         numbers = self._number([op for ops in operators for op in ops])
         step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
         count = np.array([op.count for ops in operators for op in ops], dtype=float)
         part = np.array([_PART_OF.get(op.kernel, _REST) for ops in operators for op in ops])
-        ms = count * self._ms[numbers]
+        known = self._known
+        ms = count * known.ms[numbers]
+        mj = ms * known.watts[numbers]
         table = np.zeros((len(steps), len(PARTS)))
         np.add.at(table, (step_of, part.astype(int)), ms)
-        total = table.sum(axis=1)
-        safe = np.maximum(total, 1e-9)
-        width = np.bincount(step_of, ms * self._width[numbers], len(steps)) / safe
-        guessed = np.bincount(step_of, ms * self._guessed[numbers], len(steps)) / safe
-        result = pd.DataFrame(table, columns=list(PARTS))
-        return result.assign(total=total, width=width, guessed=guessed)
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return np.bincount(step_of, values, len(steps))
+
+        total, energy = table.sum(axis=1), summed(mj)
+        safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
+        return pd.DataFrame(table, columns=list(PARTS)).assign(
+            total=total,
+            width=summed(ms * known.width[numbers]) / safe,
+            guessed=summed(ms * known.guessed[numbers]) / safe,
+            compute_bound=summed(ms * known.computes[numbers]) / safe,
+            energy_mj=energy,
+            energy_guessed=1.0 - summed(mj * known.metered[numbers]) / spent,
+        )
 
     def _number(self, operators: Sequence[Operator]) -> np.ndarray:
         """Return where each operator's time is kept, looking up those that are new."""
@@ -106,11 +156,7 @@ class StepClock:
                 kept = self._kept[id(operator)] = (operator, number)
             numbers[i] = kept[1]
         if new:
-            times = self._clock.times(operator_table(new))
-            self._ms = np.r_[self._ms, times.ms]
-            self._width = np.r_[self._width, np.log(times.high / times.ms)]
-            guessed = np.isin(times.source, SOURCES[2:])
-            self._guessed = np.r_[self._guessed, guessed]
+            self._known = self._known.and_of(self._clock, self._power, operator_table(new))
         return numbers
 
 

@@ -1,0 +1,426 @@
+"""How well the watts of operators and deployments are predicted: prints tables.
+
+Run: ``python benchmarks/plan_power.py [--operators DIR] [--watts DIR] [--write]``. Powers are those
+of AIConfigurator's tables (Apache-2.0): the ones in ``--operators DIR`` (default: the package
+aiconfigurator-core), and ``power_h200_*.parquet`` in ``--watts DIR`` (default
+``$FORETUNE_SHARED_DATA/llm``), which take their times from the newest tables, having none of their
+own. ``--write`` rewrites the shipped forms, ``tune/plan/operator_power.csv``.
+
+Rows that are known not to be of their operator are left out of the fit, and scored apart:
+
+- GEMMs with block scales: their times in the tables are those of launches one by one.
+- Decode attention that uses less than half of the bandwidth: what is recorded does not depend on
+  how much (the table of medians shows that), so that it is of what ran before.
+
+Those that remain are not clean either: GEMMs of certain numbers of rows (2, 17, 64, 128, …) were
+recorded at half the power of their neighbours, as if their GPU had waited between launches. The
+table of alike operators says how far apart records are of which nothing tells the powers apart.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.importers.aiconfigurator import operation_of, read
+from foretune.datasets.importers.aiconfigurator_columns import KERNELS
+from foretune.datasets.importers.request import Request
+from foretune.features.roofline import row_limits_ms
+from foretune.tune.plan import Formats, Layout, ModelDescription, describe_model, find_system
+from foretune.tune.plan.clocks import OperatorClocks
+from foretune.tune.plan.operator_kinds import KINDS, family_of
+from foretune.tune.plan.operator_power import (
+    METERED,
+    OperatorPower,
+    PowerForm,
+    form_lines,
+    measured_forms,
+)
+from foretune.tune.plan.operator_tables import OperatorTables, default_folders, package_folder
+from foretune.tune.plan.operator_times import OperatorClock
+from foretune.tune.plan.power import MEMORY_SENSITIVITY, UNTOLD, capped, deployment_power
+from foretune.tune.plan.steps import Step
+
+FORMS = Path(__file__).resolve().parents[1] / "tune" / "plan" / "operator_power.csv"
+LEAST_BANDWIDTH = 0.5
+SIZES = {
+    "gemm": ["problem.M"],
+    "attention_prefill": ["problem.batch", "problem.seq_len"],
+    "attention_decode": ["problem.batch", "problem.kv_len"],
+    "moe": ["problem.tokens"],
+}
+"""Kernel -> columns that say how much of a problem there is; its other sizes are the model's."""
+MOST_FITTED = 20_000
+ALIKE_USE = 0.02
+"""Difference in the logarithm of what is used below which operators use the same."""
+EDGES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 2.0)
+
+
+@dataclass
+class Powers:
+    """Measured powers of one kernel.
+
+    Attributes:
+        rows: run table.
+        used: shares of the peak rates of computing and memory (rows, 2).
+        share: of the board's limit that was drawn.
+        awake: share that an awake GPU of the system draws.
+        system: short names.
+        sound: whether the power is known to be of the operator.
+    """
+
+    rows: pd.DataFrame
+    used: np.ndarray
+    share: np.ndarray
+    awake: np.ndarray
+    system: np.ndarray
+    sound: np.ndarray
+
+    def some(self, where: np.ndarray) -> "Powers":
+        """Return those rows."""
+        index = np.flatnonzero(where) if where.dtype == bool else where
+        values = (self.used, self.share, self.awake, self.system, self.sound)
+        return Powers(self.rows.iloc[index].reset_index(drop=True), *(v[index] for v in values))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operators", type=Path, default=package_folder())
+    shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
+    parser.add_argument("--watts", type=Path, default=shared)
+    parser.add_argument("--write", action="store_true", help="rewrite the shipped forms")
+    arguments = parser.parse_args()
+    powers = dict(sorted(_measured(arguments.operators, arguments.watts)))
+    _print_awake(powers)
+    fitted = {kernel: _fitted(some.some(some.sound)) for kernel, some in powers.items()}
+    _print_forms(fitted)
+    print("\nMedian / mean error of power, %; rows that are known to be of their operator")
+    for kernel, some in powers.items():
+        _print_scores(kernel, some.some(some.sound))
+    print("\nThe same, all rows that were recorded")
+    for kernel, some in powers.items():
+        if not some.sound.all():
+            _print_scores(kernel, some)
+    _print_alike(powers)
+    _print_recorded(powers)
+    _print_published()
+    _print_caps()
+    if arguments.write:
+        comments = [x for x in FORMS.read_text(encoding="utf-8").splitlines() if x[:1] == "#"]
+        FORMS.write_text("\n".join([*comments, *form_lines(fitted)]) + "\n", encoding="utf-8")
+
+
+def _measured(folder: Path | None, watts: Path) -> Iterator[tuple[str, Powers]]:
+    files = [*(folder.rglob("*_perf.parquet") if folder else ()), *watts.glob("power_*.parquet")]
+    by_kernel: dict[str, list[Powers]] = {}
+    tables = OperatorTables(folder) if folder else None
+    for path in files:
+        kernel = KERNELS.get(operation_of(path) or "", "")
+        if kernel not in SIZES:
+            continue
+        rows = read(path, Request())
+        if "power_w" in rows:
+            by_kernel.setdefault(kernel, []).append(_powers(kernel, rows, tables))
+    if not by_kernel:
+        raise SystemExit("no table with powers: install aiconfigurator-core or give --watts")
+    for kernel, parts in by_kernel.items():
+        names = ("used", "share", "awake", "system", "sound")
+        yield (
+            kernel,
+            Powers(
+                pd.concat([p.rows for p in parts], ignore_index=True),
+                *(np.concatenate([getattr(p, name) for p in parts]) for name in names),
+            ),
+        )
+
+
+def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> Powers:
+    system = find_system(str(rows["device"].iloc[0]))
+    device = system.device
+    plain = rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.CategoricalDtype)})
+    if plain["time_ms"].isna().all():
+        clock = OperatorClock(device, tables, system.name, str(plain["config.backend"].iloc[0]))
+        plain["time_ms"] = clock.times(plain).ms
+    specs = {f"device.{name}": value for name, value in device.specs.items()}
+    limits = row_limits_ms(family_of(kernel), plain.assign(**specs))
+    used = np.minimum(limits / plain["time_ms"].to_numpy(dtype=float)[:, None], 1.0)
+    share = (plain["power_w"] / plain["device.power_limit_w"]).to_numpy(dtype=float)
+    sound = np.ones(len(plain), dtype=bool)
+    if kernel == "gemm":
+        sound = (plain["config.format"] == "bf16").to_numpy()
+    if kernel == "attention_decode":
+        sound = used[:, 1] >= LEAST_BANDWIDTH
+    awake = np.full(len(plain), METERED[system.name].awake)
+    return Powers(plain, used, share, awake, np.array([system.name] * len(plain)), sound)
+
+
+def _fitted(powers: Powers) -> dict[str, PowerForm]:
+    systems = np.unique(powers.system)
+    return {str(name): _form(powers.some(powers.system == name)) for name in systems}
+
+
+def _form(powers: Powers) -> PowerForm:
+    """Return the form of rows, each system counting alike."""
+    rng = np.random.default_rng(0)
+    groups = [np.flatnonzero(powers.system == name) for name in np.unique(powers.system)]
+    most = min(MOST_FITTED, *(len(g) for g in groups))
+    some = powers.some(np.concatenate([rng.choice(g, most, replace=False) for g in groups]))
+    return PowerForm.fit(some.used, some.awake, some.share)
+
+
+Model = Callable[[Powers, Powers], np.ndarray]
+"""Learns from the first, predicts shares of the second."""
+
+
+def _by_form(train: Powers, test: Powers) -> np.ndarray:
+    forms = _fitted(train)
+    shares = np.empty(len(test.share))
+    for system in np.unique(test.system):
+        here = np.flatnonzero(test.system == system)
+        nearest = [forms[system]] if system in forms else list(forms.values())
+        each = [form.share(test.used[here], test.awake[here]) for form in nearest]
+        shares[here] = np.mean(each, axis=0)
+    return shares
+
+
+def _linear(train: Powers, test: Powers) -> np.ndarray:
+    def terms(powers: Powers) -> np.ndarray:
+        return np.column_stack([np.ones(len(powers.share)), powers.used])
+
+    relative = terms(train) / train.share[:, None]
+    values = np.linalg.lstsq(relative, np.ones(len(relative)), rcond=None)[0]
+    return np.clip(terms(test) @ values, 0.05, 1.0)
+
+
+def _neighbours(train: Powers, test: Powers) -> np.ndarray:
+    from sklearn.neighbors import KNeighborsRegressor
+
+    model = KNeighborsRegressor(32, weights="distance")
+    model.fit(_of_use(train), np.log(train.share))
+    return np.exp(model.predict(_of_use(test)))
+
+
+def _boosted(features: Callable[[Powers], np.ndarray]) -> Model:
+    def predict(train: Powers, test: Powers) -> np.ndarray:
+        from xgboost import XGBRegressor
+
+        model = XGBRegressor(
+            n_estimators=200, max_depth=6, learning_rate=0.1, subsample=0.8, n_jobs=1
+        )
+        return np.exp(model.fit(features(train), np.log(train.share)).predict(features(test)))
+
+    return predict
+
+
+def _of_use(powers: Powers) -> np.ndarray:
+    return np.log(np.maximum(powers.used, 1e-5))
+
+
+def _of_sizes(powers: Powers) -> np.ndarray:
+    kernel = str(powers.rows["kernel"].iloc[0])
+    wide = powers.rows["config.format"].eq("bf16").to_numpy(dtype=float)
+    return np.column_stack([KINDS[kernel].places(powers.rows), wide, _of_use(powers)])
+
+
+MODELS: dict[str, Model] = {
+    "limit": lambda train, test: np.ones(len(test.share)),
+    "mean": lambda train, test: np.full(len(test.share), np.exp(np.log(train.share).mean())),
+    "linear": _linear,
+    "form": _by_form,
+    "k-nearest": _neighbours,
+    "boosted": _boosted(_of_use),
+    "+ sizes": _boosted(_of_sizes),
+}
+
+
+def _splits(kernel: str, powers: Powers) -> Iterator[tuple[str, np.ndarray]]:
+    """Give names of what is held out, and which rows that is."""
+    rows, rng = powers.rows, np.random.default_rng(0)
+    axes = [c for c in KINDS[kernel].axes if c in rows]
+    for name, columns in (
+        ("problems", [c for c in axes if c not in SIZES[kernel]]),
+        ("sizes", SIZES[kernel]),
+    ):
+        group = rows.groupby(columns, dropna=False).ngroup().to_numpy()
+        count = group.max() + 1
+        yield name, np.isin(group, rng.permutation(count)[: max(count // 5, 1)])
+    systems = np.unique(powers.system)
+    if len(systems) > 1:
+        yield from ((name, powers.system == name) for name in systems)
+
+
+def _print_scores(kernel: str, powers: Powers) -> None:
+    print(f"{kernel} held out".ljust(28), "rows".rjust(7), *(f"{name:>11}" for name in MODELS))
+    for name, out in _splits(kernel, powers):
+        train, test = powers.some(~out), powers.some(out)
+        cells = []
+        for model in MODELS.values():
+            error = 100 * np.abs(model(train, test) / test.share - 1)
+            cells.append(f"{np.median(error):5.1f} /{error.mean():4.0f}".rjust(11))
+        print(f"  {name}".ljust(28), f"{len(test.share):7d}", *cells)
+
+
+def _print_awake(powers: dict[str, Powers]) -> None:
+    print("Lowest hundredth of all powers, share of the limit (shipped)")
+    for system, shipped in METERED.items():
+        some = [p.share[p.system == system] for p in powers.values()]
+        found = [np.quantile(s, 0.01) for s in some if len(s)]
+        if found:
+            print(f"  {system:12} {min(found):.3f} ({shipped.awake})")
+
+
+def _print_forms(fitted: dict[str, dict[str, PowerForm]]) -> None:
+    print("\nForms (shipped): awake + a·computing^p + b·memory^q, as a p b q")
+    for kernel, forms in fitted.items():
+        for system, form in forms.items():
+            both = [form, measured_forms().get(kernel, {}).get(system)]
+            told = [" ".join(f"{v:5.2f}" for v in astuple(f)) for f in both if f]
+            print(f"  {kernel:20} {system:12} {told[0]}   ({' '.join(told[1:])})")
+
+
+def _print_alike(powers: dict[str, Powers]) -> None:
+    print("\nMedian / mean difference of records next to each other in size that use the same, %")
+    for kernel, some in powers.items():
+        sound = some.some(some.sound)
+        table = sound.rows.assign(share=sound.share, place=sound.system)
+        table[["computing", "memory"]] = _of_use(sound)
+        config = [c for c in ("config.format", "config.kv_format") if c in table]
+        others = [c for c in KINDS[kernel].axes if c in table and c != SIZES[kernel][-1]]
+        by = ["place", *config, *KINDS[kernel].exact, *others]
+        by = [c for c in dict.fromkeys(by) if c in table]
+        table = table.sort_values([*by, SIZES[kernel][-1]])
+        step = table.groupby(by, dropna=False, observed=True)[["computing", "memory"]].diff().abs()
+        ratio = table.groupby(by, dropna=False, observed=True)["share"].pct_change().abs()
+        used = np.maximum(table["computing"], table["memory"])
+        bound = np.where(table["computing"] >= used, step["computing"], step["memory"])
+        alike = 100 * ratio[bound < ALIKE_USE]
+        print(f"  {kernel:20} {len(alike):6d} pairs {alike.median():5.1f} /{alike.mean():4.0f}")
+
+
+def _print_recorded(powers: dict[str, Powers]) -> None:
+    print("\nMedian share of the limit by the larger share of peak rates in use")
+    print(" " * 34, *(f"<{edge:.2f}".rjust(6) for edge in EDGES[1:]))
+    for kernel, some in powers.items():
+        for system in np.unique(some.system):
+            mine = some.some(some.system == system)
+            bin_of = np.digitize(mine.used.max(axis=1), EDGES[1:-1])
+            cells = [
+                f"{np.median(mine.share[bin_of == i]):6.2f}" if (bin_of == i).any() else " " * 6
+                for i in range(len(EDGES) - 1)
+            ]
+            print(f"  {kernel:20} {system:11}", *cells)
+
+
+PHI3_MINI = ModelDescription(
+    "Phi-3-mini", layers=32, hidden=3072, heads=32, kv_heads=32, head_dim=96, vocab=32064,
+    intermediate=8192,
+)  # fmt: skip
+PROMPT = 256
+"""Tokens of the prompts of published runs, which do not say."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A GPU that serves a model in bf16 with vLLM.
+
+    Attributes:
+        model, system, running: what ran, and how many requests at a time.
+        osl: generated tokens per request.
+        watts: of the GPU.
+        source: where it was published.
+        mj_per_token: per generated token; None where pauses between steps cannot be told from it.
+    """
+
+    model: ModelDescription
+    system: str
+    running: int
+    osl: int
+    watts: float
+    source: str
+    mj_per_token: float | None = None
+
+    def predicted(self, clocks: OperatorClocks) -> tuple[float, float]:
+        """Return watts without pauses, and at the published speed."""
+        clock = clocks(find_system(self.system), "vllm")
+        context = PROMPT + self.osl // 2
+        decode = Step(self.model, Layout(), Formats(), self.running, 1, context, "decode")
+        prefill = Step(self.model, Layout(), Formats(), 16, PROMPT, 0, "prefill")
+        steps = clock.times([decode, prefill])
+        power = OperatorPower(find_system(self.system).device, self.system)
+        row = {
+            "decode": steps["total"][0], "decode_energy_mj": steps["energy_mj"][0],
+            "prefill": steps["total"][1] / 16, "prefill_energy_mj": steps["energy_mj"][1] / 16,
+            "running": self.running, "concurrency": self.running, "osl": self.osl,
+            "speculative": 0.0, "tp": 1.0, "pp": 1.0, "prefill_tp": 1.0, "gpus": 1.0,
+            "awake_w": power.awake_w,
+        }  # fmt: skip
+        token_ms = self.running * (self.mj_per_token or np.nan) / self.watts
+        found = []
+        for each in (1e-6, token_ms):
+            latency = pd.DataFrame({"tpot_ms": [each], "ttft_ms": [each]})
+            found.append(float(deployment_power(pd.DataFrame([row]), latency)["power_w"][0]))
+        return found[0], found[1]
+
+
+def _published() -> Sequence[Published]:
+    alice = "api.serialalice.pt/alice-benchmark, June 2026"
+    green = "ML.ENERGY v3.0 in huggingface.co/datasets/leadgreen/green-token-index"
+    llama = describe_model("meta-llama/Llama-3.1-8B")
+    qwen, sparse = describe_model("Qwen/Qwen3-8B"), describe_model("Qwen/Qwen3-30B-A3B")
+    return [
+        Published(llama, "h100_sxm", 511, 397, 688.0, green, 70.2),
+        Published(llama, "b200_sxm", 2043, 396, 691.0, green, 46.7),
+        Published(qwen, "b200_sxm", 1427, 649, 801.0, green, 53.1),
+        Published(sparse, "b200_sxm", 1023, 928, 601.0, green, 56.4),
+        Published(PHI3_MINI, "h200_sxm", 128, PROMPT, 516.9, alice),
+        Published(PHI3_MINI, "b200_sxm", 128, PROMPT, 606.0, alice),
+    ]
+
+
+def _print_published() -> None:
+    folders = default_folders()
+    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    print("\nWatts of GPUs that serve at a published speed: if they worked all the time, if they")
+    print("waited between operators, as is assumed, and as published")
+    for one in _published():
+        busy, paused = one.predicted(clocks)
+        waiting = busy - (busy - paused) / (1.0 - UNTOLD)
+        name = f"{one.model.name.split('/')[-1]} {one.system} x {one.running}"
+        watts = " ".join(f"{w:5.0f}" for w in (busy, waiting, paused, one.watts))
+        print(f"  {name:32} {watts}  {one.source}")
+
+
+CAPS = {
+    300: (9326 / 9893, 72.1 / 72.6),
+    250: (8436 / 9893, 70.7 / 72.6),
+    200: (5941 / 9893, 68.3 / 72.6),
+    150: (2549 / 9893, 62.6 / 72.6),
+    100: (1390 / 9893, 12.1 / 72.6),
+}
+"""Cap on RTX 3090s of 350 W -> what is left of the speed of prompts and of answers, measured:
+llmgarage.ai/power-limit-tokens-per-second-benchmark (February 2026)."""
+
+
+def _print_caps() -> None:
+    print("\nSpeed under caps on 350 W, predicted (measured): prompts, answers")
+    awake = OperatorPower(find_system("a100_sxm").device).awake
+    for cap, (prompt, answer) in CAPS.items():
+        idle = 350 * awake
+        fast = 1 / capped(350.0, float(cap), idle, 1.0)[1]
+        slow = 1 / capped(350.0, float(cap), idle, MEMORY_SENSITIVITY)[1]
+        print(f"  {cap} W: {fast:.2f} ({prompt:.2f})   {slow:.2f} ({answer:.2f})")
+    drawn, slowdown = capped(250.0, 175.0, 250.0 * awake, 1 / 3)
+    print(
+        f"  250 to 175 W, a third of the time by the clock: {100 * (slowdown - 1):.0f} % longer, "
+        f"{100 * (drawn * slowdown / 250 - 1):.0f} % energy (LLaMA, arXiv:2310.03003: 6-7 % "
+        "longer, -23 %)"
+    )
+
+
+if __name__ == "__main__":
+    main()
