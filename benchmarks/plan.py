@@ -5,6 +5,10 @@ measured deployments (AIConfigurator's sample table, Apache-2.0). Operators' tim
 package aiconfigurator-core where it is installed, else from ``--operators DIR`` or
 ``$FORETUNE_SHARED_DATA/llm``; the correction is trained on ``--train`` alone. With ``--test`` that
 file is scored; without, configurations, systems and whole models of ``--train`` are held out.
+
+With ``--aiconfigurator PYTHON``, an interpreter that has the package aiconfigurator, that is asked
+about the same rows (about a second each); a Parquet file that ``plan_aiconfigurator.py`` wrote
+earlier is read instead.
 """
 
 import argparse
@@ -17,8 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from plan_beside import NAMES, ask, beside, beside_lines
 from plan_choices import REFERENCES as CHOICES
 from plan_choices import choices
+from plan_sureness import reliability, sure_limits, sure_pairs, sureness_lines
 
 from foretune.tune.plan.clocks import OperatorClocks
 from foretune.tune.plan.correction import ServingCorrection
@@ -29,7 +35,6 @@ from foretune.tune.plan.measured_deployments import (
 from foretune.tune.plan.operator_tables import OperatorTables, default_folders
 from foretune.tune.plan.physics import physics
 
-NAMES = {"tpot_ms": "tpot", "ttft_ms": "ttft"}
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""
 REFERENCES = {
@@ -46,14 +51,16 @@ class Scored:
     """Predictions of rows that were held out.
 
     Attributes:
-        predicted: columns of `ServingCorrection.predict`.
+        predicted: columns of `ServingCorrection.predict`, and its ``sure``.
         formulas: what the formulas say without the correction.
         measured: what was measured.
+        pairs: what `sure_pairs` says of those that were held out together.
     """
 
     predicted: pd.DataFrame
     formulas: pd.DataFrame
     measured: pd.DataFrame
+    pairs: pd.DataFrame
 
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, dict[str, float]]:
         """Return errors and coverage per latency."""
@@ -76,19 +83,31 @@ class Scored:
 
 @dataclass
 class Table:
-    """Measured deployments and their physics."""
+    """Measured deployments and their physics.
+
+    Attributes:
+        data: what was measured.
+        rows: its physics.
+        seconds: what that took.
+        rival: AIConfigurator's estimates of the same rows, where it was asked.
+    """
 
     data: MeasuredDeployments
     rows: pd.DataFrame
     seconds: float
+    rival: pd.DataFrame | None = None
 
     @classmethod
-    def read(cls, path: Path, clocks: OperatorClocks) -> "Table":
+    def read(cls, path: Path, clocks: OperatorClocks, rival: Path | None) -> "Table":
         """Return those of a file."""
         data = read_measured_deployments(path)
         start = time.perf_counter()
         rows = physics(data.deployments, clocks)
-        return cls(data, rows, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        answers = None
+        if rival is not None:
+            answers = ask(rival, path).iloc[data.rows].reset_index(drop=True)
+        return cls(data, rows, seconds, answers)
 
 
 def main() -> None:
@@ -97,14 +116,16 @@ def main() -> None:
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--test", type=Path)
     parser.add_argument("--operators", type=Path, help="folder of measured operators")
+    parser.add_argument("--aiconfigurator", type=Path, metavar="PYTHON|ANSWERS.parquet")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     folders = [arguments.operators] if arguments.operators else default_folders()
     clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
-    train = Table.read(arguments.train, clocks)
+    rival = arguments.aiconfigurator
+    train = Table.read(arguments.train, clocks, None if arguments.test else rival)
     _say(f"{len(train.rows)} deployments, their operators in {train.seconds:.1f} s")
     if arguments.test:
-        result = {"test": _test(train, Table.read(arguments.test, clocks))}
+        result = {"test": _test(train, Table.read(arguments.test, clocks, rival))}
     else:
         result = _cross_validate(train)
     if arguments.json:
@@ -116,15 +137,35 @@ def main() -> None:
 
 def _test(train: Table, test: Table) -> dict[str, object]:
     """Return how the rows of another file come out."""
-    model = ServingCorrection().fit(train.rows, train.data.measured, train.data.groups)
-    scored = Scored(model.predict(test.rows), model.serving.predict(test.rows), test.data.measured)
+    data = train.data
+    model = ServingCorrection().fit(train.rows, data.measured, data.groups)
+    scored = Scored(
+        model.predict(test.rows).assign(sure=model.sure),
+        model.serving.predict(test.rows),
+        test.data.measured,
+        sure_pairs(model, test.rows, test.data.measured),
+    )
     return {
         **scored.metrics(),
+        **_beside(scored, test),
+        "choices": choices(test.data.deployments, test.data.measured, scored.predicted),
+        "sureness": _sureness(scored),
         "answered": len(test.rows),
         "excluded": test.data.excluded,
         "unknown": test.data.unknown,
         "train_rows": len(train.rows),
     }
+
+
+def _sureness(scored: Scored) -> dict[str, list[dict[str, float]]]:
+    limits = sure_limits(scored.predicted, scored.measured)
+    return reliability(pd.concat([scored.pairs, limits]))
+
+
+def _beside(scored: Scored, table: Table) -> dict[str, object]:
+    if table.rival is None:
+        return {}
+    return {"beside_aiconfigurator": beside(table.data, scored.predicted, table.rival)}
 
 
 def _cross_validate(train: Table) -> dict[str, object]:
@@ -143,6 +184,8 @@ def _cross_validate(train: Table) -> dict[str, object]:
             "rows": len(train.rows),
             **scored.metrics(),
             "together": {"rows": int(together.sum()), **scored.metrics(together)},
+            "sureness": _sureness(scored),
+            **_beside(scored, train),
         }
         if name == "configurations":
             result["choices"] = choices(data.deployments, data.measured, scored.predicted)
@@ -157,14 +200,18 @@ def _cross_validate(train: Table) -> dict[str, object]:
 
 def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
     rows, measured, groups = train.rows, train.data.measured, train.data.groups
-    predicted, formulas = [], []
+    predicted, formulas, pairs = [], [], []
     for number in range(fold.max() + 1):
         _say(f"holding out {name}: {number + 1} of {fold.max() + 1}")
         out = fold == number
         model = ServingCorrection().fit(rows[~out], measured[~out], groups[~out])
-        predicted.append(model.predict(rows[out]))
+        predicted.append(model.predict(rows[out]).assign(sure=model.sure))
         formulas.append(model.serving.predict(rows[out]))
-    return Scored(pd.concat(predicted).sort_index(), pd.concat(formulas).sort_index(), measured)
+        pairs.append(sure_pairs(model, rows[out], measured[out]))
+    return Scored(
+        pd.concat(predicted).sort_index(), pd.concat(formulas).sort_index(), measured,
+        pd.concat(pairs),
+    )  # fmt: skip
 
 
 def _folds(groups: np.ndarray, count: int) -> np.ndarray:
@@ -204,12 +251,18 @@ def _print(result: dict[str, object]) -> None:
         cells = [
             f"{100 * line[k]:.1f}" if k in line else "" for k in ("mean_regret", "right", "missed")
         ]
-        print(f"| {name} | {line['groups']} | {' | '.join(cells)} | {CHOICES[name]} |")
+        print(f"| {name} | {line['groups']} | {' | '.join(cells)} | {CHOICES.get(name, '')} |")
     print("\nmedian / mean / 95th percentile of |error|, %; * see `REFERENCES`\n")
     print("| model held out | rows | TPOT | TTFT | formulas alone | 90 % intervals hold |")
     print("|---|---|---|---|---|---|")
     for name, line in result["by_model"].items():
         print(_line(name, line, ()))
+    for split in ("configurations", "models"):
+        print(f"\n{split} held out, probabilities:\n")
+        print("\n".join(sureness_lines(result[split]["sureness"])))
+        if "beside_aiconfigurator" in result[split]:
+            print(f"\n{split} held out, median |error| (%), ours / AIConfigurator's:\n")
+            print("\n".join(beside_lines(result[split]["beside_aiconfigurator"])))
 
 
 def _line(label: str, line: dict, references: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
 """Choosing among measured deployments by their predictions: how good is what was chosen?
 
-Throughput per GPU follows from the latencies; a choice's regret is what it falls short of the best.
+Throughput per GPU follows from the latencies; a choice's regret is what it falls short of the best,
+all of it where the limit is missed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.tune.plan.deployment import Deployment
+from foretune.tune.plan.keeping import SURE, choose, keeps
 from foretune.tune.plan.serving import tokens_per_s
 
 LIMITS_MS = (20, 40, 80)
@@ -31,7 +33,8 @@ def choices(
     Args:
         deployments: what is chosen among.
         measured: their ``tpot_ms`` and ``ttft_ms``.
-        predicted: the same, by a predictor that saw none of their configurations.
+        predicted: the same, by a predictor that saw none of their configurations; with
+            ``tpot_ms_high``, and ``sure`` where a least probability was learned.
     """
     table = _table(deployments, measured, predicted)
     result = {}
@@ -47,24 +50,39 @@ def choices(
             "right": _mean([regret <= NEAR for regret in regrets]),
         }
     for limit in LIMITS_MS:
-        result[f"TPOT <= {limit} ms"] = _under_limit(table, limit)
+        result[f"TPOT <= {limit} ms"] = _under_limit(table, limit, sure=False)
+        if "sure" in table:
+            result[f"TPOT <= {limit} ms, surely"] = _under_limit(table, limit, sure=True)
     return result
 
 
-def _under_limit(table: pd.DataFrame, limit: float) -> dict[str, float]:
-    """Return how often the fastest deployment within a limit is found, and the limit missed."""
-    right, missed = [], []
+def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, float]:
+    """Return how often the fastest deployment within a limit is found, and the limit missed.
+
+    Args:
+        table: the deployments.
+        limit: milliseconds per token.
+        sure: ask for the probability of keeping to it that was learned from rows left out of the
+            training; else for a half.
+    """
+    right, missed, kept = [], [], []
+    chance = keeps(table, "tpot_ms", limit)
     for group in _groups(table, ["model", "system", "isl", "osl"], "row"):
         allowed = group[group["tpot"] <= limit]
         if allowed.empty:
             continue
-        within = group[group["predicted_tpot"] <= limit]
-        order = within["predicted"] if len(within) else -group["predicted_tpot"]
-        chosen = group.loc[order.idxmax()]
+        least = group["sure"].mean() if sure else SURE
+        pick = choose(group["predicted"].to_numpy(), chance[group.index], least)
+        chosen = group.iloc[pick]
         missed.append(chosen["tpot"] > limit)
-        near = chosen["throughput"] >= (1.0 - NEAR) * allowed["throughput"].max()
-        right.append(near and not missed[-1])
-    return {"groups": len(right), "right": _mean(right), "missed": _mean(missed)}
+        kept.append(0.0 if missed[-1] else chosen["throughput"] / allowed["throughput"].max())
+        right.append(kept[-1] >= 1.0 - NEAR)
+    return {
+        "groups": len(right),
+        "mean_regret": 1.0 - _mean(kept),
+        "right": _mean(right),
+        "missed": _mean(missed),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -100,9 +118,11 @@ def _table(
             "gpus": [d.layout.gpus for d in deployments],
             "pools": [d.pools is not None for d in deployments],
             "tpot": measured["tpot_ms"].to_numpy(),
-            "predicted_tpot": predicted["tpot_ms"].to_numpy(),
         }
     )
+    for name in ("tpot_ms", "tpot_ms_high", "sure"):
+        if name in predicted:
+            table[name] = predicted[name].to_numpy()
     for name, latencies in (("throughput", measured), ("predicted", predicted)):
         rate = tokens_per_s(table["concurrency"].to_numpy(), table["osl"].to_numpy(), latencies)
         table[name] = rate / table["gpus"]

@@ -1,31 +1,36 @@
 """The correction: what measured deployments say about the errors of the physics.
 
-Two opinions of log(measured / physics): a boosted model from quantities that mean something on any
-system and for any model, and a Gaussian process that knows which deployments share their errors.
+A Gaussian process that knows which deployments share their errors says log(measured / physics); for
+models that nobody measured, together with a boosted model from quantities that mean something for
+any model.
 Intervals come from models left out of the training, and for models that are known from their
 configurations left out (conformal prediction by groups).
 """
 
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
+from foretune.errors import OutputError, PredictorError
+from foretune.tune.plan.correction_features import correction_features
+from foretune.tune.plan.error_shares import NOISE, SHARES
 from foretune.tune.plan.group_process import GroupProcess, group_labels, group_places
-from foretune.tune.plan.serving import (
-    ServingModel,
-    memory_wait_ms,
-    prefill_load,
-    prompts_per_token,
-)
+from foretune.tune.plan.keeping import HALF, SURE, known_choices, least_sure
+from foretune.tune.plan.origin import Origin
+from foretune.tune.plan.serving import ServingModel
 
 TARGETS = ("tpot_ms", "ttft_ms")
 COVERAGE = 0.9
-BACKENDS = ("vllm", "sglang", "trtllm")
 PARAMETERS: dict[str, Any] = {
-    "n_estimators": 300,
-    "max_depth": 4,
+    "n_estimators": 200,
+    "max_depth": 2,
     "learning_rate": 0.05,
     "reg_lambda": 10.0,
     "min_child_weight": 5.0,
@@ -36,19 +41,12 @@ PARAMETERS: dict[str, Any] = {
     "n_jobs": 1,
     "random_state": 0,
 }
-
-
-SIMPLE = {"max_depth": 2, "n_estimators": 200}
-"""What a boosted model may learn that is asked about other models than it was trained on."""
-BOOSTED = {"tpot_ms": 0.5, "ttft_ms": 0.0}
-"""Weight of the boosted model beside the Gaussian process, which is better on queueing."""
-BOOSTED_UNKNOWN = {"tpot_ms": 1.0, "ttft_ms": 0.0}
-"""The same for models that were not trained on; the boosted model is then a simple one."""
-PROCESSES = {"tpot_ms": (0.5, 0.01), "ttft_ms": (2.0, 0.04)}
-"""Scale and noise of the Gaussian process: a queue's errors are several times larger."""
+"""Of the boosted model: a simple one, as it is asked about other models than it was trained on."""
+BOOSTED = {"tpot_ms": 0.4}
+"""Its weight beside the process where the model was not trained on; on models that were, and on
+queueing, the process alone is better."""
 INNER_FOLDS = 5
-NORMAL = 1.645
-"""Standard deviations of half a 90 % interval, where there is nothing to learn it from."""
+FILE_FORMAT = 1
 
 
 @dataclass
@@ -57,45 +55,52 @@ class ServingCorrection:
 
     Attributes:
         serving: the formulas.
-        boosters, processes: what they miss, per target; boosters also per whether the model was
-            trained on.
-        known: the models that were.
+        processes, boosters: what they miss, per target.
         widths: how many standard deviations of the process half an interval has, per target and
             whether the model was trained on.
+        known: the models that were trained on.
+        sure: the least probability of keeping to a limit to ask for, so that at most one choice
+            in twenty misses it.
+        origin: what it was trained on, and with what.
     """
 
     serving: ServingModel = field(default_factory=ServingModel)
-    boosters: dict[tuple[str, bool], Any] = field(default_factory=dict)
     processes: dict[str, GroupProcess] = field(default_factory=dict)
+    boosters: dict[str, Any] = field(default_factory=dict)
     widths: dict[tuple[str, bool], float] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
+    sure: float = SURE
+    origin: Origin = field(default_factory=Origin)
 
-    def fit(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
+    def fit(
+        self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, file: str = ""
+    ) -> Self:
         """Learn from measured deployments, intervals from models and configurations left out.
 
         Args:
             rows: what `foretune.tune.plan.physics.physics` says of them.
             measured: their ``tpot_ms`` and ``ttft_ms``.
             groups: numbers of rows of one configuration at different loads; they count as fewer.
+            file: the name of the table that they were read from, for the record.
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
         self.fit_mean(rows, measured, groups)
-        models = rows["model"].to_numpy(dtype=str)
-        for known, parts in ((False, models), (True, np.asarray(groups))):
-            misses = _misses(rows, measured, groups, _folds(parts))
-            for target, found in misses.items():
-                level = min(COVERAGE * (1.0 + 1.0 / len(found)), 1.0)
-                self.widths[target, known] = float(np.quantile(found, level))
+        self.origin = Origin.now(file, len(rows))
+        for known, parts in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
+            guess, spread = _left_out(rows, measured, groups, _folds(np.asarray(parts)))
+            for target in TARGETS:
+                self.widths[target, known] = _width(guess, spread, measured, target)
+        factor = np.exp(self.widths["tpot_ms", True] * spread["tpot_ms"])
+        guess = guess.assign(tpot_ms_high=guess["tpot_ms"] * factor)
+        self.sure = least_sure(known_choices(rows, measured, guess))
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``tpot_ms`` and ``ttft_ms``, each with ``_low`` and ``_high`` (90 %)."""
         mean, spread = self.predict_mean(rows)
-        seen = rows["model"].isin(self.known)
         columns: dict[str, pd.Series] = {}
         for target in TARGETS:
-            widths = np.where(seen, self.widths[target, True], self.widths[target, False])
-            factor = np.exp(widths * spread[target])
+            factor = np.exp(self._widths(rows, target) * spread[target])
             columns |= {
                 target: mean[target],
                 f"{target}_low": mean[target] / factor,
@@ -103,64 +108,171 @@ class ServingCorrection:
             }
         return pd.DataFrame(columns, index=rows.index)
 
+    def covariances(self, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+        """Return how the log errors of some rows go together, per target (rows, rows).
+
+        Two layouts of one model on one system share most of their error. Roots of the diagonal are
+        scales of the distribution (`foretune.tune.plan.keeping`) whose 90 % `predict` says.
+        """
+        labels, places, _ = self._looked_at(rows)
+        scaled = {}
+        for target, process in self.processes.items():
+            widths = self._widths(rows, target) / HALF
+            scaled[target] = process.covariance(labels, places) * np.outer(widths, widths)
+        return scaled
+
     def fit_mean(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
         """Learn all but the intervals."""
         import xgboost as xgb
 
         times = {t: measured[t].to_numpy(dtype=float) for t in TARGETS}
         self.serving.fit(rows, times["tpot_ms"], times["ttft_ms"])
-        physics = self.serving.predict(rows)
-        labels, places = group_labels(rows), group_places(rows, physics["tpot_ms"].to_numpy())
+        labels, places, physics = self._looked_at(rows)
         X = correction_features(rows, physics)
         self.known = frozenset(rows["model"])
         sizes = pd.Series(groups).groupby(groups).transform("size").to_numpy(dtype=float)
         for target in TARGETS:
             error = np.log(times[target] / physics[target].to_numpy())
-            process = GroupProcess(*PROCESSES[target])
+            process = GroupProcess(SHARES[target], NOISE[target])
             self.processes[target] = process.fit(labels, places, error)
-            for known, share in _shares(target):
-                parameters = PARAMETERS if known else PARAMETERS | SIMPLE
-                booster = xgb.XGBRegressor(**parameters, base_score=float(np.median(error)))
-                if share > 0:
-                    booster.fit(X, error, sample_weight=sizes**-0.5)
-                    self.boosters[target, known] = booster
+            if target in BOOSTED:
+                booster = xgb.XGBRegressor(**PARAMETERS, base_score=float(np.median(error)))
+                self.boosters[target] = booster.fit(X, error, sample_weight=sizes**-0.5)
         return self
 
     def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the latencies, and the standard deviations of their logarithms."""
-        physics = self.serving.predict(rows)
-        labels, places = group_labels(rows), group_places(rows, physics["tpot_ms"].to_numpy())
-        X = correction_features(rows, physics)
+        labels, places, physics = self._looked_at(rows)
         mean, spread = physics.copy(), physics.copy()
+        stranger = ~rows["model"].isin(self.known).to_numpy()
         for target in TARGETS:
             error, spread[target] = self.processes[target].predict(labels, places)
-            for known, share in _shares(target):
-                here = rows["model"].isin(self.known).to_numpy() == known
-                if share > 0 and here.any():
-                    boosted = self.boosters[target, known].predict(X[here])
-                    error[here] = (1.0 - share) * error[here] + share * boosted
+            if target in BOOSTED and stranger.any():
+                X = correction_features(rows[stranger], physics[stranger])
+                boosted = self.boosters[target].predict(X)
+                error[stranger] += BOOSTED[target] * (boosted - error[stranger])
             mean[target] = physics[target] * np.exp(error)
         return mean, spread
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file of JSON: nothing in it can run.
 
-def _shares(target: str) -> tuple[tuple[bool, float], tuple[bool, float]]:
-    """Return the boosted models' weights, for known models and for others."""
-    return (True, BOOSTED[target]), (False, BOOSTED_UNKNOWN[target])
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        path = Path(path)
+        text = json.dumps(self._to_json())
+        new = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(text, encoding="utf-8")
+            new.replace(path)
+        except OSError as e:
+            with suppress(OSError):
+                new.unlink()
+            raise OutputError(f"cannot write the correction to {path}: {e.strerror}") from e
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            PredictorError: there is no correction, or another version of Foretune made it.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(data, dict) or "format" not in data:
+                raise ValueError("it is no such file")
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or e
+            raise PredictorError(
+                f"{path} holds no correction of planned latencies ({reason}): train one"
+            ) from e
+        if data["format"] != FILE_FORMAT:
+            raise PredictorError(
+                f"{path} was made by another version of Foretune: train it again from its table"
+            )
+        try:
+            return cls._from_json(data)
+        except (KeyError, TypeError, ValueError) as e:
+            raise PredictorError(f"{path} is damaged ({e}): train it again from its table") from e
+
+    def _looked_at(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Return labels and places of the process, and what the formulas say."""
+        physics = self.serving.predict(rows)
+        return group_labels(rows), group_places(rows, physics["tpot_ms"].to_numpy()), physics
+
+    def _widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
+        seen = rows["model"].isin(self.known)
+        return np.where(seen, self.widths[target, True], self.widths[target, False])
+
+    def _to_json(self) -> dict[str, Any]:
+        widths = [
+            {"target": target, "known": known, "width": width}
+            for (target, known), width in self.widths.items()
+        ]
+        return {
+            "format": FILE_FORMAT,
+            "origin": self.origin.to_json(),
+            "known": sorted(self.known),
+            "sure": self.sure,
+            "widths": widths,
+            "serving": self.serving.to_json(),
+            "processes": {target: p.to_json() for target, p in self.processes.items()},
+            "boosters": {target: _booster_json(b) for target, b in self.boosters.items()},
+        }
+
+    @classmethod
+    def _from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            serving=ServingModel.from_json(data["serving"]),
+            boosters={t: _booster_from_json(b) for t, b in data["boosters"].items()},
+            processes={t: GroupProcess.from_json(p) for t, p in data["processes"].items()},
+            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
+            known=frozenset(data["known"]),
+            sure=data["sure"],
+            origin=Origin(**data["origin"]),
+        )
 
 
-def _misses(
+def _booster_json(booster: Any) -> Any:
+    """Return XGBoost's own JSON."""
+    return json.loads(booster.get_booster().save_raw("json"))
+
+
+def _booster_from_json(data: Any) -> Any:
+    import xgboost as xgb
+
+    booster = xgb.XGBRegressor(n_jobs=1)
+    booster.load_model(bytearray(json.dumps(data), "utf-8"))
+    return booster
+
+
+def _left_out(
     rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, fold: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return log errors of rows left out, in standard deviations, per target."""
-    found: dict[str, list[np.ndarray]] = {target: [] for target in TARGETS}
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what is predicted of each row by a correction that did not see its fold.
+
+    Nothing, where there is one fold alone.
+    """
+    found = []
     for number in np.unique(fold) if fold.max() > 0 else ():
         out = fold == number
         others = ServingCorrection().fit_mean(rows[~out], measured[~out], groups[~out])
-        guess, spread = others.predict_mean(rows[out])
-        for target in TARGETS:
-            error = np.abs(np.log(guess[target] / measured[target][out])).to_numpy()
-            found[target].append(error / spread[target].to_numpy())
-    return {t: np.concatenate(parts) if parts else np.array([NORMAL]) for t, parts in found.items()}
+        found.append(others.predict_mean(rows[out]))
+    if not found:
+        nothing = pd.DataFrame(columns=TARGETS, dtype=float)
+        return nothing, nothing
+    guess, spread = (pd.concat(parts).sort_index() for parts in zip(*found, strict=True))
+    return guess, spread
+
+
+def _width(guess: pd.DataFrame, spread: pd.DataFrame, measured: pd.DataFrame, target: str) -> float:
+    """Return how many standard deviations hold `COVERAGE` of the errors of rows left out."""
+    if guess.empty:
+        return HALF
+    misses = np.abs(np.log(guess[target] / measured[target])) / spread[target]
+    return float(np.quantile(misses, min(COVERAGE * (1.0 + 1.0 / len(misses)), 1.0)))
 
 
 def _folds(parts: np.ndarray) -> np.ndarray:
@@ -171,42 +283,3 @@ def _folds(parts: np.ndarray) -> np.ndarray:
         fold_of[names[i]] = smallest = int(np.argmin(filled))
         filled[smallest] += sizes[i]
     return np.array([fold_of[model] for model in parts])
-
-
-def correction_features(rows: pd.DataFrame, physics: pd.DataFrame) -> pd.DataFrame:
-    """Return what the correction looks at: loads, shares and lengths, no names of models.
-
-    Args:
-        rows: what `foretune.tune.plan.physics.physics` says.
-        physics: the formulas' ``tpot_ms`` and ``ttft_ms``.
-    """
-    tpot, ttft = physics["tpot_ms"].to_numpy(), physics["ttft_ms"].to_numpy()
-    logs = {
-        "running": rows["running"], "concurrency": rows["concurrency"], "isl": rows["isl"],
-        "osl": rows["osl"], "tp": rows["tp"], "dp": rows["dp"], "moe_tp": rows["moe_tp"],
-        "moe_ep": rows["moe_ep"], "tpot": tpot, "ttft": ttft, "prefill": rows["prefill"],
-        "prompt": rows["prompt"], "burst": rows["running"] * rows["prefill"],
-        "slot": rows["osl"] * tpot / rows["running"], "full": rows["batch"] / rows["most"],
-        "growth": rows["decode"] / rows["alone"], "bandwidth": rows["bandwidth"],
-    }  # fmt: skip
-    plain = {
-        "share_projections": rows["share_projections"],
-        "share_attention": rows["share_attention"],
-        "share_experts": rows["share_experts"],
-        "share_communication": rows["share_communication"],
-        "share_rest": rows["share_rest"],
-        "prompts": prompts_per_token(rows) * rows["prefill"] / tpot,
-        "prefill_load": prefill_load(rows, tpot),
-        "waits": memory_wait_ms(rows, tpot) / ttft,
-        "weights_share": rows["weights_share"],
-        "weight_bits": rows["weight_bits"],
-        "is_moe": rows["is_moe"],
-        "is_latent": rows["is_latent"],
-        "apart": rows["apart"],
-        "speculative": rows["speculative"],
-        "burst_load": (rows["load"] == "burst").astype(float),
-    }
-    engines = {f"is_{name}": (rows["backend"] == name).astype(float) for name in BACKENDS}
-    table = {name: np.log(np.asarray(v, dtype=float)) for name, v in logs.items()}
-    table |= {name: np.asarray(v, dtype=float) for name, v in (plain | engines).items()}
-    return pd.DataFrame(table, index=rows.index)

@@ -43,6 +43,7 @@ class Deployment:
         load: ``steady`` where a request that ends is replaced by another, ``burst`` where
             requests start in waves, or one after the other, as some benchmarks send them.
         speculative: whether the model drafts tokens that a later step checks.
+        version: of the engine; empty where nobody says.
     """
 
     model: ModelDescription
@@ -55,6 +56,7 @@ class Deployment:
     pools: Pools | None = None
     load: Literal["steady", "burst"] = "steady"
     speculative: bool = False
+    version: str = ""
 
     @property
     def architecture(self) -> str:
@@ -63,10 +65,22 @@ class Deployment:
         return f"{model.layers}x{model.hidden} {model.heads}h {model.experts}e {model.vocab}v"
 
     @property
+    def gpus(self) -> int:
+        """GPUs of the replica, of all workers of ``pools``."""
+        if self.pools is None:
+            return self.layout.gpus
+        readers = self.pools.prefill_workers * self.pools.prefill.gpus
+        return readers + self.pools.decode_workers * self.layout.gpus
+
+    @property
+    def of_a_worker(self) -> float:
+        """Requests in flight of each worker that writes answers."""
+        return self.concurrency / (self.pools.decode_workers if self.pools else 1)
+
+    @property
     def batch(self) -> float:
         """Requests in flight per worker and attention-DP group."""
-        workers = self.pools.decode_workers if self.pools else 1
-        return max(self.concurrency / workers / self.layout.dp, 1.0)
+        return max(self.of_a_worker / self.layout.dp, 1.0)
 
     @cached_property
     def most(self) -> float:

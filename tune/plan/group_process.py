@@ -6,7 +6,8 @@ seen agrees in fewer labels, so its error is drawn to zero and its interval is w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -38,19 +39,7 @@ class Shares:
     fast: float = 0.0
 
 
-LABELS: dict[str, Shares] = {
-    "": Shares(0.02, 0.03),
-    "use": Shares(0.01, 0.01),
-    "use load": Shares(0.005, 0.01),
-    "use system": Shares(0.005, 0.005),
-    "use generation formats": Shares(0.005),
-    "use kind": Shares(0.01, 0.01),
-    "model": Shares(0.01, 0.005),
-    "model use": Shares(0.01, 0.01, 0.005),
-    "model use system formats": Shares(0.01, 0.005, 0.005),
-    "model use system formats layout": Shares(0.005, 0.0, 0.005),
-}
-"""Columns of labels, joined by blanks -> what agreeing in all of them is worth."""
+LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "layout", "version")
 
 
 @dataclass
@@ -58,65 +47,109 @@ class GroupProcess:
     """Log errors of deployments, learned from some.
 
     Attributes:
-        scale: of all variances in `LABELS`.
+        shares: columns of labels, joined by blanks -> what agreeing in all of them is worth.
         noise: variance of a repeated measurement.
     """
 
-    scale: float = 0.5
+    shares: Mapping[str, Shares]
     noise: float = 0.01
 
     def fit(self, labels: pd.DataFrame, places: pd.DataFrame, errors: np.ndarray) -> Self:
         """Learn from deployments.
 
         Args:
-            labels: text columns, those that `LABELS` names.
+            labels: text columns, those of `LABELS`.
             places: numbers, those of `LENGTHS`.
             errors: log errors (rows).
         """
-        from scipy.linalg import cho_factor, cho_solve
+        from scipy.linalg import cho_solve, cholesky
+        from scipy.linalg.lapack import dpotri
 
-        self._labels, self._places = labels.astype(str).reset_index(drop=True), _scaled(places)
-        kernel = self._kernel(self._labels, self._places)
+        self._keep(labels, places, errors)
+        kernel = self._kernel(labels, places)
         noise = np.full(len(errors), self.noise)
-        identity = np.eye(len(errors))
         for _ in range(ROUNDS):
-            self._factor = cho_factor(kernel + np.diag(noise), lower=True)
-            self._weights = cho_solve(self._factor, errors)
+            factor = cholesky(kernel + np.diag(noise), lower=True)
             # Rows that all others contradict are noisier: Student's t as a scale mixture.
-            precision = np.diag(cho_solve(self._factor, identity))
-            left_out = self._weights / precision
+            precision = np.diag(dpotri(factor, lower=True)[0])
+            left_out = cho_solve((factor, True), errors) / precision
             spread = np.maximum(1.0 / precision - noise + self.noise, self.noise)
+            self._noise = noise
             noise = self.noise * np.maximum(1.0, (NU + left_out**2 / spread) / (NU + 1.0)) ** 2
+        self._solve(kernel)
         return self
 
     def predict(self, labels: pd.DataFrame, places: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the log errors of deployments."""
-        from scipy.linalg import cho_solve
-
-        cross = self._kernel(labels.astype(str).reset_index(drop=True), _scaled(places))
-        own = self.scale * sum(s.constant + s.slow + s.fast for s in LABELS.values())
-        explained = np.einsum("ij,ji->i", cross, cho_solve(self._factor, cross.T))
+        cross, left = self._explain(labels, places)
+        own = sum(s.constant + s.slow + s.fast for s in self.shares.values())
+        explained = np.einsum("ij,ij->j", left, left)
         variance = np.maximum(own - explained, 0.0) + self.noise
         return cross @ self._weights, np.sqrt(variance)
 
-    def _kernel(self, labels: pd.DataFrame, places: np.ndarray) -> np.ndarray:
+    def covariance(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
+        """Return how the log errors of some deployments go together (rows, rows).
+
+        What `predict` says of each is the diagonal's root.
+        """
+        _, left = self._explain(labels, places)
+        own = _kernel(self.shares, (labels, places), (labels, places)).astype(float)
+        together: np.ndarray = own - left.T @ left
+        np.fill_diagonal(together, np.maximum(np.diag(together), 0.0) + self.noise)
+        return together
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values that `from_json` reads."""
+        return {
+            "shares": {columns: asdict(share) for columns, share in self.shares.items()},
+            "noise": self.noise,
+            "labels": {name: self._labels[name].tolist() for name in LABELS},
+            "places": {name: self._places[name].tolist() for name in LENGTHS},
+            "errors": self._errors.tolist(),
+            "row_noise": self._noise.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return what `to_json` wrote."""
+        shares = {columns: Shares(**share) for columns, share in data["shares"].items()}
+        process = cls(shares, data["noise"])
+        labels, places = pd.DataFrame(data["labels"]), pd.DataFrame(data["places"])
+        process._keep(labels, places, np.array(data["errors"], dtype=float))
+        process._noise = np.array(data["row_noise"], dtype=float)
+        process._solve(process._kernel(labels, places))
+        return process
+
+    def _keep(self, labels: pd.DataFrame, places: pd.DataFrame, errors: np.ndarray) -> None:
+        self._labels = labels[list(LABELS)].astype(str).reset_index(drop=True)
+        self._places = places[list(LENGTHS)].reset_index(drop=True)
+        self._errors = np.asarray(errors, dtype=float)
+
+    def _solve(self, kernel: np.ndarray) -> None:
+        from scipy.linalg import cho_solve, cholesky
+
+        factor = cholesky(kernel + np.diag(self._noise), lower=True)
+        self._weights = cho_solve((factor, True), self._errors)
+        # Variances need few digits, and thousands of candidates are asked about at once.
+        self._factor = factor.astype(np.float32)
+
+    def _explain(self, labels: pd.DataFrame, places: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return covariances with what was learned from (rows, learned), and what they explain."""
+        from scipy.linalg import solve_triangular
+
+        cross = self._kernel(labels, places)
+        left = solve_triangular(self._factor, cross.T.astype(np.float32), lower=True)
+        return cross, left
+
+    def _kernel(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
         """Return the covariances of deployments with those that were learned from."""
-        squared = (places**2).sum(axis=1)[:, None] + (self._places**2).sum(axis=1)[None, :]
-        distance = np.maximum(squared - 2.0 * places @ self._places.T, 0.0)
-        slow, fast = np.exp(-0.5 * distance / FAR**2), np.exp(-0.5 * distance)
-        total = np.zeros_like(distance)
-        for columns, share in LABELS.items():
-            values = share.constant + share.slow * slow + share.fast * fast
-            total += values * _agree(labels, self._labels, columns.split())
-        return self.scale * total
+        return _kernel(self.shares, (labels, places), (self._labels, self._places)).astype(float)
 
 
 def group_labels(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the labels of deployments, of what `foretune.tune.plan.physics.physics` says."""
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
-    names = ("use", "load", "system", "generation", "formats", "kind", "model", "layout")
-    own: Mapping[str, Any] = {"use": rows["use"], "kind": kind}
-    return pd.DataFrame({name: own.get(name, rows.get(name)) for name in names})
+    return pd.DataFrame({name: kind if name == "kind" else rows[name] for name in LABELS})
 
 
 def group_places(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
@@ -136,14 +169,39 @@ def group_places(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(table | {name: np.asarray(v) for name, v in shares.items()})
 
 
+Sites = tuple[pd.DataFrame, pd.DataFrame]
+"""Labels and places of deployments."""
+
+
+def _kernel(shares: Mapping[str, Shares], rows: Sites, others: Sites) -> np.ndarray:
+    """Return the covariances of deployments with others."""
+    slow, fast = _near(_scaled(rows[1]), _scaled(others[1]))
+    total = np.zeros_like(slow)
+    for columns, share in shares.items():
+        values: np.ndarray = np.full((1, 1), share.constant, dtype=np.float32)
+        for size, near in ((share.slow, slow), (share.fast, fast)):
+            if size > 0:
+                values = values + np.float32(size) * near
+        mine, theirs = (_joined(labels, columns.split()) for labels in (rows[0], others[0]))
+        known, codes = np.unique(theirs, return_inverse=True)
+        agree = pd.Index(known).get_indexer(mine)[:, None] == codes[None, :]
+        total += values * agree
+    return total
+
+
+def _near(places: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how alike places are, over long and over short distances."""
+    squared = (places**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
+    distance = np.maximum(squared - 2.0 * places @ others.T, 0.0).astype(np.float32)
+    return np.exp(-0.5 / FAR**2 * distance), np.exp(-0.5 * distance)
+
+
 def _scaled(places: pd.DataFrame) -> np.ndarray:
     return np.stack([places[name].to_numpy() / length for name, length in LENGTHS.items()], axis=1)
 
 
-def _agree(rows: pd.DataFrame, others: pd.DataFrame, columns: list[str]) -> np.ndarray:
-    """Return which of ``rows`` agrees with which of ``others`` in all columns."""
-    agree = np.ones((len(rows), len(others)), dtype=bool)
-    for column in columns:
-        codes, _ = pd.factorize(pd.concat([rows[column], others[column]]), use_na_sentinel=False)
-        agree &= codes[: len(rows), None] == codes[None, len(rows) :]
-    return agree
+def _joined(labels: pd.DataFrame, columns: list[str]) -> np.ndarray:
+    """Return the text of some columns, the same where all of them agree."""
+    nothing = pd.Series("", index=labels.index, dtype=object)
+    texts = (labels[column].astype(str).astype(object) for column in columns)
+    return reduce(lambda left, right: left + "\t" + right, texts, nothing).to_numpy()

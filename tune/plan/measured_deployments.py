@@ -124,7 +124,14 @@ def _deployment(row: Mapping[str, Any]) -> Deployment:
         pools=pools,
         load=load,
         speculative=_speculates(row),
+        version=_version(row),
     )
+
+
+def _version(row: Mapping[str, Any]) -> str:
+    """Return the engine's version; the month it ran in where no label says it."""
+    month = _text(row, "measured_date")[:7]
+    return _text(row, "backend_version") or (f"of {month}" if month else "")
 
 
 def _speculates(row: Mapping[str, Any]) -> bool:

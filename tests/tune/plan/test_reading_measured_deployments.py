@@ -63,6 +63,19 @@ def test_checkpoints_of_one_network_are_one_model(read):
 
 
 @pytest.mark.parametrize(
+    ("change", "version"),
+    [
+        ({"backend_version": "0.19.0", "measured_date": "2026-04-21"}, "0.19.0"),
+        ({"backend_version": None, "measured_date": "2025-12-05"}, "of 2025-12"),
+        ({}, ""),
+    ],
+)
+def test_engines_without_a_version_are_those_of_their_month(read, change, version):
+    data = read(change)
+    assert data.deployments[0].version == version
+
+
+@pytest.mark.parametrize(
     ("change", "weights", "moe"),
     [
         ({"gemm_quant_mode": None, "moe_quant_mode": None}, "bf16", "bf16"),

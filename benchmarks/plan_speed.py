@@ -1,0 +1,56 @@
+"""How fast plans are: every deployment on 8 GPUs in every format; prints a table.
+
+Run: ``python benchmarks/plan_speed.py [--measured FILE]``. The first plan of a system reads its
+tables; the ones after that ask for other lengths of requests, so that nothing is known already.
+Operators' times come from aiconfigurator-core, else from rooflines.
+"""
+
+import argparse
+import statistics
+import time
+
+from machine import heading, markdown
+
+from foretune.collect import local_device
+from foretune.tune.plan import Workload, describe_model, find_system, plan
+from foretune.tune.plan.clocks import OperatorClocks
+from foretune.tune.plan.learned import learned_from
+from foretune.tune.plan.operator_tables import find_tables
+
+MODELS = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3")
+SYSTEMS = ("h100_sxm", "b200_sxm")
+LENGTHS = ((2048, 300), (4096, 500), (1000, 1000))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measured", help="as of `foretune plan`: with the correction, too")
+    measured = parser.parse_args().measured
+    correction = learned_from(measured) if measured else None
+    rows = []
+    for system in map(find_system, SYSTEMS):
+        for name in MODELS:
+            for pools in (False, True):
+                model, clocks = describe_model(name), OperatorClocks(find_tables())
+                took, counts = [], []
+                for lengths in ((4096, 512), *LENGTHS):
+                    start = time.perf_counter()
+                    made = plan(
+                        model, system, 8, Workload(*lengths), clocks, correction=correction,
+                        pools=pools,
+                    )  # fmt: skip
+                    took.append(time.perf_counter() - start)
+                    counts.append(len(made.candidates))
+                later = statistics.median(took[1:])
+                speed = statistics.median(c / t for c, t in zip(counts[1:], took[1:], strict=True))
+                cells = (f"{took[0]:.1f}", f"{later:.2f}", f"{speed:,.0f}")
+                pooled = "yes" if pools else "no"
+                rows.append([name, system.name, pooled, str(counts[-1]), *cells])
+    print(heading("Plans", local_device("cpu")))
+    columns = ("model", "system", "pools", "candidates", "first plan, s", "later, s", "per second")
+    print(markdown(columns, rows))
+
+
+if __name__ == "__main__":
+    main()
