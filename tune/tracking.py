@@ -1,8 +1,8 @@
-"""Tracking: campaigns and trainings in MLflow.
+"""Tracking: campaigns, trainings and plans in MLflow.
 
-One parent run per campaign, one nested run per tuned problem; one run per training. A search's
-measurements are metric steps sent in one batch: a hundred single calls take seconds, one batch of a
-thousand points a fraction of one.
+One parent run per campaign, one nested run per tuned problem; one run per training or plan. A
+search's measurements are metric steps sent in one batch: a hundred single calls take seconds, one
+batch of a thousand points a fraction of one.
 """
 
 import json
@@ -27,6 +27,8 @@ from foretune.tune.results import TuneResult
 EXPERIMENT = "foretune"
 ALIAS = "champion"
 DEFAULT_URI = "sqlite:///mlflow.db"
+_MOST_AT_ONCE = 1000
+"""Metrics that MLflow takes in one batch."""
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, with growing waits, is minutes of silence
@@ -36,7 +38,7 @@ _QUIET = {
 
 
 class Tracker:
-    """Writes campaigns and trainings to an MLflow server or file.
+    """Writes campaigns, trainings and plans to an MLflow server or file.
 
     Args:
         uri: tracking URI; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
@@ -128,6 +130,21 @@ class Tracker:
             }
             | ({"library": result.library.value} if result.library else {}),
         )
+
+    def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
+        """Write a table of numbers as metrics, one step per row; what is not finite is left out."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        points = [
+            Metric(name, value, now, number)
+            for name in table
+            for number, value in enumerate(map(float, table[name]), start=1)
+            if np.isfinite(value)
+        ]
+        with _tracking(self.uri):
+            for start in range(0, len(points), _MOST_AT_ONCE):
+                self._client.log_batch(run_id, metrics=points[start : start + _MOST_AT_ONCE])
 
     def log_training(self, run_id: str, training: Training, folder: Path) -> None:
         """Write a training: parameters, scores by target and split, rows, model and plots.

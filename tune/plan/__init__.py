@@ -14,12 +14,13 @@ if TYPE_CHECKING:
         checkpoint_formats,
         supported,
     )
+    from foretune.tune.plan.launching import Launch, launch, launch_commands
     from foretune.tune.plan.layout import Layout, illegal_because, legal_layouts
     from foretune.tune.plan.memory import RankMemory, fits, most_requests, rank_memory
     from foretune.tune.plan.model import describe_model, known_models
     from foretune.tune.plan.operator import Operator, Part
     from foretune.tune.plan.operators import mixed_operators, step_operators
-    from foretune.tune.plan.planner import Plan, Wish, plan
+    from foretune.tune.plan.planner import Plan, plan
     from foretune.tune.plan.system import (
         System,
         find_system,
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
         published_prices,
         read_prices,
     )
+    from foretune.tune.plan.wish import Wish
     from foretune.tune.plan.workload import Workload
 
 __all__ = [
     "FORMATS",
     "Format",
     "Formats",
+    "Launch",
     "Layout",
     "ModelDescription",
     "Operator",
@@ -49,6 +52,8 @@ __all__ = [
     "illegal_because",
     "known_models",
     "known_systems",
+    "launch",
+    "launch_commands",
     "legal_layouts",
     "mixed_operators",
     "most_requests",
@@ -69,11 +74,12 @@ __getattr__, __dir__ = lazy(
         "accuracy": ("published_accuracy", "read_accuracy", "recovery"),
         "description": ("ModelDescription",),
         "formats": ("FORMATS", "Format", "Formats", "checkpoint_formats", "supported"),
+        "launching": ("Launch", "launch", "launch_commands"),
         "layout": ("Layout", "illegal_because", "legal_layouts"),
         "memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
         "model": ("describe_model", "known_models"),
         "operator": ("Operator", "Part"),
-        "planner": ("Plan", "Wish", "plan"),
+        "planner": ("Plan", "plan"),
         "operators": ("mixed_operators", "step_operators"),
         "system": (
             "System",
@@ -82,6 +88,7 @@ __getattr__, __dir__ = lazy(
             "published_prices",
             "read_prices",
         ),
+        "wish": ("Wish",),
         "workload": ("Workload",),
     },
 )

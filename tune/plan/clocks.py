@@ -40,7 +40,8 @@ class OperatorClocks:
         return [name for name, _ in found[:STAND_INS]]
 
 
-def _unlike(system: System, other: System) -> tuple[bool, float]:
+def _unlike(system: System, other: System) -> tuple[bool, bool, float]:
     mine, theirs = system.device, other.device
     fast = theirs.specs.get("memory_gbps", 1.0) / mine.specs.get("memory_gbps", 1.0)
-    return theirs.architecture != mine.architecture, max(fast, 1.0 / fast)
+    makers = (device.name.split()[0] for device in (mine, theirs))
+    return len(set(makers)) > 1, theirs.architecture != mine.architecture, max(fast, 1.0 / fast)

@@ -8,6 +8,9 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import Formats, find_format
@@ -63,7 +66,7 @@ def rank_memory(
     layout: Layout,
     formats: Formats,
     workload: Workload,
-    concurrency: int,
+    concurrency: Any,
     step_tokens: int = STEP_TOKENS,
 ) -> RankMemory:
     """Return what the fullest rank holds while ``concurrency`` requests run, all at full length.
@@ -73,11 +76,12 @@ def rank_memory(
         layout: over which ranks.
         formats: in which formats.
         workload: how long its requests get.
-        concurrency: requests at a time, of one replica with all its attention-DP groups.
+        concurrency: requests at a time, of one replica with all its attention-DP groups; an array
+            of several makes the parts of the memory arrays.
         step_tokens: most tokens of one step and attention-DP group.
     """
-    requests = math.ceil(concurrency / layout.dp)
-    tokens = max(min(step_tokens, requests * workload.isl), requests)
+    requests: Any = np.ceil(concurrency / layout.dp)
+    tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
     return RankMemory(
         weights=weight_bytes(model, layout, formats),
         kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
@@ -111,12 +115,26 @@ def most_requests(
     step_tokens: int = STEP_TOKENS,
 ) -> int:
     """Return how many requests fit at a time, of one replica; 0 if not even the model does."""
+    room = usable * system.memory_gib * GIB
+    return _most(model, layout, formats, workload, room, step_tokens)
+
+
+@lru_cache(maxsize=2**16)
+def _most(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    workload: Workload,
+    room: float,
+    step_tokens: int,
+) -> int:
+    """Return the same for ``room`` bytes: asked again for every load of a layout."""
 
     def fit(each: int) -> bool:
         requests = each * layout.dp
-        return fits(model, layout, formats, workload, requests, system, usable, step_tokens)
+        return rank_memory(model, layout, formats, workload, requests, step_tokens).total <= room
 
-    rest = usable * system.memory_gib * GIB - weight_bytes(model, layout, formats)
+    rest = room - weight_bytes(model, layout, formats)
     too_many = int(rest // request_bytes(model, layout, formats, workload.last_context)) + 1
     if rest <= 0 or not fit(1):
         return 0

@@ -8,6 +8,7 @@ import pandas as pd
 from foretune.tune.plan.deployment import Deployment
 from foretune.tune.plan.layout import Layout
 from foretune.tune.plan.memory import GIB, STEP_TOKENS, USABLE, weight_bytes
+from foretune.tune.plan.operator_power import OperatorPower
 from foretune.tune.plan.steps import PARTS, Step, StepClock
 from foretune.tune.plan.system import System
 
@@ -22,31 +23,64 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     ``decode``, ``decode_communication`` and the shares of a decode step's parts; ``alone``, a
     decode step of one request; ``prompt``, one prompt by itself; ``prefill`` and
     ``prefill_communication``, what a prompt adds to a full step; ``per_token``, prompts per
-    generated token; ``guessed``; and the degrees and lengths.
+    generated token; ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of
+    either step computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; and the
+    degrees and lengths.
     """
-    times = pd.DataFrame(index=range(len(deployments)))
-    for name, make in (
-        ("decode", _decode),
-        ("alone", _alone),
-        ("prompt", _prompt),
-        ("full", _full),
-    ):
-        table = _times(deployments, make, clocks)
-        times = times.join(table.add_prefix(f"{name}."))
-    rows = pd.DataFrame([_numbers(d) for d in deployments])
+    # Most deployments differ from others in their load alone: all else is found once.
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = np.array([kinds.setdefault(_kind(d), len(kinds)) for d in deployments], dtype=int)
+    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
+    fixed = pd.DataFrame([_numbers(d) for d in firsts])
+    for name, make in (("alone", _alone), ("prompt", _prompt), ("full", _full)):
+        fixed = fixed.join(_times(firsts, make, clocks).add_prefix(f"{name}."))
+    decode = _times(deployments, _decode, clocks)
+    rows = fixed.iloc[kind].reset_index(drop=True)
     prompts = rows["prompts_per_step"]
-    shares = {f"share_{part}": times[f"decode.{part}"] / times["decode.total"] for part in PARTS}
-    return rows.assign(
-        decode=times["decode.total"],
-        decode_communication=times["decode.communication"],
-        alone=times["alone.total"],
-        prompt=times["prompt.total"],
-        prefill=times["full.total"] / prompts,
-        prefill_communication=times["full.communication"] / prompts,
-        guessed=times["decode.guessed"],
-        width=times["decode.width"],
+    batch = np.array([d.batch for d in deployments])
+    shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
+    times = [name for name in rows if "." in name]
+    return rows.drop(columns=times).assign(
+        batch=batch,
+        running=np.minimum(batch, rows["most"]),
+        concurrency=np.array([d.concurrency for d in deployments], dtype=float),
+        decode=decode["total"],
+        decode_communication=decode["communication"],
+        alone=rows["alone.total"],
+        prompt=rows["prompt.total"],
+        prefill=rows["full.total"] / prompts,
+        prefill_communication=rows["full.communication"] / prompts,
+        decode_energy_mj=decode["energy_mj"],
+        prefill_energy_mj=rows["full.energy_mj"] / prompts,
+        decode_compute_bound=decode["compute_bound"],
+        prefill_compute_bound=rows["full.compute_bound"],
+        energy_guessed=decode["energy_guessed"],
+        guessed=decode["guessed"],
+        width=decode["width"],
         **shares,
     )
+
+
+def _kind(deployment: Deployment) -> tuple[object, ...]:
+    """Return all of a deployment but its load."""
+    return (
+        deployment.model, deployment.system.name, deployment.backend, deployment.layout,
+        deployment.formats, deployment.workload, deployment.pools, deployment.load,
+        deployment.speculative, deployment.version,
+    )  # fmt: skip
+
+
+def decode_ms(deployments: Sequence[Deployment], clocks: Clocks) -> np.ndarray:
+    """Return the milliseconds of a decode step of each deployment."""
+    return _times(deployments, _decode, clocks)["total"].to_numpy()
+
+
+def prompt_ms(deployments: Sequence[Deployment], clocks: Clocks) -> tuple[np.ndarray, np.ndarray]:
+    """Return the milliseconds of a prompt by itself, and of each where prompts fill all steps."""
+    first = _times(deployments, _prompt, clocks)["total"].to_numpy()
+    full = _times(deployments, _full, clocks)["total"].to_numpy()
+    at_once = [_prompts(d) * _prefill_layout(d).dp for d in deployments]
+    return first, full / np.array(at_once)
 
 
 def _numbers(deployment: Deployment) -> dict[str, object]:
@@ -61,16 +95,16 @@ def _numbers(deployment: Deployment) -> dict[str, object]:
         "formats": str(deployment.formats),
         "layout": str(layout),
         "load": deployment.load,
+        "version": deployment.version,
         "apart": float(deployment.pools is not None),
         "speculative": float(deployment.speculative),
-        "batch": deployment.batch,
-        "running": deployment.running,
         "most": deployment.most,
-        "concurrency": float(deployment.concurrency),
         "isl": float(workload.isl),
         "osl": float(workload.osl),
         "layers": float(model.layers),
+        "gpus": float(deployment.gpus),
         "tp": float(layout.tp),
+        "pp": float(layout.pp),
         "dp": float(layout.dp),
         "moe_tp": float(layout.moe_tp),
         "moe_ep": float(layout.moe_ep),
@@ -81,6 +115,8 @@ def _numbers(deployment: Deployment) -> dict[str, object]:
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts(deployment)),
         "prefill_workers": float(_prefill_workers(deployment)),
+        "prefill_tp": float(_prefill_layout(deployment).tp),
+        "awake_w": OperatorPower(deployment.system.device, deployment.system.name).awake_w,
     }
 
 
@@ -93,14 +129,21 @@ def _use(deployment: Deployment) -> str:
 def _times(
     deployments: Sequence[Deployment], make: Callable[[Deployment], Step], clocks: Clocks
 ) -> pd.DataFrame:
-    """Return the times of one step of each deployment, made by ``make``."""
-    steps = [make(deployment) for deployment in deployments]
-    place = pd.Series([f"{d.system.name} {d.backend}" for d in deployments], dtype=str)
+    """Return the times of one step of each deployment, made by ``make``.
+
+    Most deployments differ in their load alone, and share all steps but one.
+    """
+    places: dict[tuple[str, str], dict[Step, list[int]]] = {}
+    for i, deployment in enumerate(deployments):
+        place = places.setdefault((deployment.system.name, deployment.backend), {})
+        place.setdefault(make(deployment), []).append(i)
     parts = []
-    for index in place.groupby(place).indices.values():
+    for steps in places.values():
+        index = np.concatenate(list(steps.values()))
         first = deployments[index[0]]
-        table = clocks(first.system, first.backend).times([steps[i] for i in index])
-        parts.append(table.set_axis(index, axis=0))
+        table = clocks(first.system, first.backend).times(list(steps))
+        again = np.repeat(np.arange(len(steps)), [len(rows) for rows in steps.values()])
+        parts.append(table.iloc[again].set_axis(index, axis=0))
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()
 
 

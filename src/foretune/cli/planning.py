@@ -1,22 +1,21 @@
 """``foretune plan``: formats, parallelism and batch for serving a language model, without a GPU."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.errors import UsageError
+from foretune.cli.serving import Request, answer, show, verify
+from foretune.cli.verifying_plan import verify_vllm
+from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from foretune.tune.plan import Wish
 
-    from foretune.tune.plan.correction import ServingCorrection
-
-SHOWN = ["formats", "tp", "pp", "dp", "ep", "replicas", "batch", "ttft_ms", "tpot_ms",
-         "tokens_per_s_per_gpu", "memory_gib"]  # fmt: skip
-HEADINGS = ("formats", "tp", "pp", "dp", "ep", "×", "batch", "TTFT", "TPOT", "tok/s/GPU", "GiB")
+BACKENDS = ("vllm", "sglang", "trtllm")
+NONE = float("inf")
 
 
 def register(app: typer.Typer) -> None:
@@ -26,110 +25,100 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     model: str = typer.Argument(help="Hugging Face id, or a folder with its config.json."),
-    system: str = typer.Option(..., help="What to deploy on, like h100_sxm."),
+    system: str = typer.Option("all", help="What to deploy on: h100_sxm; several, local or all."),
     gpus: int = typer.Option(..., help="How many GPUs."),
-    isl: int = typer.Option(..., help="Tokens of a prompt."),
-    osl: int = typer.Option(..., help="Tokens of an answer."),
-    ttft: float = typer.Option(float("inf"), help="Most milliseconds to the first token."),
-    tpot: float = typer.Option(float("inf"), help="Most milliseconds per further token."),
+    isl: int = typer.Option(0, help="Tokens of a prompt."),
+    osl: int = typer.Option(0, help="Tokens of an answer."),
+    ttft: float = typer.Option(NONE, help="Most milliseconds to the first token."),
+    tpot: float = typer.Option(NONE, help="Most milliseconds per further token."),
     accuracy: float = typer.Option(0.0, help="Least share of quality that formats keep, 0 … 1."),
-    backend: str = typer.Option("vllm", help="vllm, sglang or trtllm."),
-    operators: Path = typer.Option(None, help="Folder of measured operators."),
-    measured: Path = typer.Option(
-        None, help="Measured deployments (Parquet) that correct the formulas and give intervals."
+    power: float = typer.Option(NONE, help="Most watts of a GPU."),
+    memory: float = typer.Option(NONE, help="Most GiB of a GPU."),
+    cost: float = typer.Option(NONE, help="Most USD per million tokens."),
+    goal: str = typer.Option("throughput", "--for", help="throughput, cost, energy or latency."),
+    rate: float = typer.Option(
+        None, help="Requests per second, arriving at random: the fewest GPUs are sought."
     ),
-    top: int = typer.Option(10, help="Rows of the Pareto front that are shown."),
+    pools: bool = typer.Option(False, "--pools", help="Also try pools of their own for prompts."),
+    formats: str = typer.Option(
+        "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
+    ),
+    backend: str = typer.Option("vllm", help="vllm, sglang or trtllm."),
+    operators: Path = typer.Option(
+        None, help="Folder of operators measured by 'foretune collect llm-ops'; they go first."
+    ),
+    measured: str = typer.Option(
+        None, help="Measured deployments that correct the formulas: a table, or 'published'."
+    ),
+    prices: Path = typer.Option(None, help="CSV of your prices: system,usd_per_gpu_hour."),
+    qualities: Path = typer.Option(None, help="CSV of measured qualities, instead of published."),
+    out: Path = typer.Option(None, help="Keep the plan in a folder here: report, table, JSON."),
+    tracking_uri: str = typer.Option(None, help="MLflow, for --out; default as for campaigns."),
+    check: bool = typer.Option(False, "--verify", help="Measure what this machine can check."),
+    check_vllm: bool = typer.Option(False, "--verify-vllm", help="Serve it with vLLM, measure."),
+    train: bool = typer.Option(False, "--train", help="Plan training; see the options below."),
+    batch: int = typer.Option(0, help="--train: sequences per step."),
+    sequence: int = typer.Option(0, help="--train: tokens of each."),
+    precision: str = typer.Option("bf16", help="--train: of products, bf16 or fp8."),
+    tokens: float = typer.Option(0.0, help="--train: to train on, for days and cost."),
+    top: int = typer.Option(10, help="Rows that are shown."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Predict every way to serve a model on some GPUs, and show what is worth choosing.
+    """Predict every way to serve (or train) a model on some GPUs; show what is worth choosing.
 
     Times of operators come from --operators, else from the package aiconfigurator-core (extra
     ``llm``), else from rooflines.
     """
-    from foretune.tune.plan import Wish, Workload, describe_model, find_system
-    from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operator_tables import OperatorTables, default_folders
-    from foretune.tune.plan.planner import plan as make_plan
-
-    for name, value in (("--gpus", gpus), ("--isl", isl), ("--osl", osl), ("--top", top)):
+    for name, value in (("--top", top), ("--gpus", gpus)):
         options.at_least_one(value, name)
-    if backend not in (known := ("vllm", "sglang", "trtllm")):
-        raise UsageError(f"--backend {backend} is none of {', '.join(known)}")
-    folders = [operators] if operators else default_folders()
-    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
-    described, hardware = describe_model(model), find_system(system)
-    made = make_plan(
-        described, hardware, gpus, Workload(isl, osl), clocks, Wish(ttft, tpot, accuracy), backend,
-        correction=_correction(measured, clocks) if measured else None,
+    if train:
+        from foretune.cli.training import show_training_plan
+
+        show_training_plan(
+            model, system, gpus, batch, sequence, precision=precision, tokens=tokens,
+            operators=operators, top=top, as_json=as_json,
+        )  # fmt: skip
+        return
+    for name, value in (("--isl", isl), ("--osl", osl)):
+        options.at_least_one(value, name)
+    if rate is not None and not 0 < rate < NONE:
+        raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
+    if backend not in BACKENDS:
+        raise UnknownName("engine", backend, BACKENDS)
+    from foretune.tune.plan import Wish
+
+    wish = Wish(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
+    request = Request(
+        model, system, gpus, isl, osl, rate, pools, formats, backend, operators, measured, prices,
+        qualities,
     )  # fmt: skip
-    output, best, front = Output(as_json), made.best, made.pareto
-    output.table(
-        f"{described.name} on {gpus} × {hardware.name}, {backend}",
-        HEADINGS,
-        [_row(row) for _, row in front.head(top).iterrows()],
-    )
-    output.say("")
-    for line in _sentences(best, made.candidates, bool(folders), measured is not None):
-        output.say(line)
-    for line in made.notes:
-        output.say(f"note: {line}")
-    output.result(
-        {
-            "best": _plain(best),
-            "pareto": [_plain(row) for _, row in front.iterrows()],
-            "candidates": len(made.candidates),
-            "notes": list(made.notes),
-        }
-    )
+    _serve(Output(as_json), request, wish, top, check, check_vllm, out, tracking_uri)
 
 
-def _correction(measured: Path, clocks: Any) -> "ServingCorrection":
-    from foretune.tune.plan.correction import ServingCorrection
-    from foretune.tune.plan.measured_deployments import read_measured_deployments
-    from foretune.tune.plan.physics import physics
+def _serve(
+    output: Output,
+    request: Request,
+    wish: "Wish",
+    top: int,
+    check: bool,
+    check_vllm: bool,
+    out: Path | None,
+    tracking_uri: str | None,
+) -> None:
+    """Answer, show, check and keep."""
+    from foretune.tune.plan.recording import keep, plan_answer
 
-    read = read_measured_deployments(measured)
-    rows = physics(read.deployments, clocks)
-    return ServingCorrection().fit(rows, read.measured, read.groups)
-
-
-def _row(row: "pd.Series[Any]") -> list[str]:
-    cells = []
-    for name in SHOWN:
-        value = row[name]
-        cells.append(f"{value:.4g}" if isinstance(value, float) else str(value))
-    return cells
-
-
-def _sentences(
-    best: "pd.Series[Any]", candidates: "pd.DataFrame", tables: bool, corrected: bool
-) -> list[str]:
-    from foretune.tune.plan.planner import LIMITS
-
-    price = best["usd_per_million_tokens"]
-    cost = f", {price:.2f} USD per million tokens" if price == price else ""
-    degrees = ", ".join(f"{name} {best[name]}" for name in ("tp", "pp", "dp", "ep"))
-    lines = [
-        f"best: {best['formats']}, {degrees}, {best['replicas']} × {best['batch']} requests",
-        f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU{cost}",
-        f"it waits most for {LIMITS[best['limited_by']]}",
-    ]
-    keeping = candidates[candidates["keeps"]]
-    rivals = keeping[keeping["formats"] + keeping["tp"].astype(str)
-                     != best["formats"] + str(best["tp"])]  # fmt: skip
-    if not rivals.empty:
-        second = rivals.loc[rivals["tokens_per_s_per_gpu"].idxmax()]
-        ahead = best["tokens_per_s_per_gpu"] / second["tokens_per_s_per_gpu"] - 1
-        lines.append(f"next: {second['formats']}, tp {second['tp']}: {100 * ahead:.0f} % behind")
-    if not tables:
-        lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
-    if not corrected:
-        lines.append("no intervals: --measured FILE learns them from measured deployments")
-    return lines
-
-
-def _plain(row: "pd.Series[Any]") -> dict[str, Any]:
-    return {
-        name: None if value != value else getattr(value, "item", lambda v=value: v)()
-        for name, value in row.items()
-    }
+    found = answer(request, wish, output)
+    show(output, found, top)
+    plan, question = found.plan, found.question
+    checks, checked = verify(output, found) if check else (None, {})
+    if check_vllm:
+        best = plan.best
+        checked |= {"vllm": verify_vllm(output, plan.deployment(best), best.to_dict())}
+    kept = {}
+    if out is not None:
+        where = keep(plan, question, found.clocks, out, tracking_uri, found.commands, checks)
+        kept = {"report": str(where.report), "mlflow_run_id": where.run_id}
+        output.say(f"report   {where.report}")
+        output.say(f"MLflow   {where.mlflow_uri}, run {where.run_id}")
+    output.result(plan_answer(plan, question, found.commands) | checked | kept)

@@ -9,16 +9,17 @@ from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.tune.plan import Formats, Wish, Workload, describe_model, find_system, plan
 from foretune.tune.plan.clocks import OperatorClocks
+from foretune.tune.plan.planner import IDENTITY
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
 
 
-def planned(gpus=8, system=None, wish=None, formats=None, model=MODEL):
+def planned(gpus=8, system=None, wish=None, formats=None, model=MODEL, **more):
     clocks = OperatorClocks(None)
     return plan(
         describe_model(model), system or find_system(SYSTEM), gpus, LOAD, clocks, wish,
-        formats=formats,
+        formats=formats, **more,
     )  # fmt: skip
 
 
@@ -60,8 +61,88 @@ def test_what_fits_nowhere_says_what_it_needs():
 
 
 def test_impossible_limits_say_what_can_be_reached():
-    with pytest.raises(UsageError, match="the least time per token is"):
+    with pytest.raises(
+        UsageError, match=r"the nearest is .* ms per further token instead of 0\.001"
+    ):
         _ = planned(wish=Wish(tpot_ms=0.001)).best
+
+
+def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
+    systems = [find_system(name) for name in ("h100_sxm", "b200_sxm", "l4")]
+    made = planned(1, systems, formats=[Formats("fp8")])
+    alone = {
+        name: planned(1, find_system(name), formats=[Formats("fp8")]).best
+        for name in made.candidates["system"].unique()
+    }
+    assert set(made.refused) == {"l4"}
+    assert "fits nowhere on 1 × l4" in made.refused["l4"]
+    assert made.best["system"] == max(alone, key=lambda n: alone[n]["tokens_per_s_per_gpu"])
+
+
+def test_the_goal_decides():
+    cheap, quick = (planned(wish=Wish(goal=goal)).best for goal in ("cost", "latency"))
+    frugal = planned(wish=Wish(goal="energy")).best
+    assert cheap["usd_per_million_tokens"] <= quick["usd_per_million_tokens"]
+    assert quick["tpot_ms"] <= cheap["tpot_ms"]
+    assert frugal["energy_mj_per_token"] <= min(
+        cheap["energy_mj_per_token"], quick["energy_mj_per_token"]
+    )
+
+
+def test_energy_is_power_times_time():
+    table = planned().candidates
+    busy_s = table["gpus"] / (table["requests_per_s"] * LOAD.osl)
+    joules = table["power_w"] * busy_s
+    assert table["energy_mj_per_token"].to_numpy() == pytest.approx(1e3 * joules.to_numpy())
+    limit = find_system(SYSTEM).power_limit_w
+    assert table["power_w"].between(0.0, limit).all()
+
+
+def test_at_a_rate_the_fewest_gpus_are_sought():
+    few, many = (planned(wish=Wish(tpot_ms=50.0), rate=rate) for rate in (0.5, 4.0))
+    assert few.best["gpus"] <= many.best["gpus"] <= 8
+    assert few.best["good"] >= 0.9
+    assert few.best["requests_per_s"] == 0.5
+    assert not few.candidates.duplicated(["formats", "tp", "pp", "dp", "ep"]).any()
+    with pytest.raises(UsageError, match="requests per second are too many: these GPUs finish"):
+        planned(rate=1e5)
+
+
+def test_what_arrives_at_random_is_less_than_what_is_kept_in_flight():
+    made = planned(wish=Wish(tpot_ms=30.0))
+    assert 0 < made.goodput <= made.candidates["requests_per_s"].max()
+
+
+def test_pools_of_their_own_compete_with_one():
+    made = planned(pools=True)
+    pooled = made.candidates[made.candidates["prefill"] != ""]
+    assert not pooled.empty
+    assert (pooled["gpus"] <= 8).all()
+    assert made.best_of_one_pool["prefill"] == ""
+    one = planned().best
+    assert made.best["tokens_per_s_per_gpu"] >= one["tokens_per_s_per_gpu"]
+
+
+def test_a_step_up_is_faster_and_a_runner_up_is_another():
+    made = planned(wish=Wish(tpot_ms=40.0))
+    best = made.best
+    assert made.step_up["tpot_ms"] <= 0.95 * best["tpot_ms"]
+    assert (made.runner_up[IDENTITY] != best[IDENTITY]).any()
+    assert made.runner_up["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
+
+
+def test_too_many_candidates_are_searched(monkeypatch):
+    from foretune.tune.plan import planner, searching
+
+    whole = planned()
+    monkeypatch.setattr(planner, "ALL", 100)
+    monkeypatch.setattr(searching, "GENERATION", 50)
+    monkeypatch.setattr(searching, "GENERATIONS", 6)
+    some = planned()
+    assert len(some.deployments) == len(some.candidates) < len(whole.candidates)
+    assert some.best["tokens_per_s_per_gpu"] >= 0.8 * whole.best["tokens_per_s_per_gpu"]
+    row = some.best
+    assert some.deployment(row).layout.tp == row["tp"]
 
 
 def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):

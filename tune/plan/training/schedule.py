@@ -35,8 +35,3 @@ def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) 
     slowest, once = max(stages), sum(stages)
     total = micro_batches * slowest + (once - slowest) / chunks
     return PipelineTime(total, total - micro_batches * once / len(stages))
-
-
-def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Return idle over busy time of equal stages."""
-    return (stages - 1) / (chunks * micro_batches)

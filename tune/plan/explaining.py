@@ -1,0 +1,147 @@
+"""What a plan says in sentences: the best, what it waits for, what is next, what to beware of."""
+
+import numpy as np
+import pandas as pd
+
+from foretune.tune.plan.arrivals import GOOD
+from foretune.tune.plan.planner import IDENTITY, Plan
+from foretune.tune.plan.wish import GOALS
+
+LIMITS = {
+    "projections": "are projections",
+    "attention": "is attention, which reads the cache of keys and values",
+    "experts": "are experts",
+    "communication": "is communication",
+    "rest": "are small operators",
+}
+"""Parts of a decode step, as sentences call them."""
+GUESSED = 0.2
+"""Share of a step's time outside what was measured, from which it is said."""
+
+
+def sentences(plan: Plan) -> list[str]:
+    """Return the lines below a plan's table, most important first."""
+    best = plan.best
+    lines = [f"best: {named(plan, best)}", _times(best), _worth(best), _waits(plan, best)]
+    lines += _arriving(plan, best) + _pools(plan, best) + _next(plan, best)
+    return lines
+
+
+def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
+    """Return what to know when reading a plan.
+
+    Args:
+        plan: what was found.
+        tables: whether operators' times come from measured tables.
+        corrected: whether measured deployments corrected the formulas.
+    """
+    lines = list(plan.refused.values())
+    if (plan.candidates["pp"] > 1).any():
+        lines.append(
+            "pipeline parallelism (pp > 1) is predicted, no deployment with it was measured"
+        )
+    if not tables:
+        lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
+    elif plan.best["guessed"] > GUESSED:
+        lines.append(
+            f"{100 * plan.best['guessed']:.0f} % of a step lie outside what was measured on "
+            f"{plan.best['system']}"
+        )
+    if not corrected:
+        lines.append("no intervals: --measured FILE learns them from measured deployments")
+    if (plan.candidates["accuracy"].isna() & plan.candidates["keeps"]).any():
+        lines.append("some formats have no published quality: they break no limit on it")
+    return lines
+
+
+def named(plan: Plan, row: pd.Series) -> str:
+    """Return a candidate in words: formats, layout, GPUs where that is not said already, load."""
+    degrees = " ".join(f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1)
+    words = [str(row["formats"]), degrees or "one GPU"]
+    for column in ("gpus", "system"):
+        if plan.candidates[column].nunique() > 1:
+            words.append(f"{row['gpus']} × {row['system']}")
+            break
+    if row["prefill"]:
+        words.append(f"prompts on {row['prefill']}, answers on {_workers(row)}")
+        return ", ".join([*words, f"{row['batch']} requests"])
+    return ", ".join([*words, f"{row['replicas']} × {row['batch']} requests"])
+
+
+def _workers(row: pd.Series) -> str:
+    return "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
+
+
+def _times(best: pd.Series) -> str:
+    """Return both times, with their 90 % intervals where there are any."""
+    words = []
+    for name, what in (("ttft_ms", "to the first token"), ("tpot_ms", "per further one")):
+        low, high = (best.get(f"{name}_{end}", np.nan) for end in ("low", "high"))
+        interval = f" ({low:.4g} … {high:.4g})" if np.isfinite(low) else ""
+        words.append(f"{best[name]:.4g} ms{interval} {what}")
+    return ", ".join(words)
+
+
+def _worth(best: pd.Series) -> str:
+    parts = [f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"]
+    parts += [
+        f"{best[column]:.{digits}f} {unit}"
+        for column, digits, unit in (
+            ("usd_per_million_tokens", 2, "USD per million tokens"),
+            ("power_w", 0, "W per GPU"),
+            ("energy_mj_per_token", 0, "mJ per token"),
+        )
+        if column in best and np.isfinite(best[column])
+    ]
+    if best["good"] == best["good"]:
+        parts.append(f"{100 * best['good']:.0f} % of requests in time")
+    return ", ".join(parts)
+
+
+def _arriving(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what rate of requests the best bears, where that was not asked for."""
+    limited = np.isfinite([plan.wish.ttft_ms, plan.wish.tpot_ms]).any()
+    if best["good"] == best["good"] or not limited or best["prefill"]:
+        return []
+    return [f"{plan.goodput:.3g} requests/s that arrive at random leave {100 * GOOD:.0f} % in time"]
+
+
+def _pools(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what a pool of their own for prompts gains."""
+    single = plan.best_of_one_pool
+    if not best["prefill"] or single is None:
+        return []
+    column, _ = GOALS[plan.wish.goal]
+    gain = 100 * abs(best[column] / single[column] - 1.0)
+    return [f"pools of their own are {gain:.0f} % better than one: {named(plan, single)}"]
+
+
+def _waits(plan: Plan, best: pd.Series) -> str:
+    """Return what limits a decode step, what most of it goes to, and whether memory ends it."""
+    largest = best["limited_by"]
+    limit = "computing" if best["decode_compute_bound"] > 0.5 else "memory bandwidth"
+    if largest == "communication":
+        limit = "links between GPUs"
+    line = f"limited by {limit}: {100 * best[f'share_{largest}']:.0f} % of a step {LIMITS[largest]}"
+    same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
+    if best["good"] != best["good"] and best["batch"] == plan.candidates[same]["batch"].max():
+        line += "; memory holds no more requests"
+    return line
+
+
+def _next(plan: Plan, best: pd.Series) -> list[str]:
+    lines = []
+    second, faster = plan.runner_up, plan.step_up
+    if second is not None:
+        column, _ = GOALS[plan.wish.goal]
+        behind = 100 * abs(second[column] / best[column] - 1.0)
+        surely = "" if plan.ahead is None else f", {100 * plan.ahead:.0f} % likely"
+        lines.append(f"next, {behind:.1f} % behind{surely}: {named(plan, second)}")
+    if faster is not None:
+        less = 1.0 - faster["tpot_ms"] / best["tpot_ms"]
+        cost = 1.0 - faster["tokens_per_s_per_gpu"] / best["tokens_per_s_per_gpu"]
+        lines.append(
+            f"{100 * less:.0f} % less time per token costs {100 * cost:.0f} % of the throughput: "
+            f"{named(plan, faster)}"
+        )
+    return lines
