@@ -242,7 +242,14 @@ class IsolatedRunner(Runner):
             key = secrets.token_bytes(16)
             with Listener(address, authkey=key) as listener:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "foretune.collect.worker", str(listener.address)],
+                    [
+                        sys.executable,
+                        "-P",
+                        "-m",
+                        "foretune.collect.worker",
+                        str(listener.address),
+                        str(os.getpid()),
+                    ],
                     stdin=subprocess.PIPE,
                 )
                 assert self._process.stdin is not None

@@ -1,6 +1,7 @@
 """The child process of an `IsolatedRunner`: answers its parent until the connection closes.
 
-Run as ``python -m foretune.collect.worker ADDRESS`` with the connection's key on standard input.
+Run as ``python -m foretune.collect.worker ADDRESS PARENT`` with the connection's key on standard
+input; PARENT is the process id of who started it, which may be gone before this begins.
 """
 
 import contextlib
@@ -16,14 +17,14 @@ from foretune.collect.workbench import Workbench
 from foretune.errors import ForetuneError, MeasurementError
 
 
-def serve(address: str, key: bytes) -> None:
+def serve(address: str, key: bytes, parent: int) -> None:
     """Answer (method of `Workbench`, arguments) with its result or the error it raised.
 
     Each answer comes with whether this process can go on; if not, its parent ends it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # kernels that print must not break --json
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     with Client(address, authkey=key) as connection, contextlib.suppress(EOFError, OSError):
         path, device, timing, power = connection.recv()
         sys.path += [p for p in path if p not in sys.path]  # the kernel's module may lie anywhere
@@ -56,4 +57,4 @@ def _leave_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.stdin.buffer.read())
+    serve(sys.argv[1], sys.stdin.buffer.read(), int(sys.argv[2]))
