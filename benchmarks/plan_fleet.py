@@ -9,8 +9,8 @@ those that the authors' own account gives (blog/index.md of tyler-griggs/melange
 same: their rates were measured with the vLLM of early 2024, ours are predicted for today's from
 tables of other GPUs (neither L4 nor A10 is measured in them; A10, of the same memory, stands for
 A10G); their histograms are not published, ours have the published mean lengths; their limit holds
-for the mean time per token, ours for nine in ten requests. Today's rates are higher, so that few
-requests per second need one GPU and no mix, and the largest GPU idles more.
+for the mean time per token, ours for nine in ten requests. Our rates are higher, so that few
+requests per second need one GPU and no mix.
 
 *Power* (POLCA, arXiv:2308.12908): servers of eight A100 in one megawatt, beside the 30 % more
 servers "with minimal performance loss" of its abstract. Not the same: theirs come from traces of
@@ -41,8 +41,8 @@ from foretune.tune.plan.operator_tables import OperatorTables, default_folders
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}
-"""USD per hour as in the paper. Those of A10G and A100 are also in the authors' example
-(melange/main.py); H100's is A100's times 4.69 / 2.29, what the two cost elsewhere."""
+"""USD per hour as in the paper's table of GPUs. Those of A10G and A100 are also in the authors'
+example (melange/main.py)."""
 MEANS = {"chats": (69.5, 214.5), "documents": (3016 * 1.3, 203 * 1.3)}
 """Mean tokens of prompts and answers: LMSYS-Chat-1M (arXiv:2309.11998, table 1); PubMed in words
 (Cohan et al., arXiv:1804.05685, table 1), 1.3 tokens each."""

@@ -36,6 +36,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from machine import markdown
 from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 
@@ -411,7 +412,9 @@ def _layouts_paper(clocks: OperatorClocks) -> list[dict[str, object]]:
 
 
 def _print(result: dict[str, object]) -> None:
-    print(f"constants: {result['fitted']}; shipped: {result['shipped']}")
+    for name in ("fitted", "shipped"):
+        print(f"{name}: {json.dumps(result[name])}")
+    print()
     errors_of: dict[str, dict[str, float]] = result["errors"]  # type: ignore[assignment]
     names = list(next(iter(errors_of.values())))
     print("| source | " + " | ".join(names) + " |")
@@ -424,10 +427,21 @@ def _print(result: dict[str, object]) -> None:
             for n, v in values.items()
         ]  # fmt: skip
         print(f"| {source} | " + " | ".join(cells) + " |")
-    print(f"pairs of recipes for one task: {result['pairs']}")
+    pairs = result["pairs"]
+    print(
+        f"\nof {pairs['of']} pairs of recipes for one task {pairs['right']} are ordered as measured"
+    )
     for name in ("choices", "Frontier", "micro-batch of LLaMA"):
-        for row in result.get(name, []):  # type: ignore[attr-defined]
-            print(name, row)
+        rows = result.get(name) or []
+        if rows:
+            cells = [[_cell(value) for value in row.values()] for row in rows]
+            print(f"\n{name}\n\n{markdown(list(rows[0]), cells)}", end="")
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if value == value else "–"
 
 
 if __name__ == "__main__":
