@@ -27,13 +27,13 @@ from plan_choices import choices
 from plan_sureness import reliability, sure_limits, sure_pairs, sureness_lines
 
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.correction import ServingCorrection
-from foretune.tune.plan.measured_deployments import (
+from foretune.tune.plan.deployments.correction import ServingCorrection
+from foretune.tune.plan.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
-from foretune.tune.plan.operator_tables import OperatorTables, default_folders
-from foretune.tune.plan.physics import physics
+from foretune.tune.plan.deployments.physics import physics
+from foretune.tune.plan.operators.tables import OperatorTables, default_folders
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""

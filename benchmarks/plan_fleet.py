@@ -37,7 +37,7 @@ from foretune.tune.plan.fleet import (
     oversubscriptions,
     single_fleets,
 )
-from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+from foretune.tune.plan.operators.tables import OperatorTables, default_folders
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}

@@ -14,8 +14,8 @@ from machine import heading, markdown
 from foretune.collect import local_device
 from foretune.tune.plan import Workload, describe_model, find_system, plan
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.learned import learned_from
-from foretune.tune.plan.operator_tables import find_tables
+from foretune.tune.plan.deployments.learned import learned_from
+from foretune.tune.plan.operators.tables import find_tables
 
 MODELS = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3")
 SYSTEMS = ("h100_sxm", "b200_sxm")

@@ -43,9 +43,9 @@ from scipy.stats import spearmanr
 from foretune.device import find_device
 from foretune.tune.plan import ModelDescription, System, describe_model, find_system
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.huggingface import read_config
+from foretune.tune.plan.language_models.huggingface import read_config
 from foretune.tune.plan.memory import GIB
-from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+from foretune.tune.plan.operators.tables import OperatorTables, default_folders
 from foretune.tune.plan.training import (
     SOFTWARE,
     Calibration,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from foretune.cli import main
-from foretune.tune.plan import operator_tables
+from foretune.tune.plan.operators import tables as operator_tables
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 
@@ -63,8 +63,8 @@ def test_for_people(command, capsys, monkeypatch):
         (["--available", "l40s=1"], 2, "l40s is none of h100_sxm, l4"),
         (["--available", "l4=0", "--power-kw", "0.1"], 2, "the available GPUs or the power do"),
         (["--power-kw", "-1"], 2, "--power-kw -1 feeds nothing"),
-        (["--operators", "absent"], 2, "--operators absent is no folder"),
-        (["--backend", "mine"], 2, "--backend mine is none of"),
+        (["--operators", "absent"], 2, "absent holds no measured operators"),
+        (["--backend", "mine"], 2, "unknown engine 'mine'"),
     ],
 )
 def test_mistakes_are_one_line(command, capsys, more, code, message):

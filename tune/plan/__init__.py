@@ -6,7 +6,6 @@ from foretune.lazy import lazy
 
 if TYPE_CHECKING:
     from foretune.tune.plan.accuracy import published_accuracy, read_accuracy, recovery
-    from foretune.tune.plan.description import ModelDescription
     from foretune.tune.plan.formats import (
         FORMATS,
         Format,
@@ -14,12 +13,13 @@ if TYPE_CHECKING:
         checkpoint_formats,
         supported,
     )
+    from foretune.tune.plan.language_models.catalog import describe_model, known_models
+    from foretune.tune.plan.language_models.description import ModelDescription
     from foretune.tune.plan.launching import Launch, launch, launch_commands
     from foretune.tune.plan.layout import Layout, illegal_because, legal_layouts
     from foretune.tune.plan.memory import RankMemory, fits, most_requests, rank_memory
-    from foretune.tune.plan.model import describe_model, known_models
-    from foretune.tune.plan.operator import Operator, Part
-    from foretune.tune.plan.operators import mixed_operators, step_operators
+    from foretune.tune.plan.operators.decoder import mixed_operators, step_operators
+    from foretune.tune.plan.operators.operator import Operator, Part
     from foretune.tune.plan.planner import Plan, plan
     from foretune.tune.plan.system import (
         System,
@@ -72,15 +72,15 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "accuracy": ("published_accuracy", "read_accuracy", "recovery"),
-        "description": ("ModelDescription",),
+        "language_models.description": ("ModelDescription",),
         "formats": ("FORMATS", "Format", "Formats", "checkpoint_formats", "supported"),
         "launching": ("Launch", "launch", "launch_commands"),
         "layout": ("Layout", "illegal_because", "legal_layouts"),
         "memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
-        "model": ("describe_model", "known_models"),
-        "operator": ("Operator", "Part"),
+        "language_models.catalog": ("describe_model", "known_models"),
+        "operators.operator": ("Operator", "Part"),
         "planner": ("Plan", "plan"),
-        "operators": ("mixed_operators", "step_operators"),
+        "operators.decoder": ("mixed_operators", "step_operators"),
         "system": (
             "System",
             "find_system",

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 
 from foretune.errors import RunTableError
-from foretune.tune.plan.checkpoint import SUFFIXES
-from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import FORMATS, Formats
+from foretune.tune.plan.language_models.checkpoint import SUFFIXES
+from foretune.tune.plan.language_models.description import ModelDescription
 
 COLUMNS = ("format", "method", "model", "benchmark", "baseline", "quantized", "better", "source")
 ALIKE = {"fp8_static": "fp8", "fp8_block": "fp8"}

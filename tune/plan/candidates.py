@@ -5,21 +5,23 @@ What does not fit memory is left out here, before anything is predicted.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
-from foretune.tune.plan.deployment import Deployment, Pools
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.deployments.deployment import Deployment, Pools
+from foretune.tune.plan.deployments.physics import Clocks, decode_ms, prompt_ms
 from foretune.tune.plan.formats import Formats, checkpoint_formats
+from foretune.tune.plan.language_models.description import ModelDescription
+from foretune.tune.plan.launching import refusal
 from foretune.tune.plan.layout import Layout, legal_layouts
 from foretune.tune.plan.memory import most_requests
-from foretune.tune.plan.physics import Clocks, decode_ms, prompt_ms
 from foretune.tune.plan.system import System
 from foretune.tune.plan.workload import Workload
 
 LOADS = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
-"""Requests in flight per replica that are looked at, as far as memory holds them; and the most
-that it holds."""
+"""Requests in flight per attention-DP group that are looked at, as far as memory holds them, and
+the most that it holds of fewer than the last."""
 WEIGHTS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
 CACHES = ("bf16", "fp8")
 
@@ -61,8 +63,10 @@ class Service:
 
     def loads(self) -> list[int]:
         """Return the numbers of requests in flight that are looked at, of one replica."""
+        groups = self.layout.dp
         most = most_requests(self.model, self.layout, self.formats, self.workload, self.system)
-        return sorted(n for n in {*LOADS, min(most, LOADS[-1])} if self.layout.dp <= n <= most)
+        loads = {groups * n for n in LOADS} | {min(most, groups * LOADS[-1])}
+        return sorted(n for n in loads if groups <= n <= most)
 
     def under(self, in_flight: int, pools: Pools | None = None) -> Deployment:
         """Return one replica with so many requests in flight."""
@@ -87,12 +91,12 @@ def services(
     backend: str,
     formats: Sequence[Formats] | None = None,
 ) -> Iterator[Service]:
-    """Give every format and layout, in as many replicas as use all GPUs."""
+    """Give every format, and layout that the engine has, in as many replicas as use all GPUs."""
     for these in formats or supported_formats(model, system):
         for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
             for layout in legal_layouts(model, size, these):
                 # Attention-DP of a dense model is several replicas: a smaller size says the same.
-                if layout.dp == 1 or model.is_moe:
+                if (layout.dp == 1 or model.is_moe) and not refusal(layout, backend):
                     yield Service(model, system, backend, layout, these, workload, gpus // size)
 
 
@@ -154,5 +158,6 @@ def _matched(
     best = int(np.argmax(rate))
     if rate[best] <= 0:
         return []
-    pools = Pools(reader, int(readers[best]), int(writers[best]))
+    needed = min(int(readers[best]), ceil(writers[best] * busy))
+    pools = Pools(reader, needed, int(writers[best]))
     return [Candidate(service.under(in_flight * pools.decode_workers, pools))]

@@ -1,7 +1,7 @@
 """Clocks of systems and engines, made when they are first needed."""
 
-from foretune.tune.plan.operator_tables import OperatorTables
-from foretune.tune.plan.operator_times import OperatorClock
+from foretune.tune.plan.operators.tables import OperatorTables
+from foretune.tune.plan.operators.times import OperatorClock
 from foretune.tune.plan.steps import StepClock
 from foretune.tune.plan.system import System, find_system
 

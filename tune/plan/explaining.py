@@ -3,8 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from foretune.tune.plan.arrivals import GOOD
-from foretune.tune.plan.planner import IDENTITY, Plan
+from foretune.tune.plan.at_rate import IDENTITY
+from foretune.tune.plan.candidates import LOADS
+from foretune.tune.plan.deployments.arrivals import GOOD
+from foretune.tune.plan.planner import Plan
 from foretune.tune.plan.wish import GOALS
 
 LIMITS = {
@@ -23,7 +25,7 @@ def sentences(plan: Plan) -> list[str]:
     """Return the lines below a plan's table, most important first."""
     best = plan.best
     lines = [f"best: {named(plan, best)}", _times(best), _worth(best), _waits(plan, best)]
-    lines += _arriving(plan, best) + _pools(plan, best) + _next(plan, best)
+    lines += _arriving(plan, best) + _pools(plan, best) + _next(plan, best) + _guess(plan, best)
     return lines
 
 
@@ -44,14 +46,37 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
     elif plan.best["guessed"] > GUESSED:
         lines.append(
-            f"{100 * plan.best['guessed']:.0f} % of a step lie outside what was measured on "
+            f"{100 * plan.best['guessed']:.0f} % of a step lies outside what was measured on "
             f"{plan.best['system']}"
         )
     if not corrected:
         lines.append("no intervals: --measured FILE learns them from measured deployments")
-    if (plan.candidates["accuracy"].isna() & plan.candidates["keeps"]).any():
-        lines.append("some formats have no published quality: they break no limit on it")
+    unknown = plan.candidates["accuracy"].isna()
+    if unknown.any():
+        names = ", ".join(sorted(set(plan.candidates["formats"][unknown])))
+        what = "left out" if plan.wish.accuracy > 0 else "they may lose any"
+        lines.append(f"no quality is published of {names}: {what}")
+    priced = plan.candidates["usd_per_million_tokens"].notna()
+    if not priced.all():
+        names = ", ".join(plan.candidates["system"][~priced].unique())
+        lines.append(f"nobody knows a price of {names}: --prices FILE says one")
+    emulated = {
+        str(d.formats)
+        for d in {(d.formats, d.system.name): d for d in plan.deployments}.values()
+        if d.formats.support(d.system.device.architecture) != "native"
+    }
+    if emulated:
+        lines.append(
+            f"converted while computing, as the GPU has no such units: {', '.join(emulated)}"
+        )
     return lines
+
+
+def number(value: float) -> str:
+    """Return a number of four digits, or all before the point; a dash where unknown."""
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def named(plan: Plan, row: pd.Series) -> str:
@@ -77,8 +102,8 @@ def _times(best: pd.Series) -> str:
     words = []
     for name, what in (("ttft_ms", "to the first token"), ("tpot_ms", "per further one")):
         low, high = (best.get(f"{name}_{end}", np.nan) for end in ("low", "high"))
-        interval = f" ({low:.4g} … {high:.4g})" if np.isfinite(low) else ""
-        words.append(f"{best[name]:.4g} ms{interval} {what}")
+        interval = f" ({number(low)} … {number(high)})" if np.isfinite(low) else ""
+        words.append(f"{number(best[name])} ms{interval} {what}")
     return ", ".join(words)
 
 
@@ -116,6 +141,17 @@ def _pools(plan: Plan, best: pd.Series) -> list[str]:
     return [f"pools of their own are {gain:.0f} % better than one: {named(plan, single)}"]
 
 
+def _guess(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what might be better, for all that nobody measured."""
+    guess = plan.best_guess
+    if guess is None:
+        return []
+    column, _ = GOALS[plan.wish.goal]
+    better = 100 * abs(guess[column] / best[column] - 1.0)
+    unmeasured = f"{100 * guess['guessed']:.0f} % of it unmeasured"
+    return [f"{better:.0f} % better, but a guess ({unmeasured}): {named(plan, guess)}"]
+
+
 def _waits(plan: Plan, best: pd.Series) -> str:
     """Return what limits a decode step, what most of it goes to, and whether memory ends it."""
     largest = best["limited_by"]
@@ -124,7 +160,9 @@ def _waits(plan: Plan, best: pd.Series) -> str:
         limit = "links between GPUs"
     line = f"limited by {limit}: {100 * best[f'share_{largest}']:.0f} % of a step {LIMITS[largest]}"
     same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
-    if best["good"] != best["good"] and best["batch"] == plan.candidates[same]["batch"].max():
+    most = plan.candidates[same]["batch"].max()
+    full = best["batch"] == most < LOADS[-1] * best["dp"] * best["workers"]
+    if best["good"] != best["good"] and full:
         line += "; memory holds no more requests"
     return line
 

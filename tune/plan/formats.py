@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Literal
 
 from foretune.errors import UnknownName, UsageError
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 
 Support = Literal["native", "emulated", "no"]
 WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from foretune.errors import UnknownName
-from foretune.tune.plan.deployment import Deployment
+from foretune.tune.plan.deployments.deployment import Deployment
 from foretune.tune.plan.formats import checkpoint_formats
 from foretune.tune.plan.layout import Layout
 from foretune.tune.plan.memory import USABLE
@@ -51,7 +51,7 @@ class Launch:
     def __str__(self) -> str:
         if self.refused:
             return f"# {self.refused}"
-        lines = [f"# {note}" for note in self.notes]
+        lines = ["# " + " ".join(note.split()) for note in self.notes]
         for name, text in self.files.items():
             lines.append(f"cat > {name} <<'END'\n{text}END")
         lines.extend(_shell(command) for command in self.commands)
@@ -76,9 +76,9 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
-    refused = _refused(deployment.layout, engine)
+    refused = refusal(deployment.layout, engine)
     if deployment.pools:
-        refused = refused or _refused(deployment.pools.prefill, engine)
+        refused = refused or refusal(deployment.pools.prefill, engine)
     if refused:
         return Launch((), {}, (), refused)
     return ENGINES[engine](deployment, replicas)
@@ -103,8 +103,8 @@ def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     return name, "", f"{name}: {model.name} quantized to {what} before, with {MAKERS}"
 
 
-def _refused(layout: Layout, engine: str) -> str:
-    """Return why an engine has no such layout."""
+def refusal(layout: Layout, engine: str) -> str:
+    """Return why an engine has no such layout; empty if it has."""
     if engine == "vllm" and layout.moe_ep > 1 and layout.moe_tp > 1:
         return f"vLLM either slices experts or spreads them, not both ({layout})"
     if engine == "trtllm" and layout.dp > 1 and layout.tp > 1:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import Formats, find_format
+from foretune.tune.plan.language_models.description import ModelDescription
 
 
 @dataclass(frozen=True, order=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import Formats, find_format
+from foretune.tune.plan.language_models.description import ModelDescription
+from foretune.tune.plan.language_models.parts import Indexer, Mla
 from foretune.tune.plan.layout import Layout
-from foretune.tune.plan.parts import Indexer, Mla
 from foretune.tune.plan.system import System
 from foretune.tune.plan.workload import Workload
 

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from foretune.errors import OutputError, TrackingError
+from foretune.tune.plan.deployments.physics import Clocks
 from foretune.tune.plan.explaining import named, notes, sentences
-from foretune.tune.plan.physics import Clocks
 from foretune.tune.plan.planner import Plan
 from foretune.tune.plan.report import Question, write_plan_report
 from foretune.tune.plan.wish import AT_MOST

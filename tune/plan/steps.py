@@ -7,13 +7,13 @@ from typing import Literal, Protocol
 import numpy as np
 import pandas as pd
 
-from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import Formats
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.layout import Layout
-from foretune.tune.plan.operator import Operator
-from foretune.tune.plan.operator_power import OperatorPower
-from foretune.tune.plan.operator_times import SOURCES, OperatorClock
-from foretune.tune.plan.operators import step_operators
+from foretune.tune.plan.operators.decoder import step_operators
+from foretune.tune.plan.operators.operator import Operator
+from foretune.tune.plan.operators.power import OperatorPower
+from foretune.tune.plan.operators.times import SOURCES, OperatorClock
 
 PARTS = ("projections", "attention", "experts", "communication", "rest")
 """What a step's time is made of, as columns of `StepClock.times`."""

@@ -62,12 +62,14 @@ class Wish:
             raise UsageError(f"accuracy {self.accuracy}: no format keeps more than 1, all of it")
 
     def keeps(self, candidates: pd.DataFrame) -> "pd.Series[bool]":
-        """Return which candidates keep to all limits; what nobody knows breaks none.
+        """Return which candidates keep to all limits.
+
+        What nobody knows breaks none, but for quality: a floor is kept by what is known to keep it.
 
         Args:
             candidates: as in `foretune.tune.plan.Plan`.
         """
-        kept = ~(candidates["accuracy"] < self.accuracy)
+        kept = candidates["accuracy"].fillna(0.0 if self.accuracy > 0 else 1.0) >= self.accuracy
         for name in AT_MOST:
             kept &= ~(candidates[name] > getattr(self, name))
         return kept

@@ -63,8 +63,7 @@ def fleet(
         single_fleets,
     )
 
-    if backend not in (known := ("vllm", "sglang", "trtllm")):
-        raise UsageError(f"--backend {backend} is none of {', '.join(known)}")
+    options.known_engine(backend)
     demands = read_requests(requests)
     cost = _prices(prices)
     chosen = [find_system(name, cost) for name in (_names(systems) or cost)]
@@ -98,12 +97,9 @@ def _prices(path: Path | None) -> dict[str, float]:
 def clocks_of(folder: Path | None) -> "OperatorClocks":
     """Return clocks of the measured operators in ``folder``, else of those that are installed."""
     from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+    from foretune.tune.plan.operators.tables import find_tables
 
-    if folder and not folder.is_dir():
-        raise UsageError(f"--operators {folder} is no folder")
-    folders = [folder] if folder else default_folders()
-    return OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    return OperatorClocks(find_tables(folder))
 
 
 def _names(text: str) -> list[str]:

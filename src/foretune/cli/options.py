@@ -22,6 +22,18 @@ SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
 SEED = typer.Option(0, "--seed", help="Of everything random.")
 
 
+def known_engine(backend: str) -> None:
+    """Check ``--backend``.
+
+    Raises:
+        UnknownName: plans know no such engine.
+    """
+    from foretune.tune.plan.deployments.deployment import ENGINES
+
+    if backend not in ENGINES:
+        raise UnknownName("engine", backend, ENGINES)
+
+
 def read_objective(text: str) -> Objective:
     """Return the objective called ``text``.
 

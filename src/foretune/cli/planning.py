@@ -1,7 +1,7 @@
 """``foretune plan``: formats, parallelism and batch for serving a language model, without a GPU."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -9,12 +9,11 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.serving import Request, answer, show, verify
 from foretune.cli.verifying_plan import verify_vllm
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import ForetuneError, UsageError
 
 if TYPE_CHECKING:
     from foretune.tune.plan import Wish
 
-BACKENDS = ("vllm", "sglang", "trtllm")
 NONE = float("inf")
 
 
@@ -25,10 +24,12 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     model: str = typer.Argument(help="Hugging Face id, or a folder with its config.json."),
-    system: str = typer.Option("all", help="What to deploy on: h100_sxm; several, local or all."),
+    system: str = typer.Option(
+        ..., help="What to deploy on: h100_sxm; several, joined by commas; local; or all (slow)."
+    ),
     gpus: int = typer.Option(..., help="How many GPUs."),
-    isl: int = typer.Option(0, help="Tokens of a prompt."),
-    osl: int = typer.Option(0, help="Tokens of an answer."),
+    isl: int = typer.Option(0, help="Tokens of a prompt.", show_default=False),
+    osl: int = typer.Option(0, help="Tokens of an answer.", show_default=False),
     ttft: float = typer.Option(NONE, help="Most milliseconds to the first token."),
     tpot: float = typer.Option(NONE, help="Most milliseconds per further token."),
     accuracy: float = typer.Option(0.0, help="Least share of quality that formats keep, 0 … 1."),
@@ -51,14 +52,18 @@ def plan(
         None, help="Measured deployments that correct the formulas: a table, or 'published'."
     ),
     prices: Path = typer.Option(None, help="CSV of your prices: system,usd_per_gpu_hour."),
-    qualities: Path = typer.Option(None, help="CSV of measured qualities, instead of published."),
+    qualities: Path = typer.Option(
+        None,
+        help="CSV of measured qualities, instead of published: format (kv:fp8 of a cache), method, "
+        "model, benchmark, baseline, quantized, better (higher or lower), source.",
+    ),
     out: Path = typer.Option(None, help="Keep the plan in a folder here: report, table, JSON."),
     tracking_uri: str = typer.Option(None, help="MLflow, for --out; default as for campaigns."),
     check: bool = typer.Option(False, "--verify", help="Measure what this machine can check."),
     check_vllm: bool = typer.Option(False, "--verify-vllm", help="Serve it with vLLM, measure."),
     train: bool = typer.Option(False, "--train", help="Plan training; see the options below."),
-    batch: int = typer.Option(0, help="--train: sequences per step."),
-    sequence: int = typer.Option(0, help="--train: tokens of each."),
+    batch: int = typer.Option(0, help="--train: sequences per step.", show_default=False),
+    sequence: int = typer.Option(0, help="--train: tokens of each.", show_default=False),
     precision: str = typer.Option("bf16", help="--train: of products, bf16 or fp8."),
     tokens: float = typer.Option(0.0, help="--train: to train on, for days and cost."),
     top: int = typer.Option(10, help="Rows that are shown."),
@@ -72,6 +77,14 @@ def plan(
     for name, value in (("--top", top), ("--gpus", gpus)):
         options.at_least_one(value, name)
     if train:
+        serving = {"--rate": rate, "--pools": pools, "--verify": check, "--out": out,
+                   "--verify-vllm": check_vllm, "--measured": measured, "--prices": prices,
+                   "--qualities": qualities, "--formats": formats, "--isl": isl, "--osl": osl,
+                   "--accuracy": accuracy, "--ttft": ttft < NONE, "--tpot": tpot < NONE,
+                   "--power": power < NONE, "--memory": memory < NONE, "--cost": cost < NONE,
+                   "several --system": "," in system or system == "all"}  # fmt: skip
+        if given := [name for name, value in serving.items() if value]:
+            raise UsageError(f"{given[0]} is about serving: plan --train without it")
         from foretune.cli.training import show_training_plan
 
         show_training_plan(
@@ -79,12 +92,15 @@ def plan(
             operators=operators, top=top, as_json=as_json,
         )  # fmt: skip
         return
+    if check_vllm and rate is not None:
+        raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
+    if batch or sequence or tokens:
+        raise UsageError("--batch, --sequence and --tokens are about training: add --train")
     for name, value in (("--isl", isl), ("--osl", osl)):
         options.at_least_one(value, name)
     if rate is not None and not 0 < rate < NONE:
         raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
-    if backend not in BACKENDS:
-        raise UnknownName("engine", backend, BACKENDS)
+    options.known_engine(backend)
     from foretune.tune.plan import Wish
 
     wish = Wish(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
@@ -111,10 +127,16 @@ def _serve(
     found = answer(request, wish, output)
     show(output, found, top)
     plan, question = found.plan, found.question
-    checks, checked = verify(output, found) if check else (None, {})
-    if check_vllm:
-        best = plan.best
-        checked |= {"vllm": verify_vllm(output, plan.deployment(best), best.to_dict())}
+    failed: ForetuneError | None = None
+    checks, checked = None, dict[str, Any]()
+    try:
+        if check:
+            checks, checked = verify(output, found)
+        if check_vllm:
+            best = plan.best
+            checked |= {"vllm": verify_vllm(output, plan.deployment(best), best.to_dict())}
+    except ForetuneError as e:  # the plan is kept all the same
+        failed = e
     kept = {}
     if out is not None:
         where = keep(plan, question, found.clocks, out, tracking_uri, found.commands, checks)
@@ -122,3 +144,5 @@ def _serve(
         output.say(f"report   {where.report}")
         output.say(f"MLflow   {where.mlflow_uri}, run {where.run_id}")
     output.result(plan_answer(plan, question, found.commands) | checked | kept)
+    if failed is not None:
+        raise failed

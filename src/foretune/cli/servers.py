@@ -52,6 +52,7 @@ def servers(
     if not hardware.power_limit_w > 0:
         raise UsageError(f"{hardware.name}: nobody said what its boards draw at most")
     wish = Wish(ttft, tpot, accuracy)
+    options.known_engine(backend)
     made = plan(described, hardware, gpus, Workload(isl, osl), clocks_of(operators), wish, backend)
     chosen = made.best
     server = Server.of_candidate(chosen, hardware, host_w)

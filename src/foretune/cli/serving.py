@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from foretune.tune.plan import Formats, Plan, System, Wish
     from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operator_tables import OperatorTables
+    from foretune.tune.plan.operators.tables import OperatorTables
     from foretune.tune.plan.report import Question
 
 COLUMNS = {
@@ -77,9 +77,9 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
     """
     from foretune.tune.plan import Workload, describe_model, plan, read_accuracy
     from foretune.tune.plan.clocks import OperatorClocks
+    from foretune.tune.plan.deployments.learned import learned_from
     from foretune.tune.plan.launching import launch_commands
-    from foretune.tune.plan.learned import learned_from
-    from foretune.tune.plan.operator_tables import find_tables
+    from foretune.tune.plan.operators.tables import find_tables
     from foretune.tune.plan.report import Question
 
     model, systems = describe_model(request.model), _systems(request.system, request.prices)
@@ -106,13 +106,17 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
 def show(output: Output, answer: Answer, top: int) -> None:
     """Print the front, what it means, and how to start the best."""
     from foretune.tune.plan.explaining import notes, sentences
+    from foretune.tune.plan.planner import GUESSWORK
 
     plan, question = answer.plan, answer.question
     shown = _spread(plan, top)
-    columns = [c for c in COLUMNS if c in ALWAYS or shown[c].nunique() > 1][:WIDE]
+    guesses = bool((shown["guessed"] > GUESSWORK).any())
+    columns = [c for c in COLUMNS if c in ALWAYS or shown[c].nunique() > 1][: WIDE - guesses]
     headings = [COLUMNS[c] for c in columns]
-    rows = [[_cell(name, row[name]) for name in columns] for _, row in shown.iterrows()]
+    rows = [[_cell(name, row) for name in columns] for _, row in shown.iterrows()]
     output.table(str(question), headings, rows)
+    if guesses:
+        output.say("? more than half of it lies outside what was measured")
     output.say("")
     for line in sentences(plan):
         output.say(line)
@@ -134,7 +138,7 @@ def verify(output: Output, answer: Answer) -> "tuple[pd.DataFrame, dict[str, Any
     from foretune.cli.verifying_plan import show_operators, verify_parallel
     from foretune.collect import local_device
     from foretune.collect.nvidia import local_gpus
-    from foretune.tune.plan.own_operators import (
+    from foretune.tune.plan.operators.checking import (
         local_clock,
         request_operators,
         verify_operators,
@@ -156,7 +160,10 @@ def _systems(text: str, prices: Path | None) -> "list[System]":
     from foretune.tune.plan.local_system import planned_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
-    known = published_prices() | (read_prices(prices) if prices else {})
+    own = read_prices(prices) if prices else {}
+    for name in own:
+        planned_system(name)  # a misspelt one would be nobody's price
+    known = published_prices() | own
     return [planned_system(name, known) for name in dict.fromkeys(names)]
 
 
@@ -180,9 +187,12 @@ def _spread(plan: "Plan", top: int) -> "pd.DataFrame":
     return plan.candidates.loc[list(names)].sort_values("tpot_ms")
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, row: "pd.Series[Any]") -> str:
+    from foretune.tune.plan.explaining import number
+    from foretune.tune.plan.planner import GUESSWORK
+
+    value = row[name]
     if name in ("formats", "prefill"):
-        return str(value).replace(", ", "/").removesuffix(" cache").replace(" × ", "×")
-    if isinstance(value, float):
-        return f"{value:.4g}" if value == value else "–"
-    return str(value)
+        short = str(value).replace(", ", "/").removesuffix(" cache").replace(" × ", "×")
+        return f"{short} ?" if name == "formats" and row["guessed"] > GUESSWORK else short
+    return number(value) if isinstance(value, float) else str(value)

@@ -58,7 +58,7 @@ def show_training_plan(
     """
     from foretune.tune.plan import describe_model, find_system
     from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+    from foretune.tune.plan.operators.tables import find_tables
     from foretune.tune.plan.training import SOFTWARE, TrainingTask, plan_training
 
     for name, value in (
@@ -67,8 +67,7 @@ def show_training_plan(
         options.at_least_one(value, name)
     if software not in SOFTWARE:
         raise UnknownName("software", software, SOFTWARE)
-    folders = [operators] if operators else default_folders()
-    tables = OperatorTables(folders[0]) if folders else None
+    tables = find_tables(operators)
     clocks = OperatorClocks(tables)
     described, hardware = describe_model(model), find_system(system)
     kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}

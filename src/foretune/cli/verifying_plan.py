@@ -7,8 +7,8 @@ from foretune.cli.output import Output, percent, progress_bar
 
 if TYPE_CHECKING:
     from foretune.tune.plan.checking import ParallelCheck
-    from foretune.tune.plan.deployment import Deployment
-    from foretune.tune.plan.own_operators import OperatorCheck
+    from foretune.tune.plan.deployments.deployment import Deployment
+    from foretune.tune.plan.operators.checking import OperatorCheck
 
 BUSY = 0.25
 """Cores' worth of other work beyond which measured times are of that, too."""

@@ -6,9 +6,9 @@ import pytest
 
 from foretune.tune.plan import Formats, Wish, Workload, describe_model, find_system, plan
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.correction import ServingCorrection
+from foretune.tune.plan.deployments.correction import ServingCorrection
+from foretune.tune.plan.deployments.physics import physics
 from foretune.tune.plan.explaining import notes, sentences
-from foretune.tune.plan.physics import physics
 
 MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
 

@@ -7,7 +7,7 @@ import pytest
 
 from foretune.errors import UnknownName
 from foretune.tune.plan import Formats, Layout, Workload, find_system
-from foretune.tune.plan.deployment import Deployment, Pools
+from foretune.tune.plan.deployments.deployment import Deployment, Pools
 from foretune.tune.plan.launching import ENGINES, launch, launch_commands
 
 H100 = find_system("h100_sxm")

@@ -18,6 +18,7 @@ from foretune.tune.plan import (
     most_requests,
     rank_memory,
 )
+from foretune.tune.plan.language_models.parts import Indexer, LinearAttention, Mla
 from foretune.tune.plan.memory import (
     GIB,
     USABLE,
@@ -26,7 +27,6 @@ from foretune.tune.plan.memory import (
     token_bytes,
     weight_bytes,
 )
-from foretune.tune.plan.parts import Indexer, LinearAttention, Mla
 
 ATTENTION, KEY_VALUE, MLP, EXPERT = 2 * 64 * 64, 2 * 64 * 32, 3 * 64 * 128, 3 * 64 * 32
 NORMS, TABLE = 5 * 64, 100 * 64

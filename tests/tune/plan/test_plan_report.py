@@ -14,8 +14,8 @@ import pytest
 from foretune.errors import OutputError, UsageError
 from foretune.tune.plan import Formats, Wish, Workload, find_system, plan
 from foretune.tune.plan.clocks import OperatorClocks
+from foretune.tune.plan.deployments.physics import physics
 from foretune.tune.plan.explaining import named, notes
-from foretune.tune.plan.physics import physics
 from foretune.tune.plan.report import Question, write_plan_report
 from foretune.tune.plan.report.breakdown import memory_breakdown, operator_breakdown
 from foretune.tune.plan.report.figures import (
@@ -136,6 +136,7 @@ def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
     answer, question = made(small)
     answer.candidates["power_w"] = np.nan
     assert "W per GPU" not in Page(written(tmp_path, answer, question)).tables[FRONT][0]
+    answer, question = made(small)
     answer.candidates["power_w"] = 345.6
     page = Page(written(tmp_path, answer, question))
     assert cells_of(page, FRONT, answer, answer.best)["W per GPU"] == "346"

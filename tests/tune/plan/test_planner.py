@@ -3,13 +3,16 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.tune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.tune.plan.at_rate import IDENTITY, load_curve
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.planner import IDENTITY
+from foretune.tune.plan.deployments.physics import prompt_ms
+from foretune.tune.plan.memory import most_requests
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
@@ -98,6 +101,44 @@ def test_energy_is_power_times_time():
     assert table["power_w"].between(0.0, limit).all()
 
 
+def test_at_a_rate_gpus_idle_and_that_costs_energy():
+    made = planned(rate=0.2)
+    table = made.candidates
+    joules = table["power_w"] * table["gpus"] / (0.2 * LOAD.osl)
+    assert table["energy_mj_per_token"].to_numpy() == pytest.approx(1e3 * joules.to_numpy())
+    full = planned().candidates
+    assert table["power_w"].min() < full["power_w"].min()
+
+
+def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
+    made = planned(wish=Wish(tpot_ms=50.0), rate=2.0)
+    best = made.best
+    most = most_requests(
+        describe_model(MODEL), made.deployment(best).layout, made.deployment(best).formats, LOAD,
+        find_system(SYSTEM),
+    )  # fmt: skip
+    assert best["batch"] < made.deployment(best).concurrency
+    assert made.deployment(best).concurrency == min(most, 1024)
+
+
+def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
+    wish = Wish(tpot_ms=25.0)
+    best = planned(wish=wish, rate=3.0, formats=[Formats("fp8")]).best
+    every = planned(wish=wish, formats=[Formats("fp8")])
+    loads = every.candidates[(every.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
+    curve = load_curve(loads, LOAD.osl, wish)
+    if best["replicas"] > 1:
+        fewer = curve.at(3.0 / (best["replicas"] - 1))
+        assert fewer is None or fewer.good < 0.9 or fewer.tpot_ms > 25.0
+    assert curve.at(3.0 / best["replicas"]).good >= 0.9
+
+
+def test_what_nobody_can_tell_is_no_goal():
+    system = dataclasses.replace(find_system(SYSTEM), price_per_hour=None)
+    with pytest.raises(UsageError, match="give --prices"):
+        _ = planned(system=system, wish=Wish(goal="cost")).best
+
+
 def test_at_a_rate_the_fewest_gpus_are_sought():
     few, many = (planned(wish=Wish(tpot_ms=50.0), rate=rate) for rate in (0.5, 4.0))
     assert few.best["gpus"] <= many.best["gpus"] <= 8
@@ -111,6 +152,16 @@ def test_at_a_rate_the_fewest_gpus_are_sought():
 def test_what_arrives_at_random_is_less_than_what_is_kept_in_flight():
     made = planned(wish=Wish(tpot_ms=30.0))
     assert 0 < made.goodput <= made.candidates["requests_per_s"].max()
+
+
+def test_pools_finish_no_more_than_their_readers_read():
+    made = planned(pools=True)
+    pooled = made.candidates[made.candidates["prefill"] != ""]
+    deployments = [made.deployment(row) for _, row in pooled.iterrows()]
+    readers = [dataclasses.replace(d, layout=d.pools.prefill, pools=None) for d in deployments]
+    _, each_ms = prompt_ms(readers, OperatorClocks(None))
+    workers = np.array([d.pools.prefill_workers for d in deployments])
+    assert (pooled["requests_per_s"] <= 1.001 * 1e3 * workers / each_ms).all()
 
 
 def test_pools_of_their_own_compete_with_one():
@@ -136,17 +187,18 @@ def test_too_many_candidates_are_searched(monkeypatch):
 
     whole = planned()
     monkeypatch.setattr(planner, "ALL", 100)
-    monkeypatch.setattr(searching, "GENERATION", 50)
+    monkeypatch.setattr(searching, "GENERATION", 12)
     monkeypatch.setattr(searching, "GENERATIONS", 6)
     some = planned()
     assert len(some.deployments) == len(some.candidates) < len(whole.candidates)
     assert some.best["tokens_per_s_per_gpu"] >= 0.8 * whole.best["tokens_per_s_per_gpu"]
+    assert some.best["keeps"]
     row = some.best
     assert some.deployment(row).layout.tp == row["tp"]
 
 
 def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
-    from foretune.tune.plan import operator_tables
+    from foretune.tune.plan.operators import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
     command = ["plan", MODEL, "--system", SYSTEM, "--gpus", "8", "--isl", "2048", "--osl", "256"]

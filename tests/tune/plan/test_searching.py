@@ -3,10 +3,10 @@
 import numpy as np
 
 from foretune.search.pareto import hypervolume
-from foretune.tune.plan import Formats, Workload, describe_model, find_system
+from foretune.tune.plan import Formats, Wish, Workload, describe_model, find_system
 from foretune.tune.plan.candidates import one_pool, services
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.planner import predict
+from foretune.tune.plan.predicting import predict
 from foretune.tune.plan.searching import searched
 
 LOAD = Workload(2048, 256)
@@ -15,13 +15,13 @@ LOAD = Workload(2048, 256)
 def test_a_search_finds_nearly_the_whole_front_in_part_of_the_candidates(monkeypatch):
     from foretune.tune.plan import searching
 
-    monkeypatch.setattr(searching, "GENERATION", 50)
-    monkeypatch.setattr(searching, "GENERATIONS", 12)
+    monkeypatch.setattr(searching, "GENERATION", 12)
+    monkeypatch.setattr(searching, "GENERATIONS", 6)
     model, system = describe_model("Qwen/Qwen3-235B-A22B"), find_system("b200_sxm")
     formats = [Formats(weights, kv="fp8") for weights in ("fp8", "nvfp4")]
-    candidates = one_pool(list(services(model, system, 8, LOAD, "vllm", formats)))
+    candidates = one_pool(list(services(model, system, 8, LOAD, "sglang", formats)))
     clocks = OperatorClocks(None)
-    some, table = searched(candidates, lambda these: predict(these, clocks))
+    some, table = searched(candidates, Wish(), lambda these: predict(these, clocks))
     whole = predict(candidates, clocks)
     assert len(some) == len(table) < 0.5 * len(candidates)
 

@@ -5,8 +5,8 @@ import pytest
 
 from foretune.device import Device
 from foretune.tune.plan import Formats, Layout, find_system
-from foretune.tune.plan.operator_power import OperatorPower
-from foretune.tune.plan.operator_times import OperatorClock
+from foretune.tune.plan.operators.power import OperatorPower
+from foretune.tune.plan.operators.times import OperatorClock
 from foretune.tune.plan.steps import Step, StepClock, operator_table
 
 

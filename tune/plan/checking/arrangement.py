@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import Formats
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.layout import Layout
 from foretune.tune.plan.steps import Step, StepClock
 

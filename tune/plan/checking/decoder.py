@@ -1,6 +1,6 @@
 """A small transformer with real weights, cut the ways that plans cut models.
 
-Every operator of `foretune.tune.plan.operators` is one function here. Ranks compose steps of them,
+Every operator of `operators.decoder` is one function here. Ranks compose steps of them,
 and the same functions are what is timed one by one, so that a step's prediction and the step
 itself speak of the same code. Only the processes of the check import this: it needs torch.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 
 EPSILON = 1e-6
 ROPE_BASE = 10_000.0

@@ -10,9 +10,9 @@ from foretune.device import Device
 from foretune.features.arrays import Columns, Rows
 from foretune.tune.plan.checking.arrangement import BUSY, Busy
 from foretune.tune.plan.checking.grid import EXCHANGES, FORMAT, HERE
-from foretune.tune.plan.operator_kinds import family_of
-from foretune.tune.plan.operator_tables import OperatorTables
-from foretune.tune.plan.operator_times import OperatorClock, OperatorTimes
+from foretune.tune.plan.operators.kinds import family_of
+from foretune.tune.plan.operators.tables import OperatorTables
+from foretune.tune.plan.operators.times import OperatorClock, OperatorTimes
 
 WIDENED = 2.0
 """How much longer messages in 32 bits are than the planner's, which have 16."""

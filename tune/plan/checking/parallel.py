@@ -34,8 +34,8 @@ from foretune.tune.plan.checking.arrangement import (
 from foretune.tune.plan.checking.grid import QUICK, Grid, measure_operators
 from foretune.tune.plan.checking.local_clock import operator_clocks
 from foretune.tune.plan.checking.ranks import RankGroup
-from foretune.tune.plan.description import ModelDescription
-from foretune.tune.plan.operator_times import OperatorClock
+from foretune.tune.plan.language_models.description import ModelDescription
+from foretune.tune.plan.operators.times import OperatorClock
 from foretune.tune.plan.steps import StepClock, operator_table
 
 NEAR = 0.05

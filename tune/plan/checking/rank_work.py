@@ -16,7 +16,7 @@ from foretune.collect.timer import Timing, time_launch
 from foretune.tune.plan.checking import decoder
 from foretune.tune.plan.checking.arrangement import Arrangement, StepProblem, undisturbed_ms
 from foretune.tune.plan.checking.decoder import Cache, Exchange, Shard, Tensor
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 
 CACHES = 4
 """How many times the last cache weights are read from in turn: it may keep a part of less."""

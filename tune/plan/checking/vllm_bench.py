@@ -20,7 +20,7 @@ import pandas as pd
 
 from foretune.errors import MeasurementError, UsageError
 from foretune.progress import Progress
-from foretune.tune.plan.deployment import Deployment
+from foretune.tune.plan.deployments.deployment import Deployment
 from foretune.tune.plan.launching import checkpoint, launch
 
 HOST = "127.0.0.1"
@@ -228,8 +228,9 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", port: str, log: Path) 
 
 
 def _healthy(port: str) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5) as answer:
+        with direct.open(f"http://{HOST}:{port}/health", timeout=5) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -13,16 +13,16 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.tune.plan.accuracy import recovery
-from foretune.tune.plan.arrivals import LoadCurve
 from foretune.tune.plan.candidates import Candidate, one_pool, services
-from foretune.tune.plan.correction import ServingCorrection
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.deployments.arrivals import LoadCurve
+from foretune.tune.plan.deployments.correction import ServingCorrection
+from foretune.tune.plan.deployments.physics import Clocks
 from foretune.tune.plan.fleet.requests import Demand
 from foretune.tune.plan.fleet.server import HOST_W
 from foretune.tune.plan.formats import Formats
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.layout import Layout
-from foretune.tune.plan.physics import Clocks
-from foretune.tune.plan.planner import predict
+from foretune.tune.plan.predicting import predict
 from foretune.tune.plan.system import System
 from foretune.tune.plan.wish import Wish
 

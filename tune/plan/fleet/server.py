@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import pandas as pd
 
-from foretune.tune.plan.operator_power import OperatorPower
-from foretune.tune.plan.power import capped, clock_sensitivity
+from foretune.tune.plan.deployments.power import capped, clock_sensitivity
+from foretune.tune.plan.operators.power import OperatorPower
 from foretune.tune.plan.system import System
 
 HOST_W = (6500 - 8 * 400) / 8

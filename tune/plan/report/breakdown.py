@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from foretune.tune.plan.deployment import Deployment
+from foretune.tune.plan.deployments.deployment import Deployment
+from foretune.tune.plan.deployments.physics import Clocks
 from foretune.tune.plan.memory import GIB, rank_memory
-from foretune.tune.plan.operator import Operator
-from foretune.tune.plan.physics import Clocks
+from foretune.tune.plan.operators.operator import Operator
 from foretune.tune.plan.steps import PARTS, Step
 
 

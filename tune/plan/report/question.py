@@ -3,10 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.system import System
 from foretune.tune.plan.wish import AT_MOST, Wish
 from foretune.tune.plan.workload import Workload
+
+NAMED = 3
+"""Systems beyond which a title counts them."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Question:
 
     def __str__(self) -> str:
         names = " or ".join(system.name for system in self.systems)
+        if len(self.systems) > NAMED:
+            names = f"one of {len(self.systems)} systems"
         return f"{self.model.name} on {self.gpus} × {names}, {self.backend}"
 
     @property

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from foretune.tune.plan.deployments.physics import Clocks
 from foretune.tune.plan.explaining import LIMITS, notes, sentences
-from foretune.tune.plan.physics import Clocks
 from foretune.tune.plan.planner import Plan
 from foretune.tune.plan.report.breakdown import memory_breakdown, operator_breakdown
 from foretune.tune.plan.report.figures import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from foretune.errors import OutputError
-from foretune.tune.plan.physics import Clocks
+from foretune.tune.plan.deployments.physics import Clocks
 from foretune.tune.plan.planner import Plan
 from foretune.tune.plan.report.question import Question, limits
 from foretune.tune.plan.report.rows import COLUMNS, interval_of, spoken

@@ -8,8 +8,8 @@ use their network adapters together.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from foretune.tune.plan.description import ModelDescription
-from foretune.tune.plan.operator import Operator, collective
+from foretune.tune.plan.language_models.description import ModelDescription
+from foretune.tune.plan.operators.operator import Operator, collective
 from foretune.tune.plan.system import System
 from foretune.tune.plan.training.memory import StageParameters
 from foretune.tune.plan.training.recipe import Recipe

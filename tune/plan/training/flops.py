@@ -6,7 +6,7 @@ arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
 """
 
 from foretune.device import Device, peak_rate
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.training.recipe import Recompute
 from foretune.tune.plan.training.task import TrainingTask
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.memory import GIB, MANY_RANKS_BYTES
 from foretune.tune.plan.training.recipe import Recipe, TrainingLayout, stage_layers
 from foretune.tune.plan.training.task import TrainingTask

@@ -12,11 +12,11 @@ from math import ceil
 
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.plan.attention_operators import attention_operators
-from foretune.tune.plan.description import GATED, ModelDescription
 from foretune.tune.plan.formats import table_name
+from foretune.tune.plan.language_models.description import GATED, ModelDescription
 from foretune.tune.plan.layout import Layout
-from foretune.tune.plan.operator import Operator, Part, gemm, rowwise
+from foretune.tune.plan.operators.attention import attention_operators
+from foretune.tune.plan.operators.operator import Operator, Part, gemm, rowwise
 from foretune.tune.plan.training.recipe import Recipe
 from foretune.tune.plan.training.task import TrainingTask
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.description import ModelDescription
 from foretune.tune.plan.formats import supported
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.memory import GIB
 from foretune.tune.plan.system import System
 from foretune.tune.plan.training.memory import USABLE, TrainingMemory, training_memory

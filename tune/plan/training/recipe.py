@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.system import System
 from foretune.tune.plan.training.task import TrainingTask
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.system import System
 from foretune.tune.plan.training.recipe import (
     RECOMPUTE,

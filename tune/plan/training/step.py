@@ -6,7 +6,7 @@ from typing import Self
 
 import pandas as pd
 
-from foretune.tune.plan.description import ModelDescription
+from foretune.tune.plan.language_models.description import ModelDescription
 from foretune.tune.plan.steps import StepClock
 from foretune.tune.plan.system import PCIE_GBPS, System
 from foretune.tune.plan.training.exchanges import (

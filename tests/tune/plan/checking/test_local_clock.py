@@ -8,7 +8,7 @@ from foretune.tune.plan import Formats, Layout
 from foretune.tune.plan.checking.grid import FORMAT, HERE, Grid
 from foretune.tune.plan.checking.local_clock import LocalTables, operator_clocks, rank_device
 from foretune.tune.plan.checking.parallel import small_model
-from foretune.tune.plan.operators import step_operators
+from foretune.tune.plan.operators.decoder import step_operators
 from foretune.tune.plan.steps import operator_table
 
 GFLOPS, GBPS, HOP_MS = 50.0, 10.0, 0.05

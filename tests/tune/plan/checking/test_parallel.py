@@ -20,7 +20,7 @@ from foretune.tune.plan.checking.parallel import (
     small_model,
 )
 from foretune.tune.plan.checking.ranks import RankGroup
-from foretune.tune.plan.own_operators import OperatorCheck
+from foretune.tune.plan.operators.checking import OperatorCheck
 
 MODEL = small_model(128, 2, 2, 160)
 PROBLEM = StepProblem(MODEL, 4, 6)

@@ -13,7 +13,7 @@ from foretune.cli.verifying_plan import verify_vllm
 from foretune.errors import MeasurementError, UsageError
 from foretune.tune.plan import Formats, Layout, Workload, find_system
 from foretune.tune.plan.checking.vllm_bench import Benchmark, check_vllm
-from foretune.tune.plan.deployment import Deployment, Pools
+from foretune.tune.plan.deployments.deployment import Deployment, Pools
 
 RESULT = {  # fields of a result file of vllm/benchmarks/serve.py; lists of single requests left out
     "date": "20260801-120000", "endpoint_type": "vllm", "backend": "vllm", "label": None,

@@ -7,10 +7,10 @@ from scipy.stats import norm
 
 from foretune.errors import UsageError
 from foretune.tune.plan import find_system
+from foretune.tune.plan.deployments.power import capped
 from foretune.tune.plan.fleet import Phase, Server, oversubscriptions
 from foretune.tune.plan.fleet.budget import best
-from foretune.tune.plan.operator_power import OperatorPower
-from foretune.tune.plan.power import capped
+from foretune.tune.plan.operators.power import OperatorPower
 
 
 def server(read=400.0, write=200.0, part=0.25, host=800.0):

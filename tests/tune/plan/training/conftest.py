@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.tune.plan import ModelDescription
-from foretune.tune.plan.huggingface import read_config
+from foretune.tune.plan.language_models.huggingface import read_config
 
 
 def gpt(hidden: int, heads: int, layers: int, vocab: int = 51200) -> ModelDescription:

@@ -81,7 +81,7 @@ def test_gpus_that_no_stages_and_heads_use_up_are_replicas():
 
 @pytest.fixture
 def without_tables(monkeypatch):
-    from foretune.tune.plan import operator_tables
+    from foretune.tune.plan.operators import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foretune.tune.plan import describe_model, find_system
 from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.operator_tables import OperatorTables, default_folders
+from foretune.tune.plan.operators.tables import OperatorTables, default_folders
 from foretune.tune.plan.training import (
     Calibration,
     Recipe,

@@ -1,0 +1,1 @@
+"""Language models as numbers: what is served or trained."""
