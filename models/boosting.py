@@ -10,6 +10,13 @@ from foretune.models.trees import Trees
 
 FEW_ROWS = 4
 """So few go through the trees one by one: XGBoost takes longer than that to be called."""
+MANY_ROWS = 2048
+"""So many pay for bringing a model's trees into the form that a compiled walk reads."""
+WORTH_COMPILING = 20_000_000
+"""Rows times trees: XGBoost takes as long for them as loading the compiled walk takes. Compiling
+it, once on a machine, takes five times as long."""
+_done = {"work": 0}
+"""Rows times trees that this process has predicted many at a time, of all models."""
 
 
 class BoostingModel(Regressor):
@@ -68,13 +75,29 @@ class BoostingModel(Regressor):
         self.looked_for_trees_ = False
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        if len(X) <= FEW_ROWS:
-            if not self.looked_for_trees_:
-                self.trees_, self.looked_for_trees_ = Trees.of(self.booster_), True
-            if self.trees_ is not None:
-                return np.array([self.trees_.predict(row) for row in X])
+        few, many = len(X) <= FEW_ROWS, self._pays_to_compile(len(X))
+        trees = self._trees() if few or many else None
+        if trees is not None and few:
+            return np.array([trees.predict(row) for row in X])
+        if trees is not None and trees.compiled is not None:
+            return trees.compiled.predict(X)
         prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
+
+    def _trees(self) -> Trees | None:
+        if not self.looked_for_trees_:
+            self.trees_, self.looked_for_trees_ = Trees.of(self.booster_), True
+        return self.trees_
+
+    def _pays_to_compile(self, rows: int) -> bool:
+        """Return whether so many more rows make, with all before, a compiled walk worth its time.
+
+        Whoever predicts little never waits for Numba, whoever predicts much waits once.
+        """
+        if rows < MANY_ROWS:
+            return False
+        _done["work"] += rows * self.booster_.num_boosted_rounds()
+        return _done["work"] >= WORTH_COMPILING
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ."""

@@ -105,7 +105,7 @@ class Experts:
                 interpolated,
                 np.zeros(len(X)),
             ]
-        return np.column_stack(columns)
+        return np.array(columns).T
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""

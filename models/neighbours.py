@@ -93,8 +93,12 @@ class Neighbourhood:
         return cls([axis for _, axis in axes[:MOST_AXES]], series)
 
     def locate(self, rows: pd.DataFrame | Rows) -> "Places":
-        """Return where ``rows`` lie."""
+        """Return where ``rows`` lie; the same `Places` to all who ask it of the same `Rows`."""
         rows = Rows.of(rows)
+        axes = tuple((axis.column, axis.octaves, axis.span) for axis in self.axes)
+        return rows.once(("places", axes, tuple(self.series)), lambda: self._locate(rows))
+
+    def _locate(self, rows: Rows) -> "Places":
         positions = [axis.position(rows[axis.column]) for axis in self.axes]
         keys = [_hash(axis.column, rows) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
@@ -168,7 +172,7 @@ class Neighbourhood:
         with np.errstate(invalid="ignore", divide="ignore"):
             base = (weight * np.where(there, value, 0.0)).sum(axis=0) / weight_sum
             trust = np.log(weight_sum)
-        result = np.empty((len(base), len(self.columns)), dtype=np.float32)
+        result = np.empty((len(base), len(self.columns)), dtype=np.float32, order="F")
         parts = (value - base, below - base, above - base, step_below, step_above)
         for j, part in enumerate(parts):
             result[:, j : -2 : len(parts)] = part.T
@@ -184,9 +188,18 @@ class Places:
     keys: np.ndarray
     shared: np.ndarray
     _lines: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
+    _found: "dict[_Line, _Beside]" = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, rows: np.ndarray) -> "Places":
         return Places(self.positions[:, rows], self.keys[:, rows], self.shared[rows])
+
+    def is_like(self, other: "Places") -> bool:
+        """Return whether both are of the same rows."""
+        pairs = zip(self._arrays(), other._arrays(), strict=True)
+        return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        return self.positions, self.keys, self.shared
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:
         """Return an integer per row, equal where the rows agree in the numbered axes."""
@@ -199,28 +212,22 @@ class Places:
         self, axis: int, values: np.ndarray, wanted: "Places"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
-        line = self._line(axis)
-        if len(wanted.shared) == 0 or len(line.order) == 0:
-            nothing = np.full(len(wanted.shared), np.nan)
-            return nothing, nothing, nothing, nothing
-        series, wanted_at = wanted._series(axis), wanted.positions[axis]
-        number = np.minimum(np.searchsorted(line.names, series), len(line.names) - 1)
-        found = (line.names[number] == series) & ~np.isnan(wanted_at)
-        within = np.minimum(np.maximum(wanted_at - line.low, -line.margin), line.span / 2.0)
-        target = number * line.span + within
-        below = np.searchsorted(line.at, target - 1e-9) - 1
-        above = np.searchsorted(line.at, target + 1e-9, side="right")
-        has_below = found & (below >= line.first[number])
-        has_above = found & (above < line.last[number])
-        below = line.order[np.maximum(below, 0)]
-        above = line.order[np.minimum(above, len(line.order) - 1)]
-        at = self.positions[axis]
+        beside = wanted._beside(self._line(axis), self.positions[axis], axis)
         return (
-            np.where(has_below, values[below], np.nan),
-            np.where(has_below, wanted_at - at[below], np.nan),
-            np.where(has_above, values[above], np.nan),
-            np.where(has_above, at[above] - wanted_at, np.nan),
+            _of_rows(values, beside.below),
+            beside.step_below,
+            _of_rows(values, beside.above),
+            beside.step_above,
         )
+
+    def _beside(self, line: "_Line", at: np.ndarray, axis: int) -> "_Beside":
+        """Return what lies beside these rows on ``line``, looked for once for all who ask."""
+        if (known := self._found.get(line)) is not None:
+            return known
+        found = line.beside(self._series(axis), self.positions[axis], at)
+        if line is not self._lines.get(axis):  # known places stay, and are seldom asked of again
+            self._found[line] = found
+        return found
 
     def _line(self, axis: int) -> "_Line":
         """Return all rows in the order of their series, and within it along ``axis``."""
@@ -251,6 +258,21 @@ class Places:
 
 
 @dataclass(frozen=True)
+class _Beside:
+    """Per row, the numbers of the rows below and above it, -1 for none, and the steps to them."""
+
+    below: np.ndarray
+    above: np.ndarray
+    step_below: np.ndarray
+    step_above: np.ndarray
+
+    @classmethod
+    def nothing(cls, rows: int) -> "_Beside":
+        none, far = np.full((2, rows), -1), np.full((2, rows), np.nan)
+        return cls(*none, *far)
+
+
+@dataclass(frozen=True, eq=False)
 class _Line:
     """The rows of all series one after the other on one increasing coordinate: one search for all.
 
@@ -278,6 +300,44 @@ class _Line:
         span = 2.0 * (high - low + 1.0)
         line = np.repeat(np.arange(len(names)), last - first) * span + (at - low)
         return cls(order, names, first, last, line, low, span, (high - low + 1.0) / 2.0)
+
+    def beside(self, series: np.ndarray, wanted_at: np.ndarray, at: np.ndarray) -> _Beside:
+        """Return what lies beside rows of those series at ``wanted_at``.
+
+        Args:
+            series: per row.
+            wanted_at: where each row lies.
+            at: where the rows of this line lie, by their numbers.
+        """
+        result = _Beside.nothing(len(series))
+        if len(self.order) == 0:
+            return result
+        number = np.minimum(np.searchsorted(self.names, series), len(self.names) - 1)
+        here = np.flatnonzero((self.names[number] == series) & ~np.isnan(wanted_at))
+        number, wanted_at = number[here], wanted_at[here]
+        within = np.minimum(np.maximum(wanted_at - self.low, -self.margin), self.span / 2.0)
+        target = number * self.span + within
+        below = np.searchsorted(self.at, target - 1e-9) - 1
+        above = below + 1
+        same = np.flatnonzero(self.at[np.minimum(above, len(self.at) - 1)] <= target + 1e-9)
+        above[same] = np.searchsorted(self.at, target[same] + 1e-9, side="right")
+        there = below >= self.first[number]
+        rows = self.order[below[there]]
+        result.below[here[there]] = rows
+        result.step_below[here[there]] = wanted_at[there] - at[rows]
+        there = above < self.last[number]
+        rows = self.order[above[there]]
+        result.above[here[there]] = rows
+        result.step_above[here[there]] = at[rows] - wanted_at[there]
+        return result
+
+
+def _of_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the values of numbered rows; NaN for number -1."""
+    there = np.flatnonzero(rows >= 0)
+    result = np.full(len(rows), np.nan)
+    result[there] = values[rows[there]]
+    return result
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:

@@ -29,7 +29,7 @@ from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor
 from foretune.models.repeats import Repeats
-from foretune.models.target_model import TargetModel
+from foretune.models.target_model import TargetModel, share_places
 from foretune.models.targets import Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
@@ -106,6 +106,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             model = TargetModel(target, self.make_regressor, self.seed)
             repeats = Repeats.of(rows, self.runs_, target)
             self.targets_[target] = model.fit(self.features_, rows, X, repeats)
+        share_places(self.targets_.values())
         self.training_ = {
             "rows": len(runs),
             "problems": len(set(problems_of(runs))),
@@ -227,16 +228,17 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def _in_chunks(self, rows: int, between: Callable[[int, int], Rows]) -> np.ndarray:
         """Return the predicted cells of so many rows, ``between`` giving a chunk, on all cores."""
-        starts = range(0, max(rows, 1), CHUNK_ROWS)
+        chunks = -(-max(rows, 1) // CHUNK_ROWS)
+        ends = [rows * (i + 1) // chunks for i in range(chunks)]  # no chunk is a few rows only
 
-        def predict(start: int) -> np.ndarray:
-            return self._predict_rows(between(start, start + CHUNK_ROWS))
+        def predict(start: int, end: int) -> np.ndarray:
+            return self._predict_rows(between(start, end))
 
-        threads = min(available_cores(), len(starts))
+        starts, threads = [0, *ends[:-1]], min(available_cores(), chunks)
         if threads == 1:
-            return np.hstack([predict(start) for start in starts])
+            return np.hstack(list(map(predict, starts, ends)))
         with ThreadPoolExecutor(threads) as pool:
-            return np.hstack(list(pool.map(predict, starts)))
+            return np.hstack(list(pool.map(predict, starts, ends)))
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return what `predict` does of a chunk, as an array (columns, rows)."""
@@ -377,6 +379,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
         }
+        share_places(self.targets_.values())
         self.corrections_ = {
             (target, device): Correction.load(folder, f"correction{i}")
             for i, (target, device) in enumerate(card["corrections"])

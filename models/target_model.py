@@ -7,6 +7,7 @@ there is one expert, the tree, and nothing to blend.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -200,6 +201,20 @@ class TargetModel:
             model.places, model.values = Places.load(folder / "neighbours.npz")
             model.blend = Blend.load(folder, neighbours["opinions"])
         return model
+
+
+def share_places(models: Iterable[TargetModel]) -> None:
+    """Let models of the same rows have the same `Places`, so that neighbours are found once."""
+    different: list[Places] = []
+    for model in models:
+        if model.blend is None:
+            continue
+        for places in different:
+            if places.is_like(model.places):
+                model.places = places
+                break
+        else:
+            different.append(model.places)
 
 
 def _devices_held_out(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:

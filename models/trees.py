@@ -2,9 +2,13 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from foretune.models.compiled_trees import CompiledTrees
 
 ARRAYS = {
     "left_children": (b"l", ">i4"), "right_children": (b"l", ">i4"),
@@ -28,6 +32,7 @@ class Trees:
         leaf: what a leaf adds.
         roots: the first node of each tree.
         depth: of the deepest.
+        features: columns of a row.
         base: what the trees' sum starts from.
         logistic: whether the result is a probability.
     """
@@ -38,6 +43,7 @@ class Trees:
     leaf: np.ndarray
     roots: np.ndarray
     depth: int
+    features: int
     base: float
     logistic: bool
 
@@ -68,9 +74,19 @@ class Trees:
             leaf=np.where(inner, 0.0, bound).astype(np.float32),
             roots=roots,
             depth=_depth(left, roots),
+            features=columns,
             base=float(np.log(base / (1.0 - base))) if logistic else base,
             logistic=logistic,
         )
+
+    @cached_property
+    def compiled(self) -> "CompiledTrees | None":
+        """The form for many rows; None if Numba is not installed or the trees are too deep."""
+        try:
+            from foretune.models.compiled_trees import CompiledTrees
+        except ImportError:
+            return None
+        return CompiledTrees.of(self)
 
     def predict(self, row: np.ndarray) -> float:
         """Return what the trees say of one row of float32, added up in XGBoost's order."""

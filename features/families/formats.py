@@ -65,6 +65,10 @@ def compute_dtype(format: Any) -> Any:
 
 
 def _look_up(format: Any, attribute: str) -> np.ndarray:
-    names, codes = np.unique(np.asarray(format, dtype=str), return_inverse=True)
-    values = [getattr(FORMATS.get(n, UNKNOWN), attribute) for n in names]
-    return np.array(values)[codes.reshape(np.shape(format))]
+    texts = np.asarray(format, dtype=str)
+    codes = np.zeros(texts.shape, dtype=np.int64)
+    values: list[float | str] = []
+    for name in set(texts.ravel().tolist()):  # a few, whatever the rows: sorting takes longer
+        codes[texts == name] = len(values)
+        values.append(getattr(FORMATS.get(name, UNKNOWN), attribute))
+    return np.array(values)[codes]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretune.features.arrays import Rows
 from foretune.models.neighbours import MOST_AXES, Neighbourhood, Places
 
 AXES = ["problem.M", "problem.x"]
@@ -297,3 +298,27 @@ def test_combinations():
     assert places.combination([0]).tolist() == [0, 0, 1, 1, 2]
     assert len(set(places.combination([0, 1]))) == 5
     assert places.combination([]).tolist() == [0] * 5
+
+
+def test_who_asks_of_the_same_rows_is_told_the_same():
+    runs = line([1.0, 2.0, 4.0, 8.0, 16.0])
+    around, rows = Neighbourhood.of(runs), Rows(line([3.0, 20.0, 0.5]))
+    known, asked = around.locate(runs), around.locate(rows)
+    assert around.locate(rows) is asked
+    for values in (np.arange(5.0), -np.arange(5.0)):  # what was measured does not stick
+        fresh = around.locate(line([3.0, 20.0, 0.5]))
+        np.testing.assert_array_equal(
+            around.look(known, values, asked), around.look(known, values, fresh)
+        )
+    fewer = known[np.array([0, 4])]  # nor where it was measured
+    below = fewer.beside(0, np.arange(2.0), asked)
+    np.testing.assert_array_equal(below[0], [0.0, 1.0, np.nan])
+
+
+def test_places_are_alike_if_their_rows_are():
+    runs = line([1.0, 2.0, np.nan, 8.0])
+    around = Neighbourhood.of(line([1.0, 2.0, 4.0, 8.0, 16.0]))
+    places = around.locate(runs)
+    assert places.is_like(around.locate(runs))
+    assert not places.is_like(around.locate(line([1.0, 2.0, np.nan, 9.0])))
+    assert not places.is_like(around.locate(line([1.0, 2.0])))

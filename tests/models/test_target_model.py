@@ -7,7 +7,7 @@ import pytest
 from foretune.features import FeatureSet
 from foretune.models import Predictor
 from foretune.models.boosting import BoostingModel
-from foretune.models.target_model import LEAST_ROWS, TargetModel
+from foretune.models.target_model import LEAST_ROWS, TargetModel, share_places
 
 SIZES = 2.0 ** np.arange(2, 13)
 QUICK = {"rounds": 40, "rate": 0.2}
@@ -168,3 +168,22 @@ def test_intervals_hold_on_rows_like_those_of_training():
     assert np.median(width[slow]) > 1.5 * np.median(width[~slow])
     assert covered[slow].mean() > 0.8
     assert covered[~slow].mean() > 0.8
+
+
+def test_models_of_the_same_rows_share_their_places():
+    fitted, rows = [fit(dense()), fit(dense()), fit(dense(SIZES[:-1])), fit(scattered())], dense()
+    before = [predict(each, rows)[0] for each in fitted]
+    models = [model for model, _ in fitted]
+    share_places(models)
+    assert models[1].places is models[0].places
+    assert models[2].places is not models[0].places
+    for each, expected in zip(fitted, before, strict=True):
+        np.testing.assert_array_equal(predict(each, rows)[0], expected)
+
+
+def test_a_predictor_looks_for_neighbours_once(tmp_path):
+    runs = dense().assign(power_w=lambda r: 50.0 + r["time_ms"])
+    predictor = Predictor(parameters=QUICK).fit(runs)
+    predictor.save(tmp_path / "p")
+    for each in (predictor, Predictor.load(tmp_path / "p")):
+        assert each.targets_["time_ms"].places is each.targets_["power_w"].places
