@@ -60,7 +60,7 @@ def operators(
     """
     from foretune.collect.llm_operators import OperatorBench, collect_operators
     from foretune.datasets import RunLog
-    from foretune.tune.plan.own_tables import OWN_FILE
+    from foretune.tune.plan.operators.own_tables import OWN_FILE
 
     options.positive(minutes, "--minutes")
     degrees, sizes = read_sizes(tp, "--tp"), read_sizes(tokens, "--tokens")
@@ -133,7 +133,7 @@ def _wanted(
 ) -> "tuple[list[Operator], dict[str, int]]":  # fmt: skip
     from foretune.collect.llm_operators import distinct
     from foretune.tune.plan import describe_model
-    from foretune.tune.plan.operator_design import (
+    from foretune.tune.plan.operators.design import (
         TYPICAL,
         informative_first,
         measurable,
