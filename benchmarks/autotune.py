@@ -167,7 +167,7 @@ class Replayed:
         options = Options(budget=budget, store=False)
         memory = Memory(options)
         memory.record(call, self._runs)
-        beliefs = Beliefs(call.kernel, self._device, options)
+        beliefs = Beliefs(call.kernel, call.subject.source, self._device, options)
         knowledge = Knowledge(self._device, options.goal, beliefs)
         tuning = Tuning(call, list(self._table[problem]), options, memory, beliefs, knowledge)
         while (config := tuning.next()) is not None:

@@ -1,10 +1,11 @@
-"""The run table: schema, reading and writing, and the log that loses nothing."""
+"""The run table: schema, reading and writing, the log that loses nothing, and shipped tables."""
 
 from typing import TYPE_CHECKING
 
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
+    from foretune.datasets.catalog import Card, card, load, shipped
     from foretune.datasets.importers import Imported, import_runs
     from foretune.datasets.log import RunLog
     from foretune.datasets.runs import (
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA_VERSION",
+    "Card",
     "Imported",
     "RunLog",
+    "card",
     "from_measurements",
     "import_runs",
     "latest",
+    "load",
     "read_runs",
+    "shipped",
     "to_measurements",
     "validate",
     "write_runs",
@@ -32,6 +37,12 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "catalog": (
+            "Card",
+            "card",
+            "load",
+            "shipped",
+        ),
         "importers": (
             "Imported",
             "import_runs",

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from foretune.models.evaluation import evaluate_predictor, metrics_table
     from foretune.models.noise import noise_floor
     from foretune.models.predictor import Predictor
+    from foretune.models.pretrained import find_pretrained
     from foretune.models.training import Training, train_predictor
 
 __all__ = [
     "Predictor",
     "Training",
     "evaluate_predictor",
+    "find_pretrained",
     "learning_curve",
     "metrics_table",
     "noise_floor",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy(
         "curve": ("learning_curve",),
         "noise": ("noise_floor",),
         "predictor": ("Predictor",),
+        "pretrained": ("find_pretrained",),
         "training": (
             "Training",
             "train_predictor",

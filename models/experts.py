@@ -9,7 +9,7 @@ All speak of the logarithm of the target over its unit (the calibrated roofline)
 Plain interpolation and the unit alone, of which nothing is to be learned, are opinions too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -91,17 +91,20 @@ class Experts:
             seen = np.isfinite(look[:, -2])
             inputs.append(np.hstack([table.X[rows[seen]], look[seen]]))
             rest.append(table.y[rows[seen]] - look[seen, -2])
-        experts.corrected = make().fit(np.vstack(inputs), np.concatenate(rest))
+        if any(map(len, rest)):  # else no row sees a neighbour while its like is held out
+            experts.corrected = make().fit(np.vstack(inputs), np.concatenate(rest))
         return experts
 
     def opinions(self, X: np.ndarray, look: np.ndarray, log_unit: np.ndarray) -> np.ndarray:
         """Return what each expert says of rows, one column each; NaN where one cannot tell."""
         columns = [self.tree.predict(X)]
-        if self.direct is not None and self.corrected is not None:
+        if self.direct is not None:
             interpolated = look[:, -2].astype(np.float64)
+            unknown = np.full(len(X), np.nan)
+            beside = self.corrected.predict(np.hstack([X, look])) if self.corrected else unknown
             columns += [
                 self.direct.predict(X) - log_unit,
-                self.corrected.predict(np.hstack([X, look])) + interpolated,
+                beside + interpolated,
                 interpolated,
                 np.zeros(len(X)),
             ]
@@ -109,15 +112,19 @@ class Experts:
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
-        for part in PARTS:
-            if (model := getattr(self, part)) is not None:
-                model.save(folder / f"{part}{model.suffix}")
+        for part in self.parts:
+            model = getattr(self, part)
+            model.save(folder / f"{part}{model.suffix}")
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the models that there are."""
+        return [part for part in PARTS if getattr(self, part) is not None]
 
     @classmethod
-    def load(cls, folder: Path, kind: type[Regressor], alone: bool) -> Self:
-        """Read what `save` wrote: the tree ``alone``, or all."""
-        parts = PARTS[:1] if alone else PARTS
-        return cls(*(kind.load(folder / f"{part}{kind.suffix}") for part in parts))
+    def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str]) -> Self:
+        """Read what `save` wrote: the models called ``parts``."""
+        return cls(**{part: kind.load(folder / f"{part}{kind.suffix}") for part in parts})
 
 
 def circumstances(look: np.ndarray, opinions: np.ndarray) -> np.ndarray:

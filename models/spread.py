@@ -76,13 +76,17 @@ class Spread:
         data = {"factor": self.factor, "typical": self.typical, "modelled": self.model is not None}
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
-            self.model.save(folder / f"{name}.ubj")
+            self.model.save(folder / f"{name}{BoostingModel.suffix}")
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
         """Read what `save` wrote."""
         data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        model = BoostingModel.load(folder / f"{name}.ubj") if data["modelled"] else None
+        model = (
+            BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
+            if data["modelled"]
+            else None
+        )
         return cls(data["factor"], model, data["typical"])
 
 

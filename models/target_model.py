@@ -176,7 +176,11 @@ class TargetModel:
         folder.mkdir()
         self.experts.save(folder)
         self.spread.save(folder, "spread")
-        card: dict[str, Any] = {"unit": self.unit.to_json(), "neighbours": None}
+        card: dict[str, Any] = {
+            "unit": self.unit.to_json(),
+            "experts": self.experts.parts,
+            "neighbours": None,
+        }
         if self.blend is not None:
             self.blend.save(folder)
             self.places.save(folder / "neighbours.npz", self.values)
@@ -193,7 +197,7 @@ class TargetModel:
         model = cls(target, make)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
         model.unit = Unit.from_json(card["unit"])
-        model.experts = Experts.load(folder, type(make()), card["neighbours"] is None)
+        model.experts = Experts.load(folder, type(make()), card["experts"])
         model.spread = Spread.load(folder, "spread")
         if (neighbours := card["neighbours"]) is not None:
             axes = [Axis(**axis) for axis in neighbours["axes"]]

@@ -13,7 +13,7 @@ from foretune.models.boosting import BoostingModel
 
 LEAST_FAILURES = 5
 _LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}
-_FILE, _RATE_FILE = "valid.ubj", "valid.json"
+_FILE, _RATE_FILE = "valid.ubj.gz", "valid.json"
 
 
 @dataclass

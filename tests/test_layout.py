@@ -4,6 +4,7 @@ import ast
 import importlib
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,15 @@ def test_every_folder_is_linked_into_the_package(name):
     assert link.is_symlink(), "without links (core.symlinks=false) a wheel would lack packages"
     assert link.resolve() == ROOT / name
     assert (ROOT / name / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("name", ["datasets", "models"])
+def test_what_is_shipped_lands_in_a_wheel(name):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"][f"foretune.{name}"]
+    there = {p for p in (ROOT / name / "shipped").rglob("*") if p.is_file()}
+    assert there
+    assert there <= {p for pattern in patterns for p in (ROOT / name).glob(pattern)}
 
 
 def imports_of(path: Path) -> set[str]:

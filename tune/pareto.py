@@ -20,11 +20,13 @@ from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits
 from foretune.measurement import Measurement
 from foretune.models import Predictor
+from foretune.models.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.space import Configuration
+from foretune.tune.prior import predictor_for
 from foretune.tune.results import REJECTED, Contender, status_of
 from foretune.tune.tuner import make_prior, measure, none_within, require_meter
 from foretune.tune.verify import METERED_ROUNDS, compare, measured_rounds
@@ -153,7 +155,7 @@ def tune_pareto(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: Predictor | None = None,
+    predictor: Predictor | Auto | None = None,
     *,
     budget: int = 20,
     objectives: Sequence[Objective] = (Objective.TIME, Objective.ENERGY),
@@ -169,7 +171,8 @@ def tune_pareto(
         kernel: what is tuned.
         problem: for what.
         runner: measures; its device is the one tuned for.
-        predictor: predicts every configuration first; None starts from nothing.
+        predictor: predicts every configuration first; ``"auto"`` is the one that comes with
+            Foretune if it is of this code and device; None starts from nothing.
         budget: measurements of the search; the verification comes on top.
         objectives: two or more, all minimised.
         limits: what breaks one of them failed, to the search, and is on no front.
@@ -192,8 +195,9 @@ def tune_pareto(
     start = time.perf_counter()
     space, device = kernel.space(problem), runner.device
     goals = [Limited(objective, tuple(limits)) for objective in objectives]
-    priors = predictor and [
-        make_prior(predictor, kernel, problem, space, device, o, limits) for o in objectives
+    known = predictor_for(predictor, kernel, device, objectives, progress)
+    priors = known and [
+        make_prior(known, kernel, problem, space, device, o, limits) for o in objectives
     ]
     search = ParetoSearcher(space, goals, seed, priors, problem, device, searcher)
     trace: list[Measurement] = []

@@ -20,6 +20,7 @@ from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits, figures_of
 from foretune.measurement import Measurement
 from foretune.models import Predictor
+from foretune.models.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
@@ -27,6 +28,7 @@ from foretune.search import Prior, make_searcher
 from foretune.search.prior import prior_of
 from foretune.search.searcher import searcher_name
 from foretune.space import Configuration, SearchSpace
+from foretune.tune.prior import predictor_for
 from foretune.tune.results import Step, TuneResult, status_of
 from foretune.tune.verify import verify
 
@@ -42,7 +44,7 @@ def tune_problem(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: Predictor | None = None,
+    predictor: Predictor | Auto | None = None,
     *,
     budget: int = 10,
     objective: Objective = Objective.TIME,
@@ -59,7 +61,8 @@ def tune_problem(
         kernel: what is tuned.
         problem: for what.
         runner: measures; its device is the one tuned for.
-        predictor: predicts every configuration first; None starts from nothing.
+        predictor: predicts every configuration first; ``"auto"`` is the one that comes with
+            Foretune if it is of this code and device; None starts from nothing.
         budget: measurements of the search; the verification comes on top.
         objective: what is minimised.
         limits: what breaks one of them failed, to the search, and never wins; the run table has it
@@ -79,9 +82,8 @@ def tune_problem(
     require_meter(objective, runner.device, limits)
     start = time.perf_counter()
     space, goal = kernel.space(problem), Limited(objective, tuple(limits))
-    prior = predictor and make_prior(
-        predictor, kernel, problem, space, runner.device, objective, limits
-    )
+    known = predictor_for(predictor, kernel, runner.device, [objective], progress)
+    prior = known and make_prior(known, kernel, problem, space, runner.device, objective, limits)
     search = make_searcher(searcher, space, goal, seed, prior, problem, runner.device)
     trace: list[Step] = []
     incumbent: Measurement | None = None
@@ -90,7 +92,7 @@ def tune_problem(
         bound_ms = _upper_bound_ms(incumbent)
         measurement = measure(kernel, problem, asked[0], runner, [goal], log, bound_ms)
         search.tell([measurement])
-        trace.append(_step(measurement, goal, predictor, runner.device))
+        trace.append(_step(measurement, goal, known, runner.device))
         if measurement.config == search.best():
             incumbent = measurement
         best = min(s.objective for s in trace)

@@ -18,7 +18,6 @@ from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
-BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.0, "int4": 0.5}
 PACKED = {"fp32": np.float32, "int8": np.int8, "int4": np.uint8}
 ROWS = (128, 256, 384, 500, 768, 1000, 1024, 1536, 2048, 3000, 3072, 4096, 8192)
 COLUMNS = (512, 768, 1000, 1024, 1536, 2048, 3000, 4096, 5504, 8192, 11008)

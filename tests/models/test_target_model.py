@@ -1,5 +1,7 @@
 """The model of one target: neighbours where there are any, trees elsewhere, honest in between."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from foretune.features import FeatureSet
 from foretune.models import Predictor
 from foretune.models.boosting import BoostingModel
+from foretune.models.experts import Experts
 from foretune.models.target_model import LEAST_ROWS, TargetModel, share_places
 
 SIZES = 2.0 ** np.arange(2, 13)
@@ -80,6 +83,19 @@ def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
     assert fit(few)[0].blend is None
 
 
+def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_path):
+    experts = dataclasses.replace(on_grid[0].experts, corrected=None)
+    features = experts.tree.n_features_in_
+    X, look = np.zeros((3, features)), np.full((3, 4), np.nan, dtype=np.float32)
+    opinions = experts.opinions(X, look, np.zeros(3))
+    assert opinions.shape == (3, 5)
+    assert np.isnan(opinions[:, 2]).all()
+    assert np.isfinite(opinions[:, [0, 1]]).all()
+    experts.save(tmp_path)
+    again = Experts.load(tmp_path, type(experts.tree), experts.parts)
+    np.testing.assert_array_equal(again.opinions(X, look, np.zeros(3)), opinions)
+
+
 def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
     """On a row of the grid that was left out: one axis is known, the other is not."""
     runs = dense()
@@ -120,8 +136,8 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
 
 @pytest.mark.parametrize(
     "part",
-    ["tree.ubj", "direct.ubj", "corrected.ubj", "blend1.ubj", "blend4.ubj", "blend.json",
-     "spread.json", "neighbours.npz", "target.json"],
+    ["tree.ubj.gz", "direct.ubj.gz", "corrected.ubj.gz", "blend1.ubj.gz", "blend4.ubj.gz",
+     "blend.json", "spread.json", "neighbours.npz", "target.json"],
 )  # fmt: skip
 def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")

@@ -71,8 +71,8 @@ def test_a_model_trained_again_forgets_its_trees():
 def test_few_rows_and_many(tmp_path):
     X, y = data()
     model = BoostingModel(rounds=30).fit(X, y)
-    model.save(tmp_path / "model.ubj")
-    loaded = BoostingModel.load(tmp_path / "model.ubj")
+    model.save(tmp_path / "model.ubj.gz")
+    loaded = BoostingModel.load(tmp_path / "model.ubj.gz")
     whole = model.predict(X)
     for rows in range(1, FEW_ROWS + 3):
         np.testing.assert_array_equal(model.predict(X[:rows]), whole[:rows])

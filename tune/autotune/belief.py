@@ -1,5 +1,6 @@
 """What is believed of a kernel before anything of it is measured: a predictor, or the estimate."""
 
+import logging
 import os
 import warnings
 from dataclasses import dataclass
@@ -36,15 +37,19 @@ class Beliefs:
 
     Args:
         kernel: name of the function.
+        source: identifies its code.
         device: where.
         options: name the predictor.
     """
 
-    def __init__(self, kernel: str, device: Device, options: Options) -> None:
+    def __init__(self, kernel: str, source: str, device: Device, options: Options) -> None:
         self._kernel = kernel
         self._device = device
         self._objective = options.goal
-        self._predictor = _load(options.predictor, kernel, options.goal)
+        if options.predictor == "auto":
+            self._predictor = _shipped(kernel, source, device, options.goal)
+        else:
+            self._predictor = _load(options.predictor, kernel, options.goal)
 
     @property
     def spread(self) -> float:
@@ -92,6 +97,20 @@ class Beliefs:
 def _by_problem(rows: Rows) -> np.ndarray:
     number = {p: i for i, p in enumerate(dict.fromkeys(rows.problems))}
     return np.array([number[p] for p in rows.problems])
+
+
+def _shipped(kernel: str, source: str, device: Device, objective: Objective) -> "Predictor | None":
+    """Return the predictor that comes with Foretune for this; the log says why there is none."""
+    from foretune.models.pretrained import NotShipped, find_pretrained
+
+    targets = ["time_ms", "power_w"] if objective.needs_power else ["time_ms"]
+    try:
+        return find_pretrained(kernel, source, device, targets)
+    except NotShipped as e:
+        logging.getLogger(__name__).info("%s", e)
+    except ForetuneError as e:
+        warnings.warn(f"the shipped predictor is not used: {e}", ForetuneWarning, stacklevel=2)
+    return None
 
 
 def _load(

@@ -66,7 +66,7 @@ class Brain:
         device = call.device
         if device.name not in self._minds:
             options = _measurable(self.options, device)
-            beliefs = Beliefs(call.kernel, device, options)
+            beliefs = Beliefs(call.kernel, call.source, device, options)
             knowledge = Knowledge(device, options.goal, beliefs)
             self._minds[device.name] = options, beliefs, knowledge
         return self._minds[device.name]

@@ -91,12 +91,18 @@ def services(
     backend: str,
     formats: Sequence[Formats] | None = None,
 ) -> Iterator[Service]:
-    """Give every format, and layout that the engine has, in as many replicas as use all GPUs."""
+    """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
+
+    Ranks that exchange something in every layer stay among the GPUs that fast links join: exchanges
+    over a network were not measured.
+    """
     for these in formats or supported_formats(model, system):
         for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
             for layout in legal_layouts(model, size, these):
                 # Attention-DP of a dense model is several replicas: a smaller size says the same.
-                if (layout.dp == 1 or model.is_moe) and not refusal(layout, backend):
+                useful = layout.dp == 1 or model.is_moe
+                near = layout.tp * layout.dp <= system.fast_domain
+                if useful and near and not refusal(layout, backend):
                     yield Service(model, system, backend, layout, these, workload, gpus // size)
 
 

@@ -42,6 +42,14 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append(
             "pipeline parallelism (pp > 1) is predicted, no deployment with it was measured"
         )
+    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
+    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
+        lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
+    if plan.candidates["gpus"].max() > first.fast_domain:
+        lines.append(
+            f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
+            "not measured"
+        )
     if not tables:
         lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
     elif plan.best["guessed"] > GUESSED:

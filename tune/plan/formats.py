@@ -164,15 +164,6 @@ def supported(name: str, architecture: str) -> Support:
     return table.get((name, architecture), "no")
 
 
-def support_source(name: str, architecture: str) -> str:
-    """Return where it is written how an architecture works with a format; empty if nowhere."""
-    return next(
-        (row["source"] for row in _support_rows()
-         if row["format"] == name and architecture in row["architectures"].split()),
-        "",
-    )  # fmt: skip
-
-
 @cache
 def _support_rows() -> list[dict[str, str]]:
     package = files("foretune.tune.plan")

@@ -67,10 +67,6 @@ class System:
         """How many GPUs the links inside join."""
         return self.domain_gpus or self.gpus_per_node
 
-    def link_gbps(self, gpus: int) -> float:
-        """Return the slowest link among ``gpus`` neighbours, GB/s per GPU in one direction."""
-        return self.intra_node_gbps if gpus <= self.fast_domain else self.inter_node_gbps
-
 
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return a system by its short name, ``h100_sxm``; ``h100`` and a device's name will do.

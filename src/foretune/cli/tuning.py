@@ -13,6 +13,8 @@ from foretune.cli.output import Output, progress_bar
 from foretune.limit import Limit
 
 if TYPE_CHECKING:
+    from foretune.models import Predictor
+    from foretune.models.pretrained import Auto
     from foretune.tune.pareto import ParetoResult
     from foretune.tune.results import TuneResult
 
@@ -33,7 +35,9 @@ def tune(
         [], help="COLUMN=MOST, like power_w=300: what breaks it is rejected (repeatable)."
     ),
     searcher: str = options.SEARCHER,
-    predictor: Path = typer.Option(None, help="Folder of a trained predictor."),
+    predictor: str = typer.Option(
+        "auto", help="Folder of a trained one; auto: the one that comes with Foretune; none."
+    ),
     runs: Path = typer.Option(None, help="Run table that gets the measurements, Parquet."),
     device: str = options.DEVICE,
     seed: int = options.SEED,
@@ -45,7 +49,6 @@ def tune(
     """
     from foretune.collect import IsolatedRunner
     from foretune.datasets import RunLog
-    from foretune.models import Predictor
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
 
@@ -55,7 +58,7 @@ def tune(
     wanted = options.read_problem(chosen, problem)
     options.at_least_one(budget, "--budget")
     load("searchers", searcher)
-    trained = Predictor.load(predictor) if predictor else None
+    trained = _read_predictor(predictor)
     output, hardware = Output(as_json), options.read_device(device)
     with (
         RunLog(runs, hardware) if runs else nullcontext() as log,
@@ -76,6 +79,15 @@ def tune(
         _show_front(output, front)
     else:
         _show_winner(output, result)
+
+
+def _read_predictor(text: str) -> "Predictor | Auto | None":
+    """Return the predictor in folder ``text``; of the words, what they stand for."""
+    from foretune.models import Predictor
+
+    if text == "auto":
+        return "auto"
+    return None if text == "none" else Predictor.load(text)
 
 
 def _show_winner(output: Output, result: "TuneResult") -> None:

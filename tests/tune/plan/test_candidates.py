@@ -24,6 +24,12 @@ def test_a_dense_model_is_split_or_repeated():
     assert all(s.layout.dp == 1 for s in found())
 
 
+def test_ranks_of_a_layer_stay_where_links_are_fast():
+    layouts = [s.layout for s in found(SPARSE, 16)]
+    assert max(layout.tp * layout.dp for layout in layouts) == 8
+    assert max(layout.gpus for layout in layouts) == 16
+
+
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
 def test_loads_are_what_memory_holds(model):
     for service in found(model):

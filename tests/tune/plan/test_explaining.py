@@ -77,6 +77,10 @@ def test_what_may_miss_a_limit_is_not_chosen(correction):
 
 def test_notes_say_what_is_not_known():
     made = planned()
+    assert not any("was made for" in line for line in notes(made, True, True))
+    long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
+                OperatorClocks(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
+    assert any("200,100 tokens are more than the 131,072" in line for line in notes(long, 1, 1))
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
     assert any("no intervals" in line for line in notes(made, True, False))

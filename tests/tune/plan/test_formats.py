@@ -15,7 +15,7 @@ from foretune.tune.plan import (
     recovery,
     supported,
 )
-from foretune.tune.plan.formats import support_source, table_name
+from foretune.tune.plan.formats import table_name
 
 
 def test_bytes_include_scales():
@@ -68,9 +68,6 @@ def test_formats_of_checkpoints():
 )
 def test_hardware(name, architecture, expected):
     assert supported(name, architecture) == expected
-    assert bool(support_source(name, architecture.partition("+")[0])) == (
-        expected != "no" and "+" not in architecture
-    )
 
 
 def test_formats_together_are_as_good_as_the_worst():

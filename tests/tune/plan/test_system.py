@@ -17,9 +17,10 @@ def test_a_system():
     h200 = find_system("h200_sxm")
     assert h200.device == find_device("NVIDIA H200")
     assert (h200.gpus_per_node, h200.memory_gib, h200.power_limit_w) == (8, 141, 700)
-    assert (h200.link_gbps(8), h200.link_gbps(9)) == (450, 50)
+    assert (h200.fast_domain, h200.intra_node_gbps, h200.inter_node_gbps) == (8, 450, 50)
     rack = find_system("gb200")
-    assert (rack.gpus_per_node, rack.link_gbps(72), rack.link_gbps(73)) == (4, 900, 100)
+    assert (rack.gpus_per_node, rack.fast_domain) == (4, 72)
+    assert (rack.intra_node_gbps, rack.inter_node_gbps) == (900, 100)
 
 
 @pytest.mark.parametrize("name", NAMED)

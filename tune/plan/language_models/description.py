@@ -42,6 +42,7 @@ class ModelDescription:
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
         moe_format: of its routed experts.
         kv_format: of the cache that it was calibrated for.
+        longest: tokens of prompt and answer together that it was made for; 0 if unknown.
 
     Raises:
         ProblemError: sizes that contradict each other.
@@ -72,6 +73,7 @@ class ModelDescription:
     weight_format: str = "bf16"
     moe_format: str = "bf16"
     kv_format: str = "bf16"
+    longest: int = 0
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):

@@ -17,6 +17,8 @@ from foretune.tune.plan.language_models.parts import Indexer, LinearAttention, M
 CONFIG = "config.json"
 QUANTIZATION = "hf_quant_config.json"
 
+GENERATORS = ("CausalLM", "ConditionalGeneration", "LMHead")
+"""What architectures that generate text have in their names."""
 NOT_UNDERSTOOD = {
     "hybrid_override_pattern": "state-space layers",
     "mamba_num_heads": "state-space layers",
@@ -61,6 +63,9 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         UsageError: a field is missing, or stands for layers that are not understood.
     """
     text = _text(config)
+    kinds = config.get("architectures") or []
+    if kinds and not any(word in kind for kind in kinds for word in GENERATORS):
+        raise UsageError(f"{name}: {kinds[0]} generates no text: there is nothing to serve")
     for field, layers in NOT_UNDERSTOOD.items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG}) cannot be planned yet")
@@ -87,6 +92,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         weight_format=formats.weights,
         moe_format=formats.moe,
         kv_format=formats.kv,
+        longest=_number(text, "max_position_embeddings"),
         **_experts(text, name),
     )
 

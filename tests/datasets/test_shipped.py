@@ -1,0 +1,130 @@
+"""The run tables that come with Foretune, and finding them."""
+
+import dataclasses
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from foretune.datasets import Card, card, catalog, load, shipped, write_runs
+from foretune.errors import RunTableError, UnknownName
+
+MOST_BYTES = 20e6
+NAMES = shipped()
+
+
+def test_some_are_shipped_and_small():
+    assert NAMES
+    assert sum(p.stat().st_size for p in catalog.SHIPPED.iterdir()) <= MOST_BYTES
+    assert {p.name for p in catalog.SHIPPED.iterdir()} == {
+        f"{name}.{kind}" for name in NAMES for kind in ("parquet", "json")
+    }
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def test_a_card_says_what_its_table_holds(name):
+    runs, of_it = load(name), card(name)
+    assert of_it.name == name
+    assert (of_it.rows, of_it.columns) == (len(runs), tuple(runs.columns))
+    assert set(runs["device"]) == {of_it.device}
+    assert set(runs["kernel"]) == set(of_it.kernels)
+    assert (runs["recorded_at"].min(), runs["recorded_at"].max()) == (of_it.began, of_it.ended)
+    for spec, value in of_it.specs.items():
+        assert runs[f"device.{spec}"].iloc[0] == pytest.approx(value, rel=1e-5)
+    for said in (of_it.system, of_it.protocol, of_it.command, of_it.licence, of_it.architecture):
+        assert said
+
+
+def test_rows_are_of_the_code_on_the_card(name):
+    runs, of_it = load(name), card(name)
+    for kernel, source in of_it.kernels.items():
+        environments = set(runs["environment"][runs["kernel"] == kernel])
+        assert {e.split()[-1] for e in environments} == {source[:8]}
+        assert {e.split()[-2] for e in environments} == {kernel}
+
+
+def test_power_is_there_only_where_there_was_a_meter(name):
+    runs, of_it = load(name), card(name)
+    assert runs["power_w"].isna().all() == ("No power" in of_it.protocol)
+
+
+def test_nothing_says_where_it_was_made(name):
+    text = catalog.table_of(name).with_suffix(".json").read_text(encoding="utf-8")
+    runs = load(name)
+    for words in (text, *(" ".join(map(str, runs[c].unique())) for c in ("error", "source"))):
+        assert not any(path in words for path in ("/root", "/home", "/tmp", "/work"))
+
+
+def test_tables_are_compressed(name):
+    footer = pq.read_metadata(catalog.table_of(name))
+    assert footer.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_whole_lists_ran_on_many_problems(name):
+    runs = load(name)
+    runs = runs[runs["counter.repeat"] == 0]
+    for _, mine in runs.groupby("kernel"):
+        configs = [c for c in mine if c.startswith("config.")]
+        problems = [c for c in mine if c.startswith("problem.")]
+        per_problem = mine.groupby(problems, dropna=False)[configs[0]].size()
+        assert len(per_problem) >= 10
+        assert per_problem.median() >= 8
+
+
+def test_an_unknown_name_offers_the_nearest():
+    with pytest.raises(UnknownName, match=f"did you mean '{NAMES[0]}'"):
+        load(NAMES[0][:-1])
+    with pytest.raises(UnknownName, match=r"unknown data set '\.\./secret'"):
+        card("../secret")
+
+
+@pytest.fixture
+def made(tmp_path, toy_runs):
+    """A folder with one table of the toy runs, and its card."""
+    write_runs(tmp_path / "toy.parquet", toy_runs)
+    made = Card(
+        "toy", "Toy CPU", "toy", {"cores": 4.0}, "Toy 1.0", "2020-01-01T00:00:00+00:00",
+        "2020-01-01T01:00:00+00:00", "made up", "make it up", "MIT", {"matmul": "0" * 16},
+    )  # fmt: skip
+    made.save(tmp_path)
+    return tmp_path, made
+
+
+def test_a_card_is_read_as_it_was_written(made, toy_runs):
+    folder, written = made
+    assert shipped(folder) == ["toy"]
+    rows = dataclasses.replace(written, rows=len(toy_runs), columns=tuple(toy_runs.columns))
+    assert card("toy", folder) == rows
+    assert len(load("toy", folder)) == len(toy_runs)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "toy"}', '{"unknown": 1}'])
+def test_a_damaged_card_is_named(made, text):
+    folder, _ = made
+    (folder / "toy.json").write_text(text)
+    with pytest.raises(RunTableError, match="the card of 'toy' cannot be read"):
+        card("toy", folder)
+
+
+def test_a_damaged_table_is_named(made):
+    folder, _ = made
+    (folder / "toy.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunTableError, match="the card of 'toy' cannot be read"):
+        card("toy", folder)
+    with pytest.raises(RunTableError, match="not a readable Parquet file"):
+        load("toy", folder)
+
+
+def test_a_table_without_a_card_is_not_listed(made):
+    folder, _ = made
+    (folder / "toy.json").unlink()
+    assert shipped(folder) == []
+
+
+def test_what_the_table_tells_is_not_on_the_card(made):
+    folder, _ = made
+    assert not {"rows", "columns"} & set(json.loads((folder / "toy.json").read_text()))

@@ -1,0 +1,145 @@
+"""The scripts that make what is shipped, on a kernel and a device of which the truth is known."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from toy_kernel import DEVICE, FakeRunner, Toy, config
+
+from foretune.datasets import card, load, shipped
+from foretune.device import Device
+from foretune.models import find_pretrained, pretrained
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CPU = Device(DEVICE.name, "cpu", "toy", DEVICE.specs)
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The two scripts as modules, found as when they run; forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    import cpu_sweep
+    import shipped as shipping
+
+    yield SimpleNamespace(sweep=cpu_sweep, ship=shipping)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+class CheckedRunner(FakeRunner):
+    """Notes whom it was asked to compare."""
+
+    def __init__(self):
+        super().__init__(CPU, noise=0.01)
+        self.races = []
+
+    def race(self, kernel, problem, configs, box_s=2.0):
+        self.races.append((problem, list(configs)))
+        return super().race(kernel, problem, configs, box_s)
+
+
+def options(out, **more):
+    return SimpleNamespace(
+        **{"out": out, "name": None, "minutes": 1, "problems": 5, "configs": 12}
+        | {"provisional": "", **more}
+    )
+
+
+def test_a_sweep_runs_every_configuration_on_every_problem(scripts, tmp_path):
+    runner = CheckedRunner()
+    text = scripts.sweep.sweep(options(tmp_path), [Toy()], runner)
+    assert shipped(tmp_path) == ["toy-cpu-2-cores"]
+    runs, of_it = load("toy-cpu-2-cores", tmp_path), card("toy-cpu-2-cores", tmp_path)
+    first = runs[(runs["counter.repeat"] == 0)]
+    assert len(first) == 5 * 12
+    assert (first.groupby("problem.n")["config.work"].size() == 12).all()
+    assert runs["role"].value_counts()[["default", "list", "repeat"]].tolist() == [5, 55, 5]
+    assert set(runs["role"]) == {"default", "list", "repeat", "finalist"}
+    assert of_it.kernels == {"toy": Toy().source_hash}
+    assert (of_it.device, of_it.rows) == (CPU.name, len(runs))
+    assert "| toy " in text
+
+
+def test_finalists_are_the_fastest_and_the_default(scripts, tmp_path):
+    runner = CheckedRunner()
+    scripts.sweep.sweep(options(tmp_path, configs=300), [Toy()], runner)
+    assert len(runner.races) == 5
+    for problem, finalists in runner.races:
+        assert finalists == [config(), config(order="ba"), Toy().default(problem)]
+    final = load("toy-cpu-2-cores", tmp_path).query("role == 'finalist'")
+    assert len(final) == 15
+    assert set(final["library"]) == {"NumPy"}
+    assert final["counter.library_ms"].between(0.4, 0.7).all()
+
+
+def test_a_sweep_goes_on_where_it_stopped(scripts, tmp_path):
+    stopped = FakeRunner(CPU, interrupt_after=17)
+    with pytest.raises(KeyboardInterrupt):
+        scripts.sweep.sweep(options(tmp_path), [Toy()], stopped)
+    runner = CheckedRunner()
+    scripts.sweep.sweep(options(tmp_path), [Toy()], runner)
+    done = {(p, c) for p, c in stopped.measured} & {
+        (p, c) for p, c in runner.measured if c != Toy().default(p)
+    }
+    assert not done
+    assert len(load("toy-cpu-2-cores", tmp_path).query("`counter.repeat` == 0")) == 5 * 12
+    again = CheckedRunner()
+    scripts.sweep.sweep(options(tmp_path), [Toy()], again)
+    assert not again.measured
+    assert not again.races
+
+
+def test_provisional_rows_are_thrown_away(scripts, tmp_path, capsys):
+    scripts.sweep.sweep(
+        options(tmp_path, provisional="a trial", configs=6), [Toy()], FakeRunner(CPU)
+    )
+    assert card("toy-cpu-2-cores", tmp_path).provisional == "a trial"
+    runner = CheckedRunner()
+    scripts.sweep.sweep(options(tmp_path), [Toy()], runner)
+    assert "measured anew: it was provisional: a trial" in capsys.readouterr().out
+    assert len(runner.measured) == 5 * 12 + 5
+    assert card("toy-cpu-2-cores", tmp_path).provisional == ""
+
+
+def test_rows_of_other_code_are_thrown_away(scripts, tmp_path, capsys):
+    scripts.sweep.sweep(options(tmp_path), [Toy()], FakeRunner(CPU))
+    path = tmp_path / "toy-cpu-2-cores.json"
+    path.write_text(path.read_text().replace(Toy().source_hash, "0" * 16))
+    runner = CheckedRunner()
+    scripts.sweep.sweep(options(tmp_path), [Toy()], runner)
+    assert "measured anew: it is of other code of toy" in capsys.readouterr().out
+    assert len(runner.measured) == 5 * 12 + 5
+
+
+@pytest.mark.usefixtures("toy_registered")
+def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path, monkeypatch):
+    tables, models, readme = tmp_path / "tables", tmp_path / "models", tmp_path / "README.md"
+    scripts.sweep.sweep(options(tables, configs=40), [Toy()], CheckedRunner())
+    for name in ("card", "load", "shipped"):
+        found = getattr(scripts.ship, name)
+        monkeypatch.setattr(scripts.ship, name, lambda *a, f=found: f(*a, folder=tables))
+    readme.write_text(f"before\n{scripts.ship.BEGIN}\nwhat stood here\n{scripts.ship.END}\nafter\n")
+    scripts.ship.main(["--out", str(models), "--readme", str(readme)])
+    text = readme.read_text()
+    assert text.startswith(f"before\n{scripts.ship.BEGIN}\n\n### toy-cpu-2-cores")
+    assert text.endswith(f"{scripts.ship.END}\nafter\n")
+    assert "what stood here" not in text
+    assert "| toy    | NumPy   | 5        |" in text
+    monkeypatch.setattr(pretrained, "SHIPPED", models)
+    assert find_pretrained("toy", Toy().source_hash, CPU).kernel_name_ == "toy"
+    stated = json.loads((models / "toy" / "toy-cpu-2-cores" / "card.json").read_text())["held_out"]
+    assert stated["rows"] == len(load("toy-cpu-2-cores", tables).query(
+        "status == 'ok' and role != 'finalist' and `counter.repeat` == 0"
+    ))  # fmt: skip
+    assert stated["top1_regret"] < 0.1
+
+
+def test_changed_code_is_not_shipped(scripts):
+    of_it = SimpleNamespace(kernels={"matmul": "0" * 16}, name="here", command="measure")
+    with pytest.raises(Exception, match="the code of matmul is not what here measured"):
+        scripts.ship.check_code("matmul", of_it)
+    scripts.ship.check_code("somebody_elses", of_it)
