@@ -44,7 +44,7 @@ def test_measured_and_gone_on(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nope/model"], "unknown model"),
+        (["meta-llama/Llama-3.1-9B"], "unknown model"),
         (["--minutes", "0"], "give more than 0"),
         (["--tokens", "many"], "write sizes like"),
         (["--tp", "0"], "between 1 and"),
