@@ -33,7 +33,7 @@ from foretune.tune.plan.deployments.measured import (
     read_measured_deployments,
 )
 from foretune.tune.plan.deployments.physics import physics
-from foretune.tune.plan.operators.tables import OperatorTables, default_folders
+from foretune.tune.plan.operators.tables import find_tables
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""
@@ -119,8 +119,8 @@ def main() -> None:
     parser.add_argument("--aiconfigurator", type=Path, metavar="PYTHON|ANSWERS.parquet")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    folders = [arguments.operators] if arguments.operators else default_folders()
-    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    tables = find_tables(arguments.operators)
+    clocks = OperatorClocks(tables)
     rival = arguments.aiconfigurator
     train = Table.read(arguments.train, clocks, None if arguments.test else rival)
     _say(f"{len(train.rows)} deployments, their operators in {train.seconds:.1f} s")

@@ -37,7 +37,7 @@ from foretune.tune.plan.fleet import (
     oversubscriptions,
     single_fleets,
 )
-from foretune.tune.plan.operators.tables import OperatorTables, default_folders
+from foretune.tune.plan.operators.tables import find_tables
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}
@@ -140,8 +140,8 @@ def main() -> None:
     parser.add_argument("--operators", type=Path, help="folder of measured operators")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    folders = [options.operators] if options.operators else default_folders()
-    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    tables = find_tables(options.operators)
+    clocks = OperatorClocks(tables)
     found = [mixes(setting, tpot_ms, clocks) for setting, tpot_ms in PUBLISHED]
     servers = power(clocks)
     if options.json:

@@ -45,7 +45,7 @@ from foretune.tune.plan import ModelDescription, System, describe_model, find_sy
 from foretune.tune.plan.clocks import OperatorClocks
 from foretune.tune.plan.language_models.huggingface import read_config
 from foretune.tune.plan.memory import GIB
-from foretune.tune.plan.operators.tables import OperatorTables, default_folders
+from foretune.tune.plan.operators.tables import find_tables
 from foretune.tune.plan.training import (
     SOFTWARE,
     Calibration,
@@ -179,8 +179,8 @@ def main() -> None:
     parser.add_argument("--no-plans", action="store_true", help="leave out the planner's choices")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    folders = [arguments.operators] if arguments.operators else default_folders()
-    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    tables = find_tables(arguments.operators)
+    clocks = OperatorClocks(tables)
     runs = read_runs(RUNS)
     everything, rooflines = Timed.of(runs, clocks), Timed.of(runs, OperatorClocks(None))
     exposed = fit_exposed(everything)

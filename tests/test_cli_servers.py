@@ -37,7 +37,7 @@ def test_for_people(capsys, monkeypatch):
     assert main(COMMAND) == 0
     out = capsys.readouterr().out
     assert "boards' limits set aside: 61 servers" in out
-    assert "most tokens:" in out
+    assert "most tokens within the limits:" in out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The planner: every way to serve a model on some GPUs, predicted, and the best of them.
 
-Candidates are predicted in one go, ten thousand and more per second, so that usual questions are
+Candidates are predicted in one go, thousands per second, so that usual questions are
 answered by looking at all of them; the largest are searched (`foretune.tune.plan.searching`).
 """
 

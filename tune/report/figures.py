@@ -52,7 +52,7 @@ def trace_figure(result: TuneResult) -> Figure:
             {
                 "x": [0.4, n + 0.6], "y": [value, value], "mode": "lines",
                 "line": {"color": colour, "width": 1.5, "dash": dash},
-                "hovertemplate": f"{_text(name)} %{{y:.3g}} {unit}<extra></extra>",
+                "hovertemplate": f"{label_text(name)} %{{y:.3g}} {unit}<extra></extra>",
             }
             for value, name, colour, dash in lines
         ),
@@ -75,7 +75,7 @@ def trace_figure(result: TuneResult) -> Figure:
             "x": [i for i, _ in failed],
             "y": [s.predicted_ms if (i, s) in predicted else result.baseline.value
                   for i, s in failed],
-            "text": [f"{_text(s.status)}<br>{_lines(s.config)}" for _, s in failed],
+            "text": [f"{label_text(s.status)}<br>{_lines(s.config)}" for _, s in failed],
             "mode": "markers",
             "marker": {"color": "@outside", "size": 10, "symbol": "x-thin-open",
                        "line": {"width": 2.5}},
@@ -86,7 +86,7 @@ def trace_figure(result: TuneResult) -> Figure:
         "title": {"text": "measurement"}, "range": [0.4, n + 0.6], "showgrid": False,
         "tick0": 1, "dtick": max(1, round(n / 10)), "tickformat": "d",
     }  # fmt: skip
-    return _figure(data, x_axis, axis, 290)
+    return make_figure(data, x_axis, axis, 290)
 
 
 def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
@@ -110,7 +110,7 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
         {
             "x": part["truth"].tolist(),
             "y": part["prediction"].tolist(),
-            "text": [_text(p) for p in part["problem"]],
+            "text": [label_text(p) for p in part["problem"]],
             "mode": "markers",
             "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.6},
             "hovertemplate": "%{text}<br>measured %{x:.3g}, predicted %{y:.3g}<extra></extra>",
@@ -120,7 +120,7 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
             (rows[~inside], "@outside", "diamond"),
         )
     ]
-    return _figure([diagonal, *clouds], x_axis, y_axis, 430)
+    return make_figure([diagonal, *clouds], x_axis, y_axis, 430)
 
 
 def worth_figure(importance: pd.DataFrame) -> Figure:
@@ -130,7 +130,7 @@ def worth_figure(importance: pd.DataFrame) -> Figure:
     bars = {
         "type": "bar", "orientation": "h", "base": 1,
         "x": [factor - 1 for factor in rows["factor"]],
-        "y": [_text(name) for name in rows["parameter"]],
+        "y": [label_text(name) for name in rows["parameter"]],
         "text": [f"{factor:.2f}×" for factor in rows["factor"]], "textposition": "outside",
         "textfont": {"color": "@text"}, "cliponaxis": False, "hoverinfo": "skip",
         "marker": {"color": "@measured"},
@@ -140,7 +140,7 @@ def worth_figure(importance: pd.DataFrame) -> Figure:
         "range": [1, 1 + (highest - 1) * 1.15], "ticksuffix": "×", "nticks": 6,
     }  # fmt: skip
     y_axis = {"type": "category", "showgrid": False, "ticksuffix": "  "}
-    return _figure([bars], x_axis, y_axis, 28 * len(rows) + 80)
+    return make_figure([bars], x_axis, y_axis, 28 * len(rows) + 80)
 
 
 def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Figure:
@@ -161,7 +161,7 @@ def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Figure:
             "line": {"color": "@measured", "width": 1.5, "shape": "hv"}, "hovertemplate": shown,
         },
     ]  # fmt: skip
-    return _figure(
+    return make_figure(
         data, value_axis(time_ms, "time, ms"), value_axis(energy_mj, "energy per launch, mJ"), 290
     )
 
@@ -208,7 +208,9 @@ def _best_so_far(values: Sequence[float]) -> list[float]:
     return best + best[-1:]
 
 
-def _figure(data: list[Figure], x_axis: Figure, y_axis: Figure, height_px: int) -> Figure:
+def make_figure(data: list[Figure], x_axis: Figure, y_axis: Figure, height_px: int) -> Figure:
+    """Return a chart of ``data`` in the page's style."""
+
     def styled(axis: Figure) -> Figure:
         return {
             "automargin": True, "fixedrange": True, "gridcolor": "@grid", "linecolor": "@grid",
@@ -232,11 +234,11 @@ def _figure(data: list[Figure], x_axis: Figure, y_axis: Figure, height_px: int) 
 
 def _lines(config: Configuration) -> str:
     """Return the configuration over a few lines, for a label."""
-    items = [_text(f"{name}={value}") for name, value in config.items()]
+    items = [label_text(f"{name}={value}") for name, value in config.items()]
     return "<br>".join(", ".join(items[i : i + 4]) for i in range(0, len(items), 4))
 
 
-def _text(value: object) -> str:
+def label_text(value: object) -> str:
     """Return text that Plotly, which knows some HTML of its own, shows as it is."""
     return html.escape(str(value), quote=False)
 

@@ -6,8 +6,12 @@ Text is escaped unless it is `Html`, so what users name their kernels can never 
 import html
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from foretune.errors import OutputError
 
 
 class Html(str):
@@ -36,6 +40,26 @@ def element(tag: str, *parts: object, **attributes: object) -> Html:
 def join(parts: Iterable[object], separator: str = "") -> Html:
     """Return the escaped ``parts`` one after the other."""
     return Html(separator.join(map(escape, parts)))
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a page to ``path`` in one step, all or nothing, and return it.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as e:
+        raise OutputError(f"cannot write the report {path}: {e.strerror or e}") from e
+    return path
 
 
 def section(anchor: str, title: str, *parts: object) -> Html:

@@ -14,7 +14,6 @@ import pandas as pd
 
 from foretune.datasets import to_measurements
 from foretune.device import SPECS, Device
-from foretune.errors import OutputError
 from foretune.models.attribution import Importance
 from foretune.models.evaluation import Scores
 from foretune.objective import Objective
@@ -30,6 +29,7 @@ from foretune.tune.report.page import (
     row,
     section,
     table,
+    write_page,
 )
 from foretune.tune.report.sections import (
     energy_section,
@@ -93,19 +93,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    path = Path(path)
-    text = _document(data)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as e:
-        raise OutputError(f"cannot write the report {path}: {e.strerror or e}") from e
-    return path
+    return write_page(path, _document(data))
 
 
 def headline(data: ReportData) -> str:

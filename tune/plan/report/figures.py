@@ -11,7 +11,7 @@ import pandas as pd
 from foretune.search.pareto import pareto_front
 from foretune.tune.plan.explaining import named
 from foretune.tune.plan.planner import Plan
-from foretune.tune.report.figures import MOST_POINTS, Figure, _figure, _text
+from foretune.tune.report.figures import MOST_POINTS, Figure, label_text, make_figure
 
 MARKS = (
     ("@measured", "circle"),
@@ -117,7 +117,7 @@ def front_figure(plan: Plan) -> Figure:
     if limit > 0:
         x_end = max(x_end, 1.15 * limit)
         data.append(_limit(limit, plan.wish.tpot_ms, y_end))
-    return _figure(
+    return make_figure(
         data,
         {"title": {"text": "tokens per second of a user"}, "range": [0, x_end]},
         {"title": {"text": "tokens per second of a GPU"}, "range": [0, y_end]},
@@ -137,15 +137,15 @@ def stacked_figure(
         mark: a line beside each bar.
     """
     unit = quantity.rpartition(", ")[2]
-    names = [_text(label) for label in labels]
+    names = [label_text(label) for label in labels]
     data: list[Figure] = [
         {
             "type": "bar", "orientation": "h", "y": names, "x": list(segment.values),
-            "text": [_text(segment.name) if segment.labelled else ""] * len(names),
+            "text": [label_text(segment.name) if segment.labelled else ""] * len(names),
             "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
             "insidetextfont": {"color": "@page"},
             "marker": {"color": segment.colour, "line": {"color": "@page", "width": 1}},
-            "hovertemplate": f"{_text(segment.name)}: %{{x:.3g}} {unit}<extra></extra>",
+            "hovertemplate": f"{label_text(segment.name)}: %{{x:.3g}} {unit}<extra></extra>",
         }
         for segment in segments
     ]  # fmt: skip
@@ -153,7 +153,7 @@ def stacked_figure(
     if mark is not None:
         data.append(_mark(names, mark, unit))
         ends += [v for v in (*mark.values, *mark.high) if math.isfinite(v)]
-    figure = _figure(
+    figure = make_figure(
         data,
         {"title": {"text": quantity}, "range": [0, 1.04 * max(ends)], "nticks": 8},
         {"type": "category", "autorange": "reversed", "showgrid": False, "ticksuffix": "  "},
@@ -177,8 +177,8 @@ def _front(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _hover(plan: Plan, rows: pd.DataFrame) -> list[str]:
     return [
-        f"{_text(named(plan, row)).replace(', ', '<br>')}<br>{row['tpot_ms']:.3g} ms per token, "
-        f"{row['ttft_ms']:.3g} ms to the first<br>"
+        f"{label_text(named(plan, row)).replace(', ', '<br>')}<br>{row['tpot_ms']:.3g} ms per "
+        f"token, {row['ttft_ms']:.3g} ms to the first<br>"
         f"{row['tokens_per_s_per_gpu']:.4g} tokens/s per GPU"
         for _, row in rows.iterrows()
     ]
@@ -196,7 +196,7 @@ def _mark(names: Sequence[str], mark: Mark, unit: str) -> Figure:
     trace: Figure = {
         "x": list(mark.values), "y": list(names), "mode": "markers",
         "marker": {"symbol": "line-ns-open", "size": 34, "color": "@text", "line": {"width": 2.5}},
-        "hovertemplate": f"{_text(mark.name)}: %{{x:.4g}} {unit}<extra></extra>",
+        "hovertemplate": f"{label_text(mark.name)}: %{{x:.4g}} {unit}<extra></extra>",
     }  # fmt: skip
     if len(mark.low):
         ends: Mapping[str, Any] = {

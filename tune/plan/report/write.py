@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from foretune.errors import OutputError
 from foretune.tune.plan.deployments.physics import Clocks
 from foretune.tune.plan.planner import Plan
 from foretune.tune.plan.report.question import Question, limits
@@ -26,7 +25,7 @@ from foretune.tune.plan.report.sections import (
     systems_section,
     times_section,
 )
-from foretune.tune.report.page import Html, element, join, page
+from foretune.tune.report.page import Html, element, join, page, write_page
 
 _TILES = ("tokens_per_s_per_gpu", "tpot_ms", "ttft_ms", "usd_per_million_tokens", "power_w",
           "memory_gib")  # fmt: skip
@@ -54,19 +53,7 @@ def write_plan_report(
         UsageError: no candidate keeps to the limits.
         OutputError: the file cannot be written.
     """
-    path = Path(path)
-    text = _document(plan, question, clocks, commands or {}, checks)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as e:
-        raise OutputError(f"cannot write the report {path}: {e.strerror or e}") from e
-    return path
+    return write_page(path, _document(plan, question, clocks, commands or {}, checks))
 
 
 def _document(
