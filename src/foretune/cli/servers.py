@@ -72,8 +72,8 @@ def servers(
         f"{free.servers}"
     )
     output.say(
-        f"most tokens within the limits: {most.servers} servers, capped at {most.cap_w:.0f} W per GPU: "
-        f"{most.tokens_per_s:.0f} tokens/s, {percent(most.more)} more servers, each "
+        f"most tokens within the limits: {most.servers} servers, capped at {most.cap_w:.0f} W "
+        f"per GPU: {most.tokens_per_s:.0f} tokens/s, {percent(most.more)} more servers, each "
         f"{percent(max(most.slowdown - 1.0, 0.0))} slower"
     )
     output.result(
