@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from machine import heading
+from sklearn.ensemble import RandomForestRegressor
 
 from foretune.collect import local_device
 from foretune.datasets import import_runs, read_runs
@@ -93,6 +94,8 @@ def run_task(task: Task, model: str) -> None:
         line(f"… with {n} runs there (3 draws)", len(known), len(test), mean, ["", "", "", ""], 0.0)
     if task.name.startswith("GEMM (n, k)"):
         choose_format(predictor, test)
+    if task.name.startswith("GEMM random rows"):
+        gpperf_protocol(predictor, task.runs)
 
 
 def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str, float]:
@@ -126,20 +129,40 @@ def shallow_forest(
     predictor: Predictor, train: pd.DataFrame, test: pd.DataFrame, target: str
 ) -> np.ndarray:
     """Return what GPPerf's model says: 100 trees of depth 6 on plain features and plain targets."""
-    from sklearn.ensemble import RandomForestRegressor
-
     few = np.random.default_rng(0).permutation(len(train))[:100_000]
-    names = predictor.features_.columns_ or []
-    plain = [
-        i for i, name in enumerate(names)
-        if name.startswith(("problem.", "config.", "log2_flops", "log2_bytes", "log2_intensity"))
-    ]  # fmt: skip
-    X = np.nan_to_num(predictor.features_.transform(train.iloc[few]).to_numpy()[:, plain])
-    forest = RandomForestRegressor(100, max_depth=6, n_jobs=2, random_state=0)
-    forest.fit(X, train[target].to_numpy()[few])
-    return np.asarray(
-        forest.predict(np.nan_to_num(predictor.features_.transform(test).to_numpy()[:, plain]))
+    forest = depth_6_forest()
+    forest.fit(plain_features(predictor, train.iloc[few]), train[target].to_numpy()[few])
+    return np.asarray(forest.predict(plain_features(predictor, test)))
+
+
+def gpperf_protocol(predictor: Predictor, runs: pd.DataFrame) -> None:
+    """Print what GPPerf's protocol says of its model.
+
+    Features and truth are clipped to their 1st and 99th percentile, then rows are split at random.
+    """
+    X, truth = plain_features(predictor, runs), runs["time_ms"].to_numpy()
+    X = np.clip(X, *np.percentile(X, [1, 99], axis=0))
+    truth = np.clip(truth, *np.percentile(truth, [1, 99]))
+    out = np.random.default_rng(0).random(len(runs)) < SHARE
+    guess = np.asarray(depth_6_forest().fit(X[~out], truth[~out]).predict(X[out]))
+    scores = score(truth[out], guess, groups_of(runs[out]))
+    print(
+        f"| GPPerf's protocol: random rows, all clipped | {(~out).sum():,} / {out.sum():,} | "
+        f"| | | | | {errors(scores)}, R² {scores['r2']:.3f} | |",
+        flush=True,
     )
+
+
+def plain_features(predictor: Predictor, rows: pd.DataFrame) -> np.ndarray:
+    """Return sizes, configuration, work and intensity of ``rows``; unknown is 0."""
+    names = ("problem.", "config.", "log2_flops", "log2_bytes", "log2_intensity")
+    table = predictor.features_.transform(rows)
+    return np.nan_to_num(table[[name for name in table if name.startswith(names)]].to_numpy())
+
+
+def depth_6_forest() -> RandomForestRegressor:
+    """Return GPPerf's model, unfitted."""
+    return RandomForestRegressor(100, max_depth=6, n_jobs=2, random_state=0)
 
 
 def choose_format(predictor: Predictor, test: pd.DataFrame) -> None:
