@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from foretune.family import Quantity
-from foretune.features.families.tiles import wave_features
+from foretune.features.families.tiles import padding, wave_features
 
 AXES = ("x", "y", "z")
 WARP = 32.0
@@ -25,7 +25,8 @@ def launch_geometry(
 ) -> dict[str, Quantity]:
     """Return threads per block, work per thread, tile sizes and areas, and waves, where known.
 
-    Empty where the names are not recognised. Sizes are logarithms to base 2.
+    Empty where the names are not recognised. Sizes are logarithms to base 2. ``padding`` is 1 where
+    tiles divide the problem: without a rest, compilers drop its checks and unroll what they held.
     """
     if all(name in config and config[name].dtype.kind != "U" for name in _CLBLAST):
         return _clblast(problem, config, device)
@@ -42,6 +43,7 @@ def launch_geometry(
         "log2_tile": np.log2(threads * work),
     }
     tiles: Quantity = 1.0
+    real: Quantity = 1.0
     for i, axis in enumerate(AXES):
         if axis not in blocks:
             continue
@@ -49,27 +51,36 @@ def launch_geometry(
         features[f"log2_tile_{axis}"] = np.log2(edge)
         if (size := problem.get(f"size_{i}")) is not None:
             tiles = tiles * np.ceil(size / edge)
+            real = real * padding(size, edge)
     if {"x", "y"} <= blocks.keys():
         edges = [blocks[a] * works.get(a, 1.0) for a in "xy"]
         features["log2_tile_aspect"] = np.log2(edges[0] / edges[1])
-        features |= _halo(problem, edges, threads * work, threads)
+        features |= _halo(problem, edges, [blocks[a] for a in "xy"], threads * work)
     if "size_0" in problem:
+        features["padding"] = real
         features |= wave_features("blocks", tiles, device)
         features |= wave_features("threads", np.ceil(tiles * threads / 1024), device)
     return features
 
 
 def _halo(
-    problem: Mapping[str, np.ndarray], edges: list[Quantity], tile: Quantity, threads: Quantity
+    problem: Mapping[str, np.ndarray],
+    edges: list[Quantity],
+    blocks: list[np.ndarray],
+    tile: Quantity,
 ) -> dict[str, Quantity]:
-    """Return what a stencil or convolution loads beyond its tile."""
+    """Return what a stencil or convolution loads beyond its tile, and in how many rounds."""
     if not {"filter_width", "filter_height"} <= problem.keys():
         return {}
-    loaded = (edges[0] + problem["filter_width"] - 1) * (edges[1] + problem["filter_height"] - 1)
+    wide = edges[0] + problem["filter_width"] - 1
+    high = edges[1] + problem["filter_height"] - 1
+    loaded = wide * high
     return {
         "log2_loaded": np.log2(loaded),
         "halo": loaded / tile,
-        "loads_per_thread": loaded / threads,
+        "loads_per_thread": loaded / (blocks[0] * blocks[1]),
+        "load_rounds_x": np.ceil(wide / blocks[0]),
+        "load_rounds_y": np.ceil(high / blocks[1]),
     }
 
 

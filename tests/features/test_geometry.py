@@ -31,6 +31,14 @@ def test_a_block_of_threads_that_each_do_some_work():
     assert found["waves_blocks"] == 2  # 4 waves on 100 cores
     assert found["fill_blocks"] == pytest.approx(tiles / 400)
     assert found["fill_threads"] == pytest.approx(17 / 100)  # 1024 threads at a time
+    assert found["padding"] == pytest.approx(1000 * 256 / (tiles * 32 * 24))
+
+
+def test_tiles_that_divide_the_problem_have_no_padding():
+    config = {"block_size_x": 16, "block_size_y": 4, "tile_size_x": 2}
+    assert geometry({"size_0": 4096, "size_1": 64}, config)["padding"] == 1
+    assert geometry({"size_0": 4096, "size_1": 66}, config)["padding"] < 1
+    assert "padding" not in geometry({}, config)
 
 
 def test_a_block_without_axes_is_one_of_x():
@@ -56,6 +64,7 @@ def test_a_filter_loads_more_than_its_tile():
     assert found["log2_loaded"] == pytest.approx(np.log2(loaded))
     assert found["halo"] == pytest.approx(loaded / 128)
     assert found["loads_per_thread"] == pytest.approx(loaded / 64)
+    assert (found["load_rounds_x"], found["load_rounds_y"]) == (3, 2)  # ⌈36 / 16⌉, ⌈6 / 4⌉
     assert "waves_blocks" not in found  # the size of the image is not known
 
 
