@@ -12,24 +12,33 @@ from foretune.features.families.tiles import wave_features
 
 MATRICES = 3.0
 """Gate, up and down projection of a gated expert."""
+WIDE_BYTES = 2.0
+"""Of a number between kernels that is not rounded to the products' format."""
 
 
 class Moe(Family):
     """Columns: problem.tokens, hidden, intermediate, top_k, experts; config.format, tp, ep."""
 
     name = "moe"
-    source_hash = "moe-2"
+    source_hash = "moe-3"
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the products of the busiest rank; each expert that gets a token is read once."""
+        """Return the products of the busiest rank; each expert that gets a token is read once.
+
+        Beside the products, rows are gathered by expert, activated, scattered and added: a pair's
+        row passes memory five times at the hidden width and six times at the inner one, the
+        products' inputs in their format. Every rank reads and writes all tokens.
+        """
         hidden, inner = problem["hidden"], _inner(problem, config)
         kind, load = config.get("format", "bf16"), _load(problem, config)
         weights = load.active * MATRICES * hidden * inner
-        traffic = load.pairs * (2.0 * hidden + 3.0 * inner)
+        wide = load.pairs * (3.0 * hidden + 4.0 * inner) + 2.0 * problem["tokens"] * hidden
+        narrow = load.pairs * 2.0 * (hidden + inner)
         return Cost(
             flops=2.0 * MATRICES * load.pairs * hidden * inner,
             bytes_moved=formats.weight_bytes(kind) * weights
-            + formats.activation_bytes(kind) * traffic,
+            + formats.activation_bytes(kind) * narrow
+            + WIDE_BYTES * wide,
             dtype=formats.compute_dtype(kind),
         )
 

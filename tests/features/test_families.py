@@ -78,7 +78,8 @@ def test_experts_of_one_rank_that_get_every_token():
     cost = family("moe").cost(problem, {"format": "bf16"})
     pairs = 16 * 8
     assert float(cost.flops) == pytest.approx(2 * 3 * pairs * 32 * 64)
-    weights, traffic = 8 * 3 * 32 * 64, pairs * (2 * 32 + 3 * 64)
+    weights = 8 * 3 * 32 * 64
+    traffic = pairs * (5 * 32 + 6 * 64) + 2 * 16 * 32
     assert float(cost.bytes_moved) == pytest.approx(2 * weights + 2 * traffic, rel=1e-6)
     assert str(cost.dtype) == "bf16"
 
@@ -88,7 +89,7 @@ def test_one_token_wakes_its_own_experts_only():
     derived = moe.derived(one, {}, {})
     assert 2 ** float(derived["log2_active"]) == pytest.approx(2)
     assert float(derived["sparsity"]) == 0.25
-    weights, traffic = 2 * 3 * 32 * 64, 2 * (2 * 32 + 3 * 64)
+    weights, traffic = 2 * 3 * 32 * 64, 2 * (5 * 32 + 6 * 64) + 2 * 32
     moved = float(moe.cost(one, {}).bytes_moved)
     assert moved == pytest.approx(2 * weights + 2 * traffic)
 
