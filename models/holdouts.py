@@ -29,18 +29,33 @@ def kinds_of_novelty(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([*singles, *without, problem or every, every]))
 
 
-def mixed_holdout(
-    places: Places, kinds: list[tuple[int, ...]], rng: np.random.Generator
-) -> np.ndarray:
-    """Return which rows to hold out: some combinations of every kind, and one axis' largest values.
+def mixed_holdouts(
+    places: Places, kinds: list[tuple[int, ...]], count: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Return which rows to hold out together, ``count`` times: some combinations of every kind.
 
-    Kinds are taken in random order until `SHARE` of the rows are out, and what would leave fewer
-    than half is passed over: with few values, not every kind fits into one hold-out.
+    One axis' largest values are a kind too. Kinds are taken in random order until `SHARE` of the
+    rows are out, and what would leave fewer than half is passed over: with few values, not every
+    kind fits into one hold-out, so those that had fewest turns so far come first.
     """
+    turns = np.zeros(len(kinds) + 1)
+    held_out = []
+    for _ in range(count):
+        out, taken = _mixed(places, kinds, np.lexsort((rng.random(len(turns)), turns)), rng)
+        turns[taken] += 1
+        held_out.append(out)
+    return held_out
+
+
+def _mixed(
+    places: Places, kinds: list[tuple[int, ...]], order: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, list[int]]:
+    """Return the rows to hold out, and the numbers of the kinds that are among them."""
     n = len(places.shared)
     held_out = np.zeros(n, dtype=bool)
-    each = SHARE / (len(kinds) + 1)
-    for number in rng.permutation(len(kinds) + 1):
+    each = SHARE / len(order)
+    taken = []
+    for number in order:
         if number == len(kinds):
             out = held_out | _largest(places, rng)
         else:
@@ -52,11 +67,12 @@ def mixed_holdout(
             out = held_out | np.isin(combination, chosen)
         if out.mean() <= MOST:
             held_out = out
+            taken.append(int(number))
         if held_out.mean() >= SHARE:
             break
     if not held_out.any():
         held_out = rng.random(n) < SHARE
-    return held_out
+    return held_out, taken
 
 
 def _largest(places: Places, rng: np.random.Generator) -> np.ndarray:

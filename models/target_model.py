@@ -18,7 +18,7 @@ from foretune.features import FeatureSet
 from foretune.features.arrays import Rows
 from foretune.models.blend import Blend
 from foretune.models.experts import Experts, Make, Table, circumstances
-from foretune.models.holdouts import kinds_of_novelty, mixed_holdout
+from foretune.models.holdouts import kinds_of_novelty, mixed_holdouts
 from foretune.models.neighbours import Axis, Neighbourhood, Places
 from foretune.models.repeats import Repeats
 from foretune.models.splits import fold_of_rows
@@ -147,7 +147,7 @@ class TargetModel:
     ) -> list[np.ndarray]:
         """Return masks of the rows to hold out together."""
         if not alone:
-            mixed = [mixed_holdout(table.places, table.kinds, rng) for _ in range(HOLDOUTS)]
+            mixed = mixed_holdouts(table.places, table.kinds, HOLDOUTS, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
         folds = fold_of_rows(rows, "grouped", self.seed, folds=HOLDOUTS)
         if folds is None:

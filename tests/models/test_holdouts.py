@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.models.holdouts import MOST, kinds_of_novelty, mixed_holdout
+from foretune.models.holdouts import MOST, kinds_of_novelty, mixed_holdouts
 from foretune.models.neighbours import Axis, Neighbourhood
 
 
@@ -33,12 +33,14 @@ def test_a_share_is_held_out_and_more_than_half_remains(width, values, seed, n):
     if not around.axes:
         return
     places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
-    out = mixed_holdout(places, kinds, np.random.default_rng(seed))
-    assert out.dtype == bool
-    assert out.shape == (n,)
-    assert 0 < out.mean() <= max(MOST, 0.6)  # by chance, where only single rows can be held out
-    again = mixed_holdout(places, kinds, np.random.default_rng(seed))
-    np.testing.assert_array_equal(out, again)
+    every = mixed_holdouts(places, kinds, 3, np.random.default_rng(seed))
+    assert len(every) == 3
+    for out in every:
+        assert out.dtype == bool
+        assert out.shape == (n,)
+        assert 0 < out.mean() <= max(MOST, 0.6)  # by chance, where only single rows can be held out
+    again = mixed_holdouts(places, kinds, 3, np.random.default_rng(seed))
+    np.testing.assert_array_equal(every, again)
 
 
 @pytest.fixture
@@ -56,8 +58,7 @@ def test_what_is_held_out_is_new_in_every_way(grid):
     runs, around = grid
     places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
     ways = set()
-    for seed in range(10):
-        out = mixed_holdout(places, kinds, np.random.default_rng(seed))
+    for out in mixed_holdouts(places, kinds, 10, np.random.default_rng(0)):
         assert 0.1 < out.mean() <= MOST
         known, new = runs[~out], runs[out]
         for column in ("problem.M", "problem.N", "problem.K"):
@@ -69,10 +70,24 @@ def test_what_is_held_out_is_new_in_every_way(grid):
     assert ways == {"a size", "a pair", "beyond"}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_size_with_few_values_leaves_the_others_their_turn(seed):
+    """A third of the rows have each number of devices: alone they are more than a hold-out."""
+    table = [("d", n, 2.0**size) for n in (2, 4, 8) for size in range(20)]
+    runs = pd.DataFrame(table, columns=["device", "problem.devices", "problem.bytes"])
+    around = Neighbourhood.of(runs)
+    places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
+    missing = {"problem.devices": 0, "problem.bytes": 0}
+    for out in mixed_holdouts(places, kinds, 3, np.random.default_rng(seed)):
+        for column in missing:
+            missing[column] += bool(set(runs[column][out]) - set(runs[column][~out]))
+    assert all(missing.values())
+
+
 def test_where_nothing_fits_single_rows_are_held_out():
     runs = pd.DataFrame({"device": "d", "problem.N": [1.0, 2.0, 3.0] * 20})
     around = Neighbourhood.of(runs)
-    out = mixed_holdout(around.locate(runs.head(2)), [(0,)], np.random.default_rng(3))
+    (out,) = mixed_holdouts(around.locate(runs.head(2)), [(0,)], 1, np.random.default_rng(3))
     assert out.shape == (2,)
-    out = mixed_holdout(around.locate(runs), [(0,)], np.random.default_rng(0))
+    (out,) = mixed_holdouts(around.locate(runs), [(0,)], 1, np.random.default_rng(0))
     assert 0 < out.mean() < 0.5
