@@ -2,7 +2,8 @@
 
 Weights are inverse powers of expected errors (squares would be the best linear combination of
 independent, unbiased estimates), and what is expected is learned from held-out rows: a small model
-per opinion, and the power that would have been best.
+per opinion, and the power that would have been best. The models learn the root of an error's size:
+with its logarithm, an opinion that is mostly exact and sometimes far off would seem the best.
 """
 
 import json
@@ -15,6 +16,8 @@ import numpy as np
 from foretune.models.boosting import BoostingModel
 from foretune.models.spread import SMALLEST
 
+LARGEST = 2.0
+"""Errors beyond a factor of seven are all equally bad."""
 SHARPNESSES = (1.0, 2.0, 3.0, 5.0, 8.0)
 _GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
 
@@ -24,7 +27,7 @@ class Blend:
     """How to combine opinions.
 
     Attributes:
-        models: per opinion, of the log of its error's size.
+        models: per opinion, of the root of its error's size.
         sharpness: the power of the inverse error that weighs best: 0 for a plain mean.
     """
 
@@ -68,7 +71,8 @@ class Blend:
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
         """Return the log of each opinion's expected error (rows, opinions)."""
-        return np.column_stack([model.predict(Z) for model in self.models])
+        roots = np.column_stack([model.predict(Z) for model in self.models])
+        return np.asarray(2.0 * np.log(np.maximum(roots, SMALLEST**0.5)))
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
@@ -87,14 +91,14 @@ class Blend:
 def _error_models(
     Z: np.ndarray, opinions: np.ndarray, truth: np.ndarray, seed: int
 ) -> list[BoostingModel]:
-    """Return a model of the log of the error's size per opinion."""
+    """Return a model of the root of the error's size per opinion."""
     models = []
     for opinion in opinions.T:
         known = np.isfinite(opinion)
         if not known.any():  # never speaks: any model will do
             known = np.ones(len(truth), dtype=bool)
-        size = np.log(np.maximum(np.nan_to_num(np.abs(opinion - truth))[known], SMALLEST))
-        models.append(BoostingModel(seed=seed, **_GENTLE).fit(Z[known], size))
+        size = np.clip(np.nan_to_num(np.abs(opinion - truth))[known], SMALLEST, LARGEST)
+        models.append(BoostingModel(seed=seed, **_GENTLE).fit(Z[known], np.sqrt(size)))
     return models
 
 

@@ -90,6 +90,15 @@ def test_it_is_as_sharp_as_was_best():
     assert {soft.sharpness, sharp.sharpness} <= set(SHARPNESSES)
 
 
+def test_who_is_mostly_exact_and_sometimes_far_off_is_not_the_best():
+    rng = np.random.default_rng(9)
+    Z, truth = rng.uniform(0, 1, (1500, 2)).astype(np.float32), rng.normal(0, 1, 1500)
+    reckless = np.where(rng.random(1500) < 0.4, 1.0, 0.003)
+    fitted = learn(Z, truth[:, None] + np.column_stack([reckless, np.full(1500, 0.1)]), truth)
+    of_reckless, of_steady = fitted.log_errors(Z).mean(axis=0)
+    assert of_steady < of_reckless
+
+
 def test_it_comes_back_from_disk_the_same(blend, tmp_path):
     blend.save(tmp_path)
     Z, opinions, _ = argument(100, 8)
