@@ -189,9 +189,12 @@ class Places:
     shared: np.ndarray
     _lines: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
     _found: "dict[_Line, _Beside]" = field(default_factory=dict, repr=False, compare=False)
+    _whole: "tuple[Places, np.ndarray] | None" = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, rows: np.ndarray) -> "Places":
-        return Places(self.positions[:, rows], self.keys[:, rows], self.shared[rows])
+        """Return some of the rows, each once: their order is found among that of all."""
+        parts = self.positions[:, rows], self.keys[:, rows], self.shared[rows]
+        return Places(*parts, _whole=(self, rows))
 
     def is_like(self, other: "Places") -> bool:
         """Return whether both are of the same rows."""
@@ -232,8 +235,21 @@ class Places:
     def _line(self, axis: int) -> "_Line":
         """Return all rows in the order of their series, and within it along ``axis``."""
         if axis not in self._lines:
-            self._lines[axis] = _Line.of(self._series(axis), self.positions[axis])
+            self._lines[axis] = _Line.of(
+                self._order(axis), self._series(axis), self.positions[axis]
+            )
         return self._lines[axis]
+
+    def _order(self, axis: int) -> np.ndarray:
+        """Return the rows by series and, within it, along ``axis``; of a part without sorting."""
+        if self._whole is None:
+            order = np.lexsort((self.positions[axis], self._series(axis)))
+            return order[~np.isnan(self.positions[axis][order])]
+        whole, rows = self._whole
+        number = np.full(len(whole.shared), -1)
+        number[rows] = np.arange(len(self.shared))
+        order = number[whole._line(axis).order]
+        return order[order >= 0]
 
     @cached_property
     def _everything(self) -> np.ndarray:
@@ -290,12 +306,10 @@ class _Line:
     margin: float
 
     @classmethod
-    def of(cls, series: np.ndarray, positions: np.ndarray) -> "_Line":
-        order = np.lexsort((positions, series))
-        order = order[~np.isnan(positions[order])]
-        names, first = np.unique(series[order], return_index=True)
-        last = np.append(first[1:], len(order))
-        at = positions[order]
+    def of(cls, order: np.ndarray, series: np.ndarray, positions: np.ndarray) -> "_Line":
+        names, at = series[order], positions[order]
+        first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(order)])
+        names, last = names[first], np.append(first[1:], len(order))
         low, high = (float(at.min()), float(at.max())) if len(at) else (0.0, 0.0)
         span = 2.0 * (high - low + 1.0)
         line = np.repeat(np.arange(len(names)), last - first) * span + (at - low)

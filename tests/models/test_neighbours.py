@@ -322,3 +322,18 @@ def test_places_are_alike_if_their_rows_are():
     assert places.is_like(around.locate(runs))
     assert not places.is_like(around.locate(line([1.0, 2.0, np.nan, 9.0])))
     assert not places.is_like(around.locate(line([1.0, 2.0])))
+
+
+@given(
+    st.lists(PLACES, min_size=1, max_size=40, unique=True),
+    st.randoms(use_true_random=False),
+    st.lists(PLACES, min_size=1, max_size=12),
+)
+def test_some_of_the_places_have_the_neighbours_they_have_alone(rows, random, wanted):
+    around = hood()
+    some = random.sample(range(len(rows)), random.randint(1, len(rows)))
+    part = around.locate(table(rows))[np.array(some)]
+    alone, asked = around.locate(table([rows[i] for i in some])), around.locate(table(wanted))
+    values = np.arange(len(some)) * 1.0
+    of_part, of_alone = (around.look(known, values, asked) for known in (part, alone))
+    np.testing.assert_array_equal(of_part, of_alone)
