@@ -20,6 +20,7 @@ from foretune.models.blend import Blend
 from foretune.models.experts import Experts, Make, Table, circumstances
 from foretune.models.holdouts import kinds_of_novelty, mixed_holdouts
 from foretune.models.neighbours import Axis, Neighbourhood, Places
+from foretune.models.regressor import Regressor
 from foretune.models.repeats import Repeats
 from foretune.models.splits import fold_of_rows
 from foretune.models.spread import Spread
@@ -164,12 +165,16 @@ class TargetModel:
         wanted = _sample(np.flatnonzero(out), MOST_TRIAL_ROWS, rng)
         X, log_unit = table.X[wanted], table.log_unit[wanted]
         if alone:
-            experts = Experts.fit_tree(self.make, table, some)
+            experts = Experts.fit_tree(self._quick, table, some)
             return X, experts.opinions(X, X, log_unit), wanted
-        experts = Experts.fit_all(self.make, table, known, some, rng)
+        experts = Experts.fit_all(self._quick, table, known, some, rng)
         look = table.hood.look(table.places[known], table.y[known], table.places[wanted])
         opinions = experts.opinions(X, look, log_unit)
         return circumstances(look, opinions), opinions, wanted
+
+    def _quick(self) -> Regressor:
+        """Return a new regressor for a trial."""
+        return self.make().quick()
 
     def save(self, folder: Path) -> None:
         """Write the parts to ``folder``."""

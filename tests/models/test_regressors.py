@@ -96,3 +96,19 @@ def test_a_probability():
 def test_small_data_has_one_thread():
     assert threads_for(0) == threads_for(ROWS_PER_THREAD) == 1
     assert threads_for(10**9) >= 1
+
+
+def test_a_quick_model_is_unfitted_and_learns_the_same(model):
+    X, y = data()
+    quick = model.fit(X, y).quick()
+    assert type(quick) is type(model)
+    assert not hasattr(quick, "n_features_in_")
+    new, truth = data(seed=1)
+    assert quick.fit(X, y).score(new, truth) > 0.6
+
+
+def test_a_quick_boosted_model_has_half_the_trees_that_count_twice():
+    quick = BoostingModel(rounds=301, rate=0.2, depth=5, seed=3).quick()
+    assert quick.get_params() == BoostingModel(150, rate=0.4, depth=5, seed=3).get_params()
+    least = BoostingModel(rounds=1, rate=0.8).quick()
+    assert (least.rounds, least.rate) == (1, 1.0)
