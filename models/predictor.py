@@ -27,7 +27,7 @@ from foretune.features.arrays import Rows
 from foretune.features.known import known_family
 from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.plausibility import check_times
-from foretune.models.regressor import Regressor
+from foretune.models.regressor import Regressor, side_by_side
 from foretune.models.repeats import Repeats
 from foretune.models.target_model import TargetModel, share_places
 from foretune.models.targets import Target, present_targets, usable_rows
@@ -98,14 +98,17 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         check_times(family, runs)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.range_ = TrainingRange.of(runs)
-        self.targets_: dict[Target, TargetModel] = {}
         self.corrections_: dict[tuple[Target, str], Correction] = {}
-        for target in self.targets or present_targets(runs) or ("time_ms",):
+
+        def learn(target: Target) -> TargetModel:
             rows = usable_rows(target, runs)
             X = self.features_.matrix(rows)
             model = TargetModel(target, self.make_regressor, self.seed)
-            repeats = Repeats.of(rows, self.runs_, target)
-            self.targets_[target] = model.fit(self.features_, rows, X, repeats)
+            return model.fit(self.features_, rows, X, Repeats.of(rows, self.runs_, target))
+
+        wanted = tuple(self.targets or present_targets(runs) or ("time_ms",))
+        models = side_by_side(learn, wanted)
+        self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
         share_places(self.targets_.values())
         self.training_ = {
             "rows": len(runs),

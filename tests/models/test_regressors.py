@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from foretune.models.boosting import BoostingModel
 from foretune.models.ensemble import EnsembleModel
 from foretune.models.forest import ForestModel
-from foretune.models.regressor import ROWS_PER_THREAD, Regressor, threads_for
+from foretune.models.regressor import ROWS_PER_THREAD, Regressor, side_by_side, threads_for
 from foretune.registry import load, registered
 
 MODELS = [BoostingModel(rounds=30), ForestModel(trees=10), EnsembleModel()]
@@ -112,3 +112,19 @@ def test_a_quick_boosted_model_has_half_the_trees_that_count_twice():
     assert quick.get_params() == BoostingModel(150, rate=0.4, depth=5, seed=3).get_params()
     least = BoostingModel(rounds=1, rate=0.8).quick()
     assert (least.rounds, least.rate) == (1, 1.0)
+
+
+def test_who_learns_side_by_side_shares_the_cores(monkeypatch):
+    rows = 100 * ROWS_PER_THREAD
+    monkeypatch.setattr("foretune.models.regressor.available_cores", lambda: 8)
+    assert side_by_side(lambda n: (n, threads_for(rows)), range(3)) == [(0, 2), (1, 2), (2, 2)]
+    assert side_by_side(lambda n: (n, threads_for(rows)), [5]) == [(5, 8)]
+    assert side_by_side(threads_for, []) == []
+    assert threads_for(rows) == 8
+    monkeypatch.setattr("foretune.models.regressor.available_cores", lambda: 1)
+    assert side_by_side(threads_for, [rows, rows]) == [1, 1]
+
+
+def test_what_fails_side_by_side_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(lambda n: 1 / n, [1, 0])
