@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,17 +20,19 @@ from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.datasets import from_measurements
-from foretune.device import available_cores, find_device
+from foretune.device import Device, available_cores, find_device
 from foretune.features import candidate_rows, family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
-from foretune.models import Predictor, boosting
+from foretune.models import Predictor, walk
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.search import Prior, Searcher, make_searcher
-from foretune.space import SearchSpace
+from foretune.space import Configuration, SearchSpace
 
 REPEATS = 5
 ROWS = 2000
+SINGLY = 1000
+H100 = find_device("NVIDIA H100 80GB HBM3")
 TRAINED, MILLION = 100_000, 1_000_000
 BATCHES = sorted({round(2 ** (i / 6)) for i in range(90)})
 WIDTHS = [*range(256, 4097, 256), *range(5120, 16385, 1024)]
@@ -95,6 +97,10 @@ def prediction() -> list[list[str]]:
             rows.append([what, show(seconds), rate])
         one = candidate_rows(kernel.name, problem, space, device, part[:1])
         rows.append([f"predict one row, {model}", timed(partial(predictor.predict, one)), ""])
+        singly = [(problem, space[int(i)]) for i in rng.integers(len(space), size=SINGLY)]
+        rows.append(
+            [f"predict one row, {model}, fast path", *one_by_one(predictor, singly, device)]
+        )
     return rows
 
 
@@ -144,8 +150,24 @@ def operators() -> list[list[str]]:
         rows.append(
             [f"predict one row, {name}", timed(partial(predictor.predict, million[:1])), ""]
         )
+        fp8 = Configuration(format="fp8")
+        singly = [(Problem(M=int(m), N=int(n), K=int(k)), fp8) for m, n, k in drawn[:SINGLY]]
+        rows.append([f"predict one row, {name}, fast path", *one_by_one(predictor, singly, H100)])
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return [*rows, ["most memory at any time, training included", f"{most:.2f} GiB", ""]]
+
+
+def one_by_one(
+    predictor: Predictor, asked: Sequence[tuple[Problem, Configuration]], device: Device
+) -> tuple[str, str]:
+    """Return how long one of many different rows takes, each by itself, and the rows per second."""
+    predictor.warm_up()
+    seconds = []
+    for problem, config in asked:
+        started = time.perf_counter()
+        predictor.predict_one(problem, config, device)
+        seconds.append(time.perf_counter() - started)
+    return show(seconds), f"{len(seconds) / sum(seconds):,.0f} per second"
 
 
 def once(predict: Callable[[], pd.DataFrame]) -> tuple[str, str]:
@@ -159,23 +181,22 @@ def once(predict: Callable[[], pd.DataFrame]) -> tuple[str, str]:
 @contextmanager
 def by_xgboost() -> Iterator[None]:
     """Let XGBoost walk through its trees itself, as where Numba is not installed."""
-    before = boosting.WORTH_COMPILING
-    boosting.WORTH_COMPILING = math.inf
+    before = walk.WORTH_COMPILING
+    walk.WORTH_COMPILING = math.inf
     try:
         yield
     finally:
-        boosting.WORTH_COMPILING = before
+        walk.WORTH_COMPILING = before
 
 
 def products(sizes_and_formats: np.ndarray) -> pd.DataFrame:
     """Return runs of matrix products on an H100, their times and power made up."""
     rng, n = np.random.default_rng(0), len(sizes_and_formats)
-    device = find_device("NVIDIA H100 80GB HBM3")
     sizes = {f"problem.{axis}": sizes_and_formats[:, i] for i, axis in enumerate("MNK")}
     formats = pd.Categorical.from_codes(sizes_and_formats[:, 3], ["bf16", "fp8", "fp8_block"])
-    specs = {f"device.{name}": np.full(n, value) for name, value in device.specs.items()}
+    specs = {f"device.{name}": np.full(n, value) for name, value in H100.specs.items()}
     runs = pd.DataFrame(sizes | {"config.format": formats} | specs)
-    runs = runs.assign(kernel="gemm", device=device.name, status="ok")
+    runs = runs.assign(kernel="gemm", device=H100.name, status="ok")
     bound = row_roofline_ms(family_for("gemm", runs), runs)
     runs["time_ms"] = (0.004 + 1.3 * bound) * rng.lognormal(0.0, 0.02, n)
     runs["power_w"] = 120.0 + 500.0 * bound / runs["time_ms"]

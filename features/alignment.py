@@ -8,8 +8,7 @@ LARGEST_ALIGNMENT = 8
 
 def alignment(sizes: np.ndarray) -> np.ndarray:
     """Return log2 of the largest power of two that divides each size; NaN for no whole sizes."""
-    whole = np.isfinite(sizes) & (np.abs(sizes) < 2.0**53) & (sizes == np.floor(sizes))
-    whole &= sizes > 0
+    whole = (sizes > 0) & (sizes < 2.0**53) & (sizes == np.floor(sizes))
     numbers = np.where(whole, sizes, 1).astype(np.int64)
     power = np.log2((numbers & -numbers).astype(float))
     return np.where(whole, np.minimum(power, LARGEST_ALIGNMENT), np.nan)

@@ -1,5 +1,6 @@
 """The feature set: a run table in, named float columns out, in scikit-learn's sense."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.family import Family, Quantity
 from foretune.features.alignment import alignment
-from foretune.features.arrays import Columns, Rows, as_array, as_text, short_names
+from foretune.features.arrays import OneRow, Rows, as_array, short_names
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import row_cost, row_roofline_ms
 
@@ -89,17 +90,21 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def matrix(self, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the cells of `transform` alone."""
-        table, columns = self._table(Rows.of(runs)), self.columns_ or ()
+        rows, columns = Rows.of(runs), self.columns_ or ()
+        table = self._table(rows)
         if missing := [c for c in columns if c not in table]:
             name = self.family.name if self.family else "none"
             raise PredictorError(
                 f"feature {missing[0]!r} cannot be computed: the predictor was trained with "
                 f"another version of its kernel (here: {name}); train it again"
             )
-        matrix = np.empty((len(runs), len(columns)), dtype=np.float32, order="F")
+        matrix = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
         with np.errstate(over="ignore"):
-            for i, name in enumerate(columns):
-                matrix[:, i] = table[name]
+            if isinstance(rows, OneRow):
+                matrix[0] = [table[name] for name in columns]
+            else:
+                for i, name in enumerate(columns):
+                    matrix[:, i] = table[name]
         if (infinite := np.isinf(matrix)).any():
             self._refuse_infinite(table)
             matrix[infinite] = np.nan  # of a size of 0, say: not known
@@ -112,18 +117,17 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
         """Return every feature, an array or one number for all rows."""
-        needed = [*self.numbers_, *self.categories_]
-        if absent := [c for c in needed if c not in rows and not c.startswith(f"{COMPILED}.")]:
+        needed, there = [*self.numbers_, *self.categories_], frozenset(rows.columns)
+        if absent := [c for c in needed if c not in there and not c.startswith(f"{COMPILED}.")]:
             raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
-        specs = short_names(rows.columns, "device").values()
-        rows = rows.without([c for c in specs if c not in self.specs_])
+        rows = rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
-        table |= {c: rows[c] for c in self.numbers_ if c in rows}
-        if texts := [c for c, v in table.items() if isinstance(v, np.ndarray) and _is_text(v)]:
+        table |= {c: rows[c] for c in self.numbers_ if c in there}
+        if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:
             raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
         for column, values in self.categories_.items():
             table |= _indicators(column, rows, values)
-        arrays = {group: Columns(rows, group) for group in GROUPS}
+        arrays = {group: rows.group(group) for group in GROUPS}
         sizes = {name: v for name, v in arrays["problem"].items() if not _is_text(v)}
         if sizes:
             powers = alignment(np.array(list(sizes.values())))
@@ -140,7 +144,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
 
     def _physics(
-        self, family: Family, rows: Rows, arrays: dict[str, Columns]
+        self, family: Family, rows: Rows, arrays: Mapping[str, Mapping[str, np.ndarray]]
     ) -> dict[str, Quantity]:
         cost = row_cost(family, rows)
         try:
@@ -157,7 +161,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         }
 
 
-def _is_text(values: np.ndarray) -> bool:
+def _is_text(values: Any) -> bool:
     return values.dtype.kind == "U"
 
 
@@ -169,8 +173,5 @@ def _varies(values: Quantity) -> bool:
 def _indicators(column: str, rows: Rows, known: list[str]) -> dict[str, Quantity]:
     if column not in rows:  # what the compiled code shows
         return {f"{column}={v}": 0.0 for v in known}
-    if _is_text(rows[column]):  # no million strings to compare
-        distinct, codes = rows.distinct(column)
-    else:
-        distinct, codes = as_text(rows.frame[column]), np.arange(len(rows))
-    return {f"{column}={v}": (distinct == v)[codes] for v in known}
+    names = [f"{column}={v}" for v in known]
+    return dict(zip(names, rows.spelt(column, known), strict=True))

@@ -7,14 +7,14 @@ from foretune.datasets.schema import columns_of
 from foretune.device import limits_ms
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import Columns, Rows, as_array
+from foretune.features.arrays import OneRow, Rows, as_array
 
 SMALLEST_MS = 1e-9
 """Work that is nothing by one limit takes this long by it, so that logarithms exist."""
 
 
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
-    """Return the work of every row, as arrays of ``len(rows)``.
+    """Return the work of every row, as arrays of ``len(rows)``; as numbers of `OneRow`.
 
     Raises:
         PredictorError: a column that the family's cost depends on is missing.
@@ -26,7 +26,8 @@ def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
 def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    A rate that is not known is no limit; with neither known, or no cost, both are NaN.
+    Of `OneRow` they are two numbers. A rate that is not known is no limit; with neither known, or
+    no cost, both are NaN.
     """
     if family is None:
         return np.full((len(rows), 2), np.nan)
@@ -36,16 +37,18 @@ def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarra
 
 def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return the roofline time of every row in milliseconds, NaN where it is not known."""
-    return np.asarray(row_limits_ms(family, rows).max(axis=1))
+    return np.asarray(row_limits_ms(family, rows).max(axis=-1))
 
 
 def _cost(family: Family, rows: Rows) -> Cost:
     try:
-        cost = family.cost(Columns(rows, "problem"), Columns(rows, "config"))
+        cost = family.cost(rows.group("problem"), rows.group("config"))
     except KeyError as e:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     except TypeError as e:
         raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
+    if isinstance(rows, OneRow):
+        return cost
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
@@ -55,11 +58,11 @@ def _cost(family: Family, rows: Rows) -> Cost:
 
 
 def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
-    limits = np.column_stack(limits_ms(row_cost(family, rows), Columns(rows, "device")))
+    limits = np.array(limits_ms(row_cost(family, rows), rows.group("device"))).T
     known = np.isfinite(limits) & (limits > 0)
     if not known.all():
         limits = np.where(known, limits, SMALLEST_MS)
-        limits[~known.any(axis=1)] = np.nan
+        limits[~known.any(axis=-1)] = np.nan
     return limits
 
 

@@ -8,6 +8,7 @@ with its logarithm, an opinion that is mostly exact and sometimes far off would 
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from foretune.models.boosting import BoostingModel
 from foretune.models.spread import SMALLEST
+from foretune.models.together import Together
 
 LARGEST = 2.0
 """Errors beyond a factor of seven are all equally bad."""
@@ -71,8 +73,12 @@ class Blend:
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
         """Return the log of each opinion's expected error (rows, opinions)."""
-        roots = np.column_stack([model.predict(Z) for model in self.models])
+        roots = self._together.predict(Z)
         return np.asarray(2.0 * np.log(np.maximum(roots, SMALLEST**0.5)))
+
+    @cached_property
+    def _together(self) -> Together:
+        return Together(self.models)
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""

@@ -8,16 +8,12 @@ import numpy as np
 
 from foretune.models.regressor import Regressor, threads_for
 from foretune.models.trees import Trees
+from foretune.models.walk import Walk, pays_to_compile
 
 FEW_ROWS = 4
 """So few go through the trees one by one: XGBoost takes longer than that to be called."""
 MANY_ROWS = 2048
 """So many pay for bringing a model's trees into the form that a compiled walk reads."""
-WORTH_COMPILING = 20_000_000
-"""Rows times trees: XGBoost takes as long for them as loading the compiled walk takes. Compiling
-it, once on a machine, takes five times as long."""
-_done = {"work": 0}
-"""Rows times trees that this process has predicted many at a time, of all models."""
 
 
 class BoostingModel(Regressor):
@@ -83,31 +79,28 @@ class BoostingModel(Regressor):
         self.booster_.set_param({"nthread": 1})
         self.trees_: Trees | None = None
         self.looked_for_trees_ = False
+        self.walk_: Walk | None = None
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        few, many = len(X) <= FEW_ROWS, self._pays_to_compile(len(X))
-        trees = self._trees() if few or many else None
-        if trees is not None and few:
-            return np.array([trees.predict(row) for row in X])
+        if len(X) <= FEW_ROWS and (walk := self._walk()) is not None:
+            return walk.predict(X)[:, 0]
+        many = len(X) >= MANY_ROWS and pays_to_compile(len(X), self.booster_.num_boosted_rounds())
+        trees = self.trees() if many else None
         if trees is not None and trees.compiled is not None:
             return trees.compiled.predict(X)
         prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
 
-    def _trees(self) -> Trees | None:
+    def trees(self) -> Trees | None:
+        """Return the trees as plain arrays; None if they are of a kind not known here."""
         if not self.looked_for_trees_:
             self.trees_, self.looked_for_trees_ = Trees.of(self.booster_), True
         return self.trees_
 
-    def _pays_to_compile(self, rows: int) -> bool:
-        """Return whether so many more rows make, with all before, a compiled walk worth its time.
-
-        Whoever predicts little never waits for Numba, whoever predicts much waits once.
-        """
-        if rows < MANY_ROWS:
-            return False
-        _done["work"] += rows * self.booster_.num_boosted_rounds()
-        return _done["work"] >= WORTH_COMPILING
+    def _walk(self) -> Walk | None:
+        if self.walk_ is None and (trees := self.trees()) is not None:
+            self.walk_ = Walk.of([trees])
+        return self.walk_
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ, packed: three parts in four of it are the same again and again."""

@@ -76,10 +76,10 @@ class CalibratedRoofline:
 
 def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     overhead, a, b, log_p = parameters
-    p = np.exp(np.clip(log_p, -1.5, 2.5))
-    terms = np.stack([overhead + 0 * limits[:, 0], a + limits[:, 0], b + limits[:, 1]])
-    largest = terms.max(axis=0)
-    total = np.exp(p * (terms - largest)).sum(axis=0)
+    p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
+    compute, memory = a + limits[..., 0], b + limits[..., 1]
+    largest = np.maximum(np.maximum(overhead, compute), memory)
+    total = sum(np.exp(p * (term - largest)) for term in (overhead, compute, memory))
     result: np.ndarray = largest + np.log(total) / p
     return result
 

@@ -137,7 +137,8 @@ def _walked(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     return tree, depth, number, turns
 
 
-def _compiled(function: F) -> F:
+def compiled(function: F) -> F:
+    """Return ``function`` compiled by Numba, once on a machine."""
     make: Any = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return make(cache=True)(function)
@@ -145,7 +146,7 @@ def _compiled(function: F) -> F:
         return make()(function)
 
 
-@_compiled
+@compiled
 def _ask(
     X: Array,
     start: int,
@@ -169,7 +170,7 @@ def _ask(
             answers[question * WORDS + word] = below(values, first + word * WORD, bounds[question])
 
 
-@_compiled
+@compiled
 def _turn(
     levels: Array, questions: Array, numbers: Array, answers: Array, reached: Array, turned: Array
 ) -> int:
@@ -191,7 +192,7 @@ def _turn(
     return depth
 
 
-@_compiled
+@compiled
 def _add(
     depth: int, turned: Array, leaves: Array, first: int, leaf_of: Array, total: Array, start: int
 ) -> None:
@@ -211,7 +212,7 @@ def _add(
             total[rows + i] += leaves[first + leaf_of[i]]
 
 
-@_compiled
+@compiled
 def _walk(
     X: Array,
     columns: Array,

@@ -11,6 +11,7 @@ Plain interpolation and the unit alone, of which nothing is to be learned, are o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from foretune.models.neighbours import Neighbourhood, Places
 from foretune.models.regressor import Regressor
+from foretune.models.together import Together
 
 VIEWS = 2
 """How often each row is shown to ``corrected``, each time with other neighbours missing."""
@@ -97,18 +99,20 @@ class Experts:
 
     def opinions(self, X: np.ndarray, look: np.ndarray, log_unit: np.ndarray) -> np.ndarray:
         """Return what each expert says of rows, one column each; NaN where one cannot tell."""
-        columns = [self.tree.predict(X)]
-        if self.direct is not None:
-            interpolated = look[:, -2].astype(np.float64)
-            unknown = np.full(len(X), np.nan)
-            beside = self.corrected.predict(np.hstack([X, look])) if self.corrected else unknown
-            columns += [
-                self.direct.predict(X) - log_unit,
-                beside + interpolated,
-                interpolated,
-                np.zeros(len(X)),
-            ]
-        return np.array(columns).T
+        seen = X if self.corrected is None else np.concatenate([X, look], axis=1)
+        said = self._models.predict(seen)
+        if self.direct is None:
+            return said
+        opinions = np.zeros((len(X), 5), order="F")
+        opinions[:, 0] = said[:, 0]
+        opinions[:, 1] = said[:, 1] - log_unit
+        opinions[:, 3] = look[:, -2]
+        opinions[:, 2] = np.nan if self.corrected is None else said[:, 2] + opinions[:, 3]
+        return opinions
+
+    @cached_property
+    def _models(self) -> Together:
+        return Together([getattr(self, part) for part in self.parts])
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
@@ -130,7 +134,8 @@ class Experts:
 def circumstances(look: np.ndarray, opinions: np.ndarray) -> np.ndarray:
     """Return what tells whom to believe: the neighbours, and how far opinions differ (float32)."""
     differences = opinions[:, 1:] - opinions[:, :1]
-    return np.hstack([look[:, :-2], look[:, -1:], differences]).astype(np.float32)
+    parts = [look[:, :-2], look[:, -1:], differences]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
 
 def _view(

@@ -6,18 +6,19 @@ them the logarithm of a time is nearly straight, so where a table of runs is den
 beats any model; a model that sees the neighbours learns when to believe which.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import Rows, as_array
+from foretune.features.arrays import OneRow, Rows, as_array, known_or
 
 LEAST_VALUES = 3
 MOST_VALUES = 1 << 30
@@ -30,6 +31,8 @@ WIDE = 8.0
 ONE_SIDED = 2.0
 """How much farther a neighbour on one side only counts than a pair around the row."""
 SMALL_GAP = 0.05
+NAN = np.float64(np.nan)
+LARGEST = 2**64 - 1
 PER_AXIS = ("value", "below", "above", "step_below", "step_above")
 
 
@@ -95,8 +98,25 @@ class Neighbourhood:
     def locate(self, rows: pd.DataFrame | Rows) -> "Places":
         """Return where ``rows`` lie; the same `Places` to all who ask it of the same `Rows`."""
         rows = Rows.of(rows)
+        return rows.once(self._key, lambda: self._locate(rows))
+
+    def locate_one(self, row: OneRow) -> "Place":
+        """Return where a row by itself lies, once for all who ask."""
+        return row.once(self._key, lambda: self._locate_one(row))
+
+    @property
+    def _key(self) -> tuple[Hashable, ...]:
         axes = tuple((axis.column, axis.octaves, axis.span) for axis in self.axes)
-        return rows.once(("places", axes, tuple(self.series)), lambda: self._locate(rows))
+        return "places", axes, tuple(self.series)
+
+    def _locate_one(self, row: OneRow) -> "Place":
+        keys = [_hash_of_text(axis.column, row.text(axis.column)) for axis in self.axes]
+        shared = sum(_hash_of_text(column, row.text(column)) for column in self.series)
+        everything = shared + sum(keys)
+        return Place(
+            [axis.position(row[axis.column]) for axis in self.axes],
+            [np.uint64(everything - key & LARGEST) for key in keys],
+        )
 
     def _locate(self, rows: Rows) -> "Places":
         positions = [axis.position(rows[axis.column]) for axis in self.axes]
@@ -134,7 +154,7 @@ class Neighbourhood:
         self,
         known: "Places",
         values: np.ndarray,
-        wanted: "Places",
+        wanted: "Places | Place",
         one_sided: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return what the neighbours among ``known`` say of ``wanted`` (float32, `columns`).
@@ -150,34 +170,23 @@ class Neighbourhood:
             wanted: the rows in question; a run at the very place of a row is not its neighbour.
             one_sided: rows for which neighbours above are ignored.
         """
-        sides = np.empty((4, len(self.axes), len(wanted.shared)))
-        for i in range(len(self.axes)):
-            sides[:, i] = known.beside(i, values, wanted)
-        below, step_below, above, step_above = sides
-        if one_sided is not None:
-            sides[2:, :, one_sided] = np.nan
-        no_below = np.isnan(below)
-        inside = ~(no_below | np.isnan(above))
-        step = np.where(inside, step_below + step_above, 1.0)
-        value = np.where(no_below, above, below)
-        value = np.where(inside, below + (above - below) * step_below / step, value)
-        gap = np.where(
-            inside, 2.0 * step_below * step_above / step,
-            ONE_SIDED * np.fmin(step_below, step_above) + 1.0,
-        )  # fmt: skip
-        error = np.array([axis.error for axis in self.axes])[:, None]
-        there = ~np.isnan(value)
-        weight = np.where(there, (error * (gap + SMALL_GAP)) ** -2.0, 0.0)
-        weight_sum = weight.sum(axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            base = (weight * np.where(there, value, 0.0)).sum(axis=0) / weight_sum
-            trust = np.log(weight_sum)
-        result = np.empty((len(base), len(self.columns)), dtype=np.float32, order="F")
-        parts = (value - base, below - base, above - base, step_below, step_above)
-        for j, part in enumerate(parts):
-            result[:, j : -2 : len(parts)] = part.T
-        result[:, -2], result[:, -1] = base, np.where(np.isfinite(trust), trust, np.nan)
-        return result
+        seen, total, weights = [], np.zeros(wanted.shape), np.zeros(wanted.shape)
+        for i, axis in enumerate(self.axes):
+            below, step_below, above, step_above = known.beside(i, values, wanted)
+            if one_sided is not None:
+                above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
+            step = step_below + step_above
+            value = known_or(known_or(below + (above - below) * step_below / step, below), above)
+            one_side = ONE_SIDED * np.fmin(step_below, step_above) + 1.0
+            gap = known_or(2.0 * step_below * step_above / step, one_side)
+            weight = known_or(1.0 / np.square(axis.error * (gap + SMALL_GAP)), 0.0)
+            total, weights = total + weight * known_or(value, 0.0), weights + weight
+            seen.append((value, below, above, step_below, step_above))
+        weights = np.where(weights > 0.0, weights, np.nan)
+        base = total / weights
+        cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in seen]
+        table = np.array([*chain(*cells), base, np.log(weights)], dtype=np.float32)
+        return table.reshape(len(table), -1).T
 
 
 @dataclass(frozen=True)
@@ -212,18 +221,27 @@ class Places:
         return pd.factorize(total)[0].astype(np.int64)
 
     def beside(
-        self, axis: int, values: np.ndarray, wanted: "Places"
+        self, axis: int, values: np.ndarray, wanted: "Places | Place"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
-        beside = wanted._beside(self._line(axis), self.positions[axis], axis)
-        return (
-            _of_rows(values, beside.below),
-            beside.step_below,
-            _of_rows(values, beside.above),
-            beside.step_above,
-        )
+        beside = wanted.on(self._line(axis), self.positions[axis], axis)
+        below = wanted.values_of(values, beside.below)
+        above = wanted.values_of(values, beside.above)
+        return below, beside.step_below, above, beside.step_above
 
-    def _beside(self, line: "_Line", at: np.ndarray, axis: int) -> "_Beside":
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many they are."""
+        return self.shared.shape
+
+    def values_of(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the values of numbered rows; NaN for number -1."""
+        there = np.flatnonzero(rows >= 0)
+        result = np.full(len(rows), np.nan)
+        result[there] = values[rows[there]]
+        return result
+
+    def on(self, line: "_Line", at: np.ndarray, axis: int) -> "_Beside":
         """Return what lies beside these rows on ``line``, looked for once for all who ask."""
         if (known := self._found.get(line)) is not None:
             return known
@@ -274,13 +292,33 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a row by itself lies: as `Places`, in numbers, and the series it is in per axis."""
+
+    positions: list[Any]
+    series: list[np.uint64]
+    _found: "dict[_Line, _Beside]" = field(default_factory=dict, repr=False, compare=False)
+    shape = ()
+
+    def on(self, line: "_Line", at: np.ndarray, axis: int) -> "_Beside":
+        """Return what lies beside the row on ``line``, looked for once for all who ask."""
+        if line not in self._found:
+            self._found[line] = line.beside_one(self.series[axis], self.positions[axis], at)
+        return self._found[line]
+
+    def values_of(self, values: np.ndarray, row: int) -> Any:
+        """Return the value of a numbered row; NaN for number -1."""
+        return values[row] if row >= 0 else NAN
+
+
+@dataclass(frozen=True)
 class _Beside:
     """Per row, the numbers of the rows below and above it, -1 for none, and the steps to them."""
 
-    below: np.ndarray
-    above: np.ndarray
-    step_below: np.ndarray
-    step_above: np.ndarray
+    below: Any
+    above: Any
+    step_below: Any
+    step_above: Any
 
     @classmethod
     def nothing(cls, rows: int) -> "_Beside":
@@ -345,13 +383,23 @@ class _Line:
         result.step_above[here[there]] = at[rows] - wanted_at[there]
         return result
 
-
-def _of_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the values of numbered rows; NaN for number -1."""
-    there = np.flatnonzero(rows >= 0)
-    result = np.full(len(rows), np.nan)
-    result[there] = values[rows[there]]
-    return result
+    def beside_one(self, series: np.uint64, wanted_at: Any, at: np.ndarray) -> _Beside:
+        """Return what `beside` does of a row by itself."""
+        number = int(self.names.searchsorted(series))
+        if number == len(self.names) or self.names[number] != series or wanted_at != wanted_at:
+            return _Beside(-1, -1, NAN, NAN)
+        within = min(max(wanted_at - self.low, -self.margin), self.span / 2.0)
+        target = number * self.span + within
+        below = int(self.at.searchsorted(target - 1e-9)) - 1
+        above = int(self.at.searchsorted(target + 1e-9, side="right"))
+        row_below = self.order[below] if below >= self.first[number] else -1
+        row_above = self.order[above] if above < self.last[number] else -1
+        return _Beside(
+            row_below,
+            row_above,
+            wanted_at - at[row_below] if row_below >= 0 else NAN,
+            at[row_above] - wanted_at if row_above >= 0 else NAN,
+        )
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:
@@ -370,21 +418,11 @@ def _hash(column: str, rows: Rows) -> np.ndarray:
 
 
 def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    few = _hash_of_one(str(distinct[0])) if len(distinct) == 1 else _hash_of(distinct)
-    result: np.ndarray = (few * _factor(column))[codes]
+    few = pd.util.hash_array(distinct.astype(object), categorize=False)
+    result: np.ndarray = (few * np.uint64(2 * crc32(column.encode()) + 1))[codes]
     return result
 
 
-def _hash_of(texts: np.ndarray) -> np.ndarray:
-    hashed: np.ndarray = pd.util.hash_array(texts.astype(object), categorize=False)
-    return hashed
-
-
 @lru_cache(maxsize=4096)
-def _hash_of_one(text: str) -> np.ndarray:
-    return _hash_of(np.array([text]))
-
-
-@lru_cache(maxsize=4096)
-def _factor(column: str) -> np.uint64:
-    return np.uint64(2 * crc32(column.encode()) + 1)
+def _hash_of_text(column: str, text: str) -> int:
+    return int(_hashed(column, np.array([text]), np.zeros(1, dtype=np.int64))[0])

@@ -23,8 +23,9 @@ from foretune.device import Device, available_cores
 from foretune.errors import ForetuneError, OutputError, PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for
-from foretune.features.arrays import Rows
+from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
+from foretune.mapping import Value
 from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor, side_by_side
@@ -33,6 +34,7 @@ from foretune.models.target_model import TargetModel, share_places
 from foretune.models.targets import Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
+from foretune.models.walk import compile_from_now_on
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
@@ -129,7 +131,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # which takes its time
-        rows = Rows(runs)
+        rows = OneRow.read(runs) if len(runs) == 1 else Rows(runs)
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
             if set(names[np.unique(codes)]) != {self.kernel_name_}:
@@ -139,6 +141,30 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             return self._table(self._predict_rows(rows), runs.index)
         cells = self._in_chunks(len(rows), lambda start, end: Rows(runs.iloc[start:end]))
         return self._table(cells, runs.index)
+
+    def predict_one(
+        self, problem: Mapping[str, Value], config: Mapping[str, Value], device: Device
+    ) -> dict[str, float]:
+        """Return what `predict` does of one configuration, column -> value, in less time.
+
+        Raises:
+            PredictorError: there is less of it than training had.
+        """
+        cells: dict[str, Value] = {"device": device.name}
+        for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
+            cells |= {f"{group}.{name}": value for name, value in values.items()}
+        predicted = self._predict_rows(OneRow(cells))
+        return dict(zip(_names(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True))
+
+    def warm_up(self) -> Self:
+        """Make predictions of single rows as fast as they get, now and not little by little.
+
+        That takes seconds where Numba is installed; without it they stay somewhat slower.
+        """
+        check_is_fitted(self, "targets_")
+        compile_from_now_on()
+        self.predict(self.runs_.iloc[:1])
+        return self
 
     def predict_space(
         self,
@@ -391,11 +417,16 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
 
 @cache
-def _columns(targets: tuple[Target, ...]) -> pd.Index:
-    """Return the columns of a prediction."""
+def _names(targets: tuple[Target, ...]) -> list[str]:
+    """Return the names of a prediction's columns."""
     names = [f"{t}{part}" for t in targets for part in ("", "_low", "_high")]
     energy = ["energy_mj"] if {"power_w", "time_ms"} <= set(targets) else []
-    return pd.Index([*names, *energy, "p_valid", "outside"])
+    return [*names, *energy, "p_valid", "outside"]
+
+
+@cache
+def _columns(targets: tuple[Target, ...]) -> pd.Index:
+    return pd.Index(_names(targets))
 
 
 def only_kernel(runs: pd.DataFrame) -> str:

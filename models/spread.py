@@ -66,10 +66,8 @@ class Spread:
             X: as in training.
             octaves_outside: how far each row lies outside the training range.
         """
-        width = np.full(len(octaves_outside), self.factor)
-        if self.model is not None:
-            width = width * np.exp(self.model.predict(X))
-        return width * (1.0 + octaves_outside)
+        width = self.factor * (1.0 + octaves_outside)
+        return width if self.model is None else width * np.exp(self.model.predict(X))
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.features import FeatureSet
-from foretune.features.arrays import Rows
+from foretune.features.arrays import OneRow, Rows
 from foretune.models.blend import Blend
 from foretune.models.experts import Experts, Make, Table, circumstances
 from foretune.models.holdouts import kinds_of_novelty, mixed_holdouts
@@ -127,7 +127,9 @@ class TargetModel:
         if self.blend is None:
             log_value = self.experts.opinions(X, X, log_unit)[:, 0]
             return log_value + log_unit, self.spread.half_width(X, outside)
-        look = self.hood.look(self.places, self.values, self.hood.locate(rows))
+        hood = self.hood
+        wanted = hood.locate_one(rows) if isinstance(rows, OneRow) else hood.locate(rows)
+        look = hood.look(self.places, self.values, wanted)
         opinions = self.experts.opinions(X, look, log_unit)
         Z = circumstances(look, opinions)
         log_value = self.blend.predict(Z, opinions)

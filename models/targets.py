@@ -57,7 +57,7 @@ class Unit:
         runs = Rows.of(runs)
         limits = row_limits_ms(features.family, runs)
         if not np.isfinite(limits).all():
-            row = int(np.flatnonzero(~np.isfinite(limits).all(axis=1))[0])
+            row = int(np.flatnonzero(~np.isfinite(limits).all(axis=-1))[0])
             raise PredictorError(
                 f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
                 " or a size, which the predictor was trained with"

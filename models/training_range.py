@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import Rows, as_array
+from foretune.features.arrays import OneRow, Rows, as_array
 
 NEVER_SEEN = 1.0
 """Octaves that a text value nobody ran, or a number where none ever varied, counts for."""
@@ -74,8 +74,11 @@ class TrainingRange:
 
     def _those_outside(self, rows: Rows) -> list[str]:
         """Return the columns that may hold values outside: all, but for numbers that do not."""
-        texts = [c for c in self.texts if c in rows]
-        columns = [c for c in self.numbers if c in rows]
+        there = frozenset(rows.columns)
+        texts = [c for c in self.texts if c in there]
+        columns = [c for c in self.numbers if c in there]
+        if isinstance(rows, OneRow):
+            return [c for c in [*columns, *texts] if not self._includes(c, rows)]
         plain = [c for c in columns if rows[c].dtype.kind != "U"]
         if not plain:
             return [*columns, *texts]
@@ -84,6 +87,12 @@ class TrainingRange:
         within = ~((values < low) | (values > high)).any(axis=1)
         inside = {plain[i] for i in np.flatnonzero(within)}
         return [*(c for c in columns if c not in inside), *texts]
+
+    def _includes(self, column: str, row: OneRow) -> bool:
+        if column in self.texts:
+            return row.text(column) in self.texts[column]
+        (low, high), value = self.numbers[column], row[column]
+        return value.dtype.kind != "U" and not (value < low or value > high)
 
     def _outside(self, column: str, rows: Rows) -> np.ndarray:
         values = rows[column]

@@ -1,4 +1,4 @@
-"""Boosted trees as plain arrays: one row is through them before XGBoost has read its arguments."""
+"""Boosted trees as plain arrays, read from XGBoost's own format."""
 
 import json
 from dataclasses import dataclass
@@ -88,21 +88,11 @@ class Trees:
             return None
         return CompiledTrees.of(self)
 
-    def predict(self, row: np.ndarray) -> float:
-        """Return what the trees say of one row of float32, added up in XGBoost's order."""
-        n = len(row)
-        seen = np.empty(2 * n + 1, dtype=np.float32)
-        seen[:n] = seen[n:-1] = row
-        seen[-1] = -np.inf
-        if (missing := np.isnan(row)).any():
-            seen[:n][missing], seen[n:-1][missing] = np.inf, -np.inf
-        node = self.roots
-        for _ in range(self.depth):
-            node = self.left[node] + (seen[self.place[node]] >= self.bound[node])
-        terms = np.empty(len(node) + 1, dtype=np.float32)
-        terms[0], terms[1:] = self.base, self.leaf[node]
-        total = np.add.accumulate(terms)[-1]
-        return float(1.0 / (1.0 + np.exp(-total))) if self.logistic else float(total)
+    def places(self, features: int) -> np.ndarray:
+        """Return ``place`` in a row of so many features, these trees' own before the others."""
+        copy, column = np.divmod(self.place, self.features)
+        place: np.ndarray = copy * features + column
+        return place
 
 
 def _arrays(raw: bytes, name: str, code: bytes, dtype: str) -> list[np.ndarray]:

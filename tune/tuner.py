@@ -15,7 +15,6 @@ from foretune.collect.timer import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, PredictorError, UsageError
-from foretune.features import rows_of
 from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits, figures_of
 from foretune.measurement import Measurement
@@ -209,11 +208,11 @@ def _upper_bound_ms(incumbent: Measurement | None) -> float:
 def _step(m: Measurement, goal: Limited, predictor: Predictor | None, device: Device) -> Step:
     predicted = {}
     if predictor is not None:
-        row = predictor.predict(rows_of(m.kernel, m.problem, [m.config], device)).iloc[0]
+        row = predictor.predict_one(m.problem, m.config, device)
         predicted = {
-            "predicted_ms": float(row["time_ms"]),
-            "low_ms": float(row["time_ms_low"]),
-            "high_ms": float(row["time_ms_high"]),
+            "predicted_ms": row["time_ms"],
+            "low_ms": row["time_ms_low"],
+            "high_ms": row["time_ms_high"],
         }
     status = status_of(m, goal.limits)
     return Step(m.config, status, m.time_ms, m.power_w, goal.measured(m), **predicted)

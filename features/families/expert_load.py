@@ -5,6 +5,7 @@ rank with the heaviest load, for it is the one that all others wait for.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,24 @@ class Load:
 
 def busiest_rank(tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution: Any) -> Load:
     """Return the load of the busiest of ``ranks``, for scalars or arrays of one length."""
+    sizes = (tokens, top_k, experts, ranks)
+    if isinstance(distribution, str) and all(isinstance(v, (int, float)) for v in sizes):
+        return _load_of_one(*sizes, distribution)
     exponent = _exponent(distribution)
-    columns = np.broadcast_arrays(
-        *(np.asarray(v, dtype=float) for v in (tokens, top_k, experts, ranks, exponent))
-    )
+    columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in (*sizes, exponent)))
     shape = columns[0].shape
     rows = np.stack([column.ravel() for column in columns], axis=1)
     first, number = _distinct(rows)
     found = _loads(rows[first])[number]
     return Load(*(found[:, i].reshape(shape) for i in range(3)))
+
+
+@lru_cache(maxsize=4096)
+def _load_of_one(
+    tokens: float, top_k: float, experts: float, ranks: float, distribution: str
+) -> Load:
+    sizes = np.array([[tokens, top_k, experts, ranks, routing_exponent(distribution)]], dtype=float)
+    return Load(*_loads(sizes)[0])
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -51,20 +51,22 @@ UNKNOWN = FORMATS["fp16"]
 
 def weight_bytes(format: Any) -> Quantity:
     """Return bytes per weight of a format, or of an array of formats."""
-    return _look_up(format, "weight_bytes").astype(float)
+    return 1.0 * _look_up(format, "weight_bytes")
 
 
 def activation_bytes(format: Any) -> Quantity:
     """Return bytes per activation of a format, or of an array of formats."""
-    return _look_up(format, "activation_bytes").astype(float)
+    return 1.0 * _look_up(format, "activation_bytes")
 
 
 def compute_dtype(format: Any) -> Any:
     """Return the precision of the multiplications of a format, or of an array of formats."""
-    return _look_up(format, "compute").astype(str)
+    return _look_up(format, "compute")
 
 
-def _look_up(format: Any, attribute: str) -> np.ndarray:
+def _look_up(format: Any, attribute: str) -> Any:
+    if isinstance(format, str):
+        return getattr(FORMATS.get(format, UNKNOWN), attribute)
     texts = np.asarray(format, dtype=str)
     codes = np.zeros(texts.shape, dtype=np.int64)
     values: list[float | str] = []

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from foretune.family import Quantity
+from foretune.features.arrays import known_or
 
 CORES = 128.0
 """Multiprocessors assumed where a device does not say; only relative sizes matter then."""
@@ -13,8 +14,7 @@ CORES = 128.0
 
 def cores_of(device: Mapping[str, Any]) -> Quantity:
     """Return the number of multiprocessors (or CPU cores) of each row's device."""
-    cores = device.get("cores", CORES)
-    return np.where(np.isnan(cores), CORES, cores)
+    return known_or(device.get("cores", CORES), CORES)
 
 
 def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict[str, Quantity]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretune.models import boosting
+from foretune.models import walk
 from foretune.models.boosting import MANY_ROWS, BoostingModel
 from foretune.models.trees import Trees
 
@@ -93,7 +93,7 @@ def test_trees_too_deep_are_left_to_xgboost(monkeypatch):
     rng = np.random.default_rng(0)
     X = matrix(rng, MANY_ROWS, 3, 0.0)
     model = learned(X, rng, depth=10, rounds=3)
-    monkeypatch.setattr(boosting, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(walk, "WORTH_COMPILING", 0)
     np.testing.assert_array_equal(model.predict(X), model.booster_.inplace_predict(X))
     assert model.trees_.depth > 8
     assert model.trees_.compiled is None
@@ -104,8 +104,8 @@ class TestWhen:
 
     @pytest.fixture
     def model(self, monkeypatch):
-        monkeypatch.setattr(boosting, "_done", {"work": 0})
-        monkeypatch.setattr(boosting, "WORTH_COMPILING", 10 * MANY_ROWS * 5)
+        monkeypatch.setattr(walk, "_done", {"work": 0})
+        monkeypatch.setattr(walk, "WORTH_COMPILING", 10 * MANY_ROWS * 5)
         rng = np.random.default_rng(0)
         self.X = matrix(rng, MANY_ROWS, 3, 0.1)
         return learned(self.X[:500], rng, rounds=5)
@@ -113,7 +113,7 @@ class TestWhen:
     def test_not_for_little(self, model):
         for _ in range(50):
             model.predict(self.X[: MANY_ROWS - 1])
-        assert boosting._done["work"] == 0
+        assert walk._done["work"] == 0
         for _ in range(9):
             model.predict(self.X)
         assert model.trees_ is None
