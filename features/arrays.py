@@ -24,13 +24,6 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def known_or(number: Any, other: Any) -> Any:
-    """Return ``number`` where there is one, else ``other``: of columns, or of a row by itself."""
-    if isinstance(number, float):
-        return other if number != number else number
-    return np.where(np.isnan(number), other, number)
-
-
 def as_text(values: Iterable[object]) -> np.ndarray:
     """Return values as text, the same for equal ones; gaps are empty strings."""
     return np.array([_text(v) for v in values], dtype=np.str_)

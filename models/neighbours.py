@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import OneRow, Rows, as_array, known_or
+from foretune.family import known_or
+from foretune.features.arrays import OneRow, Rows, as_array
 
 LEAST_VALUES = 3
 MOST_VALUES = 1 << 30

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.family import Quantity
-from foretune.features.arrays import known_or
+from foretune.family import Quantity, known_or
 
 CORES = 128.0
 """Multiprocessors assumed where a device does not say; only relative sizes matter then."""

@@ -16,6 +16,13 @@ import numpy.typing as npt
 Quantity = float | npt.NDArray[np.float64]
 
 
+def known_or(number: Any, other: Any) -> Any:
+    """Return ``number`` where there is one, else ``other``: of one run, or of columns of many."""
+    if isinstance(number, float):
+        return other if number != number else number
+    return np.where(np.isnan(number), other, number)
+
+
 @dataclass(frozen=True)
 class Cost:
     """The work of one launch: the numerators of the roofline.

@@ -10,6 +10,7 @@ from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.features.arrays import OneRow
 from foretune.models import Predictor, walk
+from foretune.models.boosting import FEW_ROWS
 
 QUICK = {"rounds": 30, "rate": 0.2}
 SPECS = {"memory_gbps": 2000.0, "bf16_gflops": 8e5, "fp8_gflops": 1.6e6, "cores": 108.0}
@@ -82,17 +83,17 @@ def asked(cells):
 
 
 def in_company(predictor, problem, config, device):
-    """What `predict` says of the same row of a table, after one that training had."""
+    """What `predict` says of the same row of a table, among others that training had."""
     known = RUNS["scattered"].iloc[0]
     row = {f"problem.{k}": v for k, v in problem.items()}
     row |= {f"config.{k}": v for k, v in config.items()}
     row |= {f"device.{k}": v for k, v in device.specs.items()}
     row |= {"kernel": "gemm", "device": device.name}
     first = {c: known.get(c, 1.0) for c in row} | {"config.format": "bf16"}
-    table = pd.DataFrame([first, row])
+    table = pd.DataFrame([first] * FEW_ROWS + [row])
     numbers = [c for c in row if c.startswith("problem.")]
     table[numbers] = table[numbers].astype(float)
-    return predictor.predict(table).iloc[1].to_dict()
+    return predictor.predict(table).iloc[-1].to_dict()
 
 
 def said(call):
@@ -100,7 +101,7 @@ def said(call):
     try:
         return call()
     except PredictorError as e:
-        return str(e).replace("row 1", "row 0")
+        return str(e).replace(f"row {FEW_ROWS}", "row 0")
 
 
 @pytest.mark.parametrize("name", ["on a grid", "scattered", "calibrated"])
