@@ -180,7 +180,7 @@ class Neighbourhood:
             value = known_or(known_or(below + (above - below) * step_below / step, below), above)
             one_side = ONE_SIDED * np.fmin(step_below, step_above) + 1.0
             gap = known_or(2.0 * step_below * step_above / step, one_side)
-            weight = known_or(1.0 / np.square(axis.error * (gap + SMALL_GAP)), 0.0)
+            weight = known_or(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
             total, weights = total + weight * known_or(value, 0.0), weights + weight
             seen.append((value, below, above, step_below, step_above))
         weights = np.where(weights > 0.0, weights, np.nan)
