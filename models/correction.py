@@ -1,86 +1,141 @@
 """Correction: what a few runs on a new device (or of a new kind) say about a trained predictor.
 
-A Gaussian process (Rasmussen and Williams, 2006) on the logarithm of measured over predicted, over
-the sizes and settings of the runs. Near measured runs it moves the prediction to where they were,
-far from them it goes back to their mean error. Its own uncertainty, scaled so that it holds for
-nine of ten runs when each is left out (residuals in closed form, ibid. 5.4.2), is the new interval.
+A Gaussian process on the logarithm of measured over predicted. Two rows are alike in their error
+where their sizes and settings are, where the predictor says the same of them, where its experts
+disagree in the same way, and where their physics is the same: operations, bytes, waves of tiles.
+Near measured runs it moves the prediction to where they were, far from them it goes back to their
+mean error. Its own uncertainty, scaled so that it holds for nine of ten runs when each is left out,
+is the new interval.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
+from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
+from foretune.models.process import Process
 from foretune.models.spread import quantile
 
 LEAST_ROWS = 5
 MOST_ROWS = 1500
 """A Gaussian process costs the cube of its rows."""
-LEAST_TO_TUNE = 40
-"""Fewer rows do not tell how far apart two runs may be and still say something of each other."""
-PRIOR_ROWS = 3.0
-"""As many rows without error are assumed beside the measured ones: one run alone proves little."""
-CHUNK_ROWS = 8192
+MOST_TO_TUNE = 512
+"""Its scales are found on so many: more say the same, and that costs fifty times as much."""
+SETTINGS = ("problem.", "config.", "device.")
+"""Features that a correction reads from the rows themselves, or that are the same in all."""
+
+
+class Evidence:
+    """What a predictor has found out about rows, apart from their settings.
+
+    Args:
+        columns: names of the features.
+        X: the features.
+        log_value: the log of what is predicted.
+        differences: how far each expert is from that, one column each; NaN where one cannot tell.
+
+    Attributes:
+        gradual: logarithms of sizes and of work, and what was predicted (rows, inputs).
+        detail: the other features.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], X: np.ndarray, log_value: np.ndarray, differences: np.ndarray
+    ) -> None:
+        own = [i for i, name in enumerate(columns) if not name.startswith(SETTINGS)]
+        logs = [i for i in own if columns[i].startswith("log2_")]
+        rest = [i for i in own if i not in logs]
+        gradual = np.column_stack([log_value, differences, X[:, logs]])
+        self.gradual = np.nan_to_num(gradual.astype(np.float64))
+        self.detail = np.nan_to_num(X[:, rest].astype(np.float64))
+
+    def __getitem__(self, rows: np.ndarray) -> "Evidence":
+        part = object.__new__(Evidence)
+        part.gradual, part.detail = self.gradual[rows], self.detail[rows]
+        return part
 
 
 class Correction:
     """Learns log(measured / predicted) from runs, to be added to predictions of their like.
 
     Attributes:
-        numbers: column -> mean and deviation of its (logarithmic, where positive) values.
-        texts: column -> the values it has an indicator for.
+        numbers: numeric settings that vary -> whether they count in octaves.
+        texts: settings of text -> the values it has an indicator for.
+        centre, scale: of the process's inputs; those with a scale of zero are left out.
+        process: the Gaussian process.
         widening: what the process's deviation is multiplied with for a 90 % interval.
     """
 
-    def fit(self, runs: pd.DataFrame, errors: np.ndarray, seed: int = 0) -> Self:
+    numbers: dict[str, bool]
+    texts: dict[str, list[str]]
+    centre: np.ndarray
+    scale: np.ndarray
+    process: Process
+    widening: float
+
+    def fit(
+        self, runs: pd.DataFrame, evidence: Evidence, errors: np.ndarray, seed: int = 0
+    ) -> Self:
         """Learn from ``errors`` of ``runs``, at least `LEAST_ROWS`; `MOST_ROWS` are used."""
-        if len(runs) > MOST_ROWS:
-            some = np.random.default_rng(seed).choice(len(runs), MOST_ROWS, replace=False)
-            runs, errors = runs.iloc[some], errors[some]
+        some = np.random.default_rng(seed).permutation(len(runs))[:MOST_ROWS]
+        runs, evidence, y = runs.iloc[some], evidence[some], errors[some]
         self._describe(runs)
-        self._fit_process(self._inputs(Rows(runs)), errors, theta=None)
+        inputs, gradual = self._inputs(Rows(runs), evidence)
+        self.centre, self.scale = inputs.mean(axis=0), inputs.std(axis=0)
+        X, gradual = self._scaled(inputs, gradual)
+        tuned = Process.tuned(X[:MOST_TO_TUNE], y[:MOST_TO_TUNE], gradual)
+        self.process = Process(X, y, gradual, tuned.parameters)
+        self.widening = _widening(X, y, gradual)
         return self
 
-    def predict(self, rows: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray]:
+    def predict(
+        self, rows: pd.DataFrame | Rows, evidence: Evidence
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the correction of the log prediction and the half-width of the interval."""
-        X = self._inputs(Rows.of(rows))
-        parts = [
-            self.process.predict(X[start : start + CHUNK_ROWS], return_std=True)
-            for start in range(0, max(len(X), 1), CHUNK_ROWS)
-            if len(X)
-        ]
-        if not parts:
-            return np.empty(0), np.empty(0)
-        mean, deviation = (np.concatenate(values) for values in zip(*parts, strict=True))
-        return mean + self.shift, self.widening * deviation
+        X, _ = self._scaled(*self._inputs(Rows.of(rows), evidence))
+        mean, deviation = self.process.predict(X)
+        return mean, self.widening * deviation
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``: plain numbers and texts."""
         card = {
-            "numbers": self.numbers, "texts": self.texts, "shift": self.shift,
-            "theta": self.process.kernel_.theta.tolist(),
+            "numbers": self.numbers, "texts": self.texts, "widening": self.widening,
+            "gradual": self.process.parts[0],
         }  # fmt: skip
         (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
-        np.savez_compressed(folder / f"{name}.npz", X=self.X, errors=self.errors)
+        np.savez_compressed(
+            folder / f"{name}.npz", X=self.process.X, errors=self.process.y, centre=self.centre,
+            scale=self.scale, parameters=self.process.parameters,
+        )  # fmt: skip
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises:
+            PredictorError: another version wrote it.
+        """
         correction = cls()
         card = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        correction.numbers = {c: (v[0], v[1], v[2]) for c, v in card["numbers"].items()}
-        correction.texts = card["texts"]
+        if "widening" not in card:
+            raise PredictorError(f"{folder} was calibrated by another version: calibrate it again")
+        correction.numbers, correction.texts = card["numbers"], card["texts"]
+        correction.widening = card["widening"]
         with np.load(folder / f"{name}.npz", allow_pickle=False) as data:
-            correction._fit_process(data["X"], data["errors"], np.array(card["theta"]))
+            correction.centre, correction.scale = data["centre"], data["scale"]
+            correction.process = Process(
+                data["X"], data["errors"], card["gradual"], data["parameters"]
+            )
         return correction
 
     def _describe(self, runs: pd.DataFrame) -> None:
-        self.numbers: dict[str, tuple[bool, float, float]] = {}
-        self.texts: dict[str, list[str]] = {}
+        self.numbers, self.texts = {}, {}
         for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
             values = as_array(runs[column])
             if values.dtype.kind == "U":
@@ -88,53 +143,36 @@ class Correction:
                 if len(distinct) > 1:
                     self.texts[column] = distinct
             elif np.nanmin(values) != np.nanmax(values):
-                logarithmic = bool(np.nanmin(values) > 0)
-                scaled = np.log2(values) if logarithmic else values
-                spread = float(np.nanstd(scaled)) or 1.0
-                self.numbers[column] = (logarithmic, float(np.nanmean(scaled)), spread)
+                self.numbers[column] = bool(np.nanmin(values) > 0)
 
-    def _inputs(self, rows: Rows) -> np.ndarray:
-        columns = [np.zeros(len(rows))]
-        for column, (logarithmic, mean, spread) in self.numbers.items():
+    def _inputs(self, rows: Rows, evidence: Evidence) -> tuple[np.ndarray, int]:
+        """Return inputs as they are, and how many of them, the first ones, are gradual."""
+        columns = []
+        for column, octaves in self.numbers.items():
             values = rows[column]
-            scaled = np.log2(np.maximum(values, 1e-30)) if logarithmic else values
-            columns.append(np.nan_to_num((scaled - mean) / spread))
+            columns.append(np.log2(np.maximum(values, 1e-30)) if octaves else values)
         for column, distinct in self.texts.items():
             values = rows[column]
-            columns += [(values == text) * 2.0 for text in distinct]
-        return np.column_stack(columns)
+            columns += [1.0 * (values == text) for text in distinct]
+        inputs = np.column_stack([*columns, evidence.gradual, evidence.detail])
+        return np.nan_to_num(inputs), inputs.shape[1] - evidence.detail.shape[1]
 
-    def _fit_process(self, X: np.ndarray, errors: np.ndarray, theta: np.ndarray | None) -> None:
-        import warnings
+    def _scaled(self, inputs: np.ndarray, gradual: int) -> tuple[np.ndarray, int]:
+        varies = self.scale > 1e-6
+        scaled = (inputs[:, varies] - self.centre[varies]) / self.scale[varies]
+        return scaled, int(varies[:gradual].sum())
 
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-        length = np.full(X.shape[1], 2.0)
-        kernel: Any = ConstantKernel(0.05, (1e-4, 10.0)) * Matern(length, (0.2, 100.0), nu=1.5)
-        kernel = kernel + WhiteKernel(1e-3, (1e-5, 0.3))
-        self.X, self.errors = X, errors
-        self.shift = float(np.median(errors)) * len(errors) / (len(errors) + PRIOR_ROWS)
-        fixed = theta is not None
-        if len(X) < LEAST_TO_TUNE:
-            few = ConstantKernel(0.05) * Matern(np.full(X.shape[1], 4.0), nu=1.5)
-            kernel, fixed = few + WhiteKernel(0.03), True
-        elif theta is not None:
-            kernel = kernel.clone_with_theta(theta)
-        self.process = GaussianProcessRegressor(
-            kernel, optimizer=None if fixed else "fmin_l_bfgs_b", random_state=0
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound: no matter
-            self.process.fit(X, errors - self.shift)
-        self.widening = self._widening()
+def _widening(X: np.ndarray, y: np.ndarray, gradual: int) -> float:
+    """Return the factor with which deviations hold for nine of ten left-out runs.
 
-    def _widening(self) -> float:
-        """Return the factor with which left-out residuals stay within the deviation."""
-        from scipy.linalg import cho_solve
-
-        inverse = cho_solve((self.process.L_, True), np.eye(len(self.X)))
-        variance = 1.0 / np.diag(inverse)
-        left_out = self.process.alpha_.ravel() * variance
-        return quantile(np.abs(left_out) / np.sqrt(variance))
+    Scales that were found with a run in sight make it seem better known than it was: those of one
+    half of the runs judge the other half.
+    """
+    misses = np.empty(len(y))
+    half = np.arange(len(y)) % 2 == 0
+    for judge in (half, ~half):
+        tuned = Process.tuned(X[judge][:MOST_TO_TUNE], y[judge][:MOST_TO_TUNE], gradual)
+        left_out = Process(X, y, gradual, tuned.parameters).left_out()
+        misses[~judge] = np.abs(left_out)[~judge]
+    return quantile(misses)

@@ -26,7 +26,7 @@ from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, fami
 from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
-from foretune.models.correction import LEAST_ROWS, Correction
+from foretune.models.correction import LEAST_ROWS, Correction, Evidence
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor, side_by_side
 from foretune.models.repeats import Repeats
@@ -217,19 +217,21 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "targets_")
         runs = latest(validate(runs)).reset_index(drop=True)
         check_times(self.features_.family, runs)
-        plain = copy.copy(self)
-        plain.corrections_ = {}
         learned: dict[tuple[Target, str], Correction] = {}
-        for target in self.targets_:
+        for target, model in self.targets_.items():
             if target not in runs:
                 continue
             rows = usable_rows(target, runs)
-            errors = np.log(rows[target] / plain.predict(rows)[target]).to_numpy()
+            X = self.features_.matrix(rows)
+            plain, _, differences = model.predict(self.features_, rows, X, np.zeros(len(rows)))
+            evidence = Evidence(self.features_.columns_ or (), X, plain, differences)
+            errors = np.log(rows[target].to_numpy(dtype=float)) - plain
             for device in rows["device"].astype(str).unique():
-                here = (rows["device"] == device).to_numpy()
-                if here.sum() >= LEAST_ROWS:
-                    correction = Correction().fit(rows[here], errors[here], self.seed)
-                    learned[target, device] = correction
+                here = np.flatnonzero(rows["device"] == device)
+                if len(here) >= LEAST_ROWS:
+                    learned[target, device] = Correction().fit(
+                        rows.iloc[here], evidence[here], errors[here], self.seed
+                    )
         if not learned:
             raise PredictorError(f"no device has {LEAST_ROWS} successful runs to calibrate with")
         calibrated = copy.copy(self)
@@ -275,8 +277,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         outside = self.range_.octaves_outside(rows)
         cells: dict[str, np.ndarray] = {}
         for target, model in self.targets_.items():
-            log_value, width = model.predict(self.features_, rows, X, outside)
-            self._correct(target, rows, log_value, width)
+            log_value, width, differences = model.predict(self.features_, rows, X, outside)
+            if self.corrections_:
+                evidence = Evidence(self.features_.columns_ or (), X, log_value, differences)
+                self._correct(target, rows, evidence, log_value, width)
             value, factor = np.exp(log_value), np.exp(width)
             cells[target] = value
             cells |= {f"{target}_low": value / factor, f"{target}_high": value * factor}
@@ -288,7 +292,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(cells.T, columns=_columns(tuple(self.targets_)).view(), index=index)
 
     def _correct(
-        self, target: Target, rows: Rows, log_value: np.ndarray, width: np.ndarray
+        self,
+        target: Target,
+        rows: Rows,
+        evidence: Evidence,
+        log_value: np.ndarray,
+        width: np.ndarray,
     ) -> None:
         """Correct ``log_value`` and ``width`` in place where a device was calibrated."""
         for (corrected, device), correction in self.corrections_.items():
@@ -298,7 +307,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             here = np.flatnonzero((names == device)[codes])
             if len(here):
                 there = rows if len(here) == len(rows) else Rows(rows.frame.iloc[here])
-                shift, width[here] = correction.predict(there)
+                shift, width[here] = correction.predict(there, evidence[here])
                 log_value[here] += shift
 
     def save(self, folder: str | os.PathLike[str]) -> None:

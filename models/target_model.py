@@ -113,8 +113,11 @@ class TargetModel:
         rows: pd.DataFrame | Rows,
         X: np.ndarray,
         outside: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log of the target and the half-width of its interval, per row.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, per row, the log of the target, its interval's half-width, and what else is said.
+
+        The last are differences of every expert's log from the first (rows, experts), NaN where one
+        cannot tell.
 
         Args:
             features: those of training.
@@ -126,14 +129,16 @@ class TargetModel:
         log_unit = self.unit.log(features, rows)
         if self.blend is None:
             log_value = self.experts.opinions(X, X, log_unit)[:, 0]
-            return log_value + log_unit, self.spread.half_width(X, outside)
+            width = self.spread.half_width(X, outside)
+            return log_value + log_unit, width, -log_value[:, None]  # the unit has another opinion
         hood = self.hood
         wanted = hood.locate_one(rows) if isinstance(rows, OneRow) else hood.locate(rows)
         look = hood.look(self.places, self.values, wanted)
         opinions = self.experts.opinions(X, look, log_unit)
         Z = circumstances(look, opinions)
         log_value = self.blend.predict(Z, opinions)
-        return log_value + log_unit, self.spread.half_width(Z, outside)
+        differences = opinions - log_value[:, None]
+        return log_value + log_unit, self.spread.half_width(Z, outside), differences
 
     def _table(self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray) -> Table:
         log_target = np.log(rows[self.target].to_numpy(dtype=float))

@@ -1,5 +1,7 @@
 """Correction: a few runs on another device move predictions to where they were measured."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from foretune.device import find_device
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.correction import Correction
+from foretune.models.correction import Correction, Evidence
 
 SLOWER = 1.6
 HERE, THERE = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
@@ -74,14 +76,48 @@ def test_the_device_is_no_longer_outside(predictor):
     assert (calibrated.predict(rows)["outside"] == 0).all()
 
 
+def test_very_few_runs_do_no_harm(predictor):
+    there = products(THERE, 300, 5)
+    calibrated = predictor.calibrate(products(THERE, 10, 7))
+    assert error(calibrated, there) < 1.2 * error(predictor, there)
+
+
+def test_what_binds_a_row_is_known_beyond_the_measured_sizes(predictor):
+    """Half the bandwidth shows in rows that memory binds, and in no others."""
+    there = products(THERE, 300, 5)
+    bound = 2.0 ** (there["problem.M"].to_numpy() < 256)
+    measured = products(THERE, 64, 7)
+    measured["time_ms"] *= 2.0 ** (measured["problem.M"].to_numpy() < 256)
+    calibrated = predictor.calibrate(measured)
+    assert error(calibrated, there.assign(time_ms=there["time_ms"] * bound)) < 0.12
+
+
+def evidence_of(n):
+    return Evidence(["log2_flops", "fill"], np.zeros((n, 2)), np.zeros(n), np.full((n, 1), np.nan))
+
+
 def test_intervals_hold_for_nine_of_ten():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(
         {"problem.n": rng.uniform(1, 100, 400), "config.x": rng.integers(1, 5, 400)}
     )
     errors = 0.3 * np.sin(runs["problem.n"].to_numpy() / 20) + rng.normal(0, 0.1, 400)
-    correction = Correction().fit(runs.head(150), errors[:150])
-    mean, width = correction.predict(runs.tail(250))
-    assert 0.84 <= (np.abs(mean - errors[150:]) <= width).mean() <= 0.96
+    correction = Correction().fit(runs.head(150), evidence_of(150), errors[:150])
+    mean, width = correction.predict(runs.tail(250), evidence_of(250))
+    assert 0.84 <= (np.abs(mean - errors[150:]) <= width).mean() <= 0.97
     assert np.std(errors[150:] - mean) < 0.15
-    assert len(correction.predict(runs.head(0))[0]) == 0
+    assert len(correction.predict(runs.head(0), evidence_of(0))[0]) == 0
+
+
+def test_runs_that_differ_in_nothing_have_their_mean_error():
+    runs = pd.DataFrame({"problem.n": np.full(6, 8.0)})
+    correction = Correction().fit(runs, evidence_of(6), np.full(6, 0.5))
+    mean, width = correction.predict(runs, evidence_of(6))
+    assert np.allclose(mean, 0.5, atol=0.05)
+    assert (width > 0).all()
+
+
+def test_another_version_is_told_apart(tmp_path):
+    (tmp_path / "correction0.json").write_text(json.dumps({"theta": [0.0]}))
+    with pytest.raises(PredictorError, match="calibrate it again"):
+        Correction.load(tmp_path, "correction0")

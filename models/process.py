@@ -1,0 +1,147 @@
+"""A Gaussian process for a few runs with many inputs, some of which may matter.
+
+Three independent parts add up (Rasmussen and Williams, Gaussian Processes for Machine Learning,
+2006, chapters 2 and 5): a constant, a function of the inputs in which times change gradually, and
+one of all inputs, details like how full the last wave of tiles is among them. Every variance and
+every length is found by maximum a posteriori: ten runs leave nearly all of them where they are
+expected, some hundred tell which inputs matter.
+"""
+
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+
+CONSTANT, PART, NOISE = np.log(0.1), np.log(0.1), np.log(0.02)
+"""Where logarithms of variances are expected, errors being logarithms of a ratio."""
+LENGTH = 1.3
+"""Expected length, in deviations of an input; times the square root of how many inputs there are,
+by which all distances grow (Hvarfner and others, ICML 2024)."""
+WIDTH, WIDTH_OF_LENGTHS = 1.0, 0.8
+"""How far from there they may well be (standard deviations of logarithms)."""
+STEPS = 40
+JITTER = 1e-8
+CHUNK_ROWS = 4096
+
+
+class Process:
+    """Values ``y`` at points ``X``, and what they say of other points.
+
+    Args:
+        X: points (rows, inputs), each input with a deviation of about one.
+        y: their values.
+        gradual: as many inputs, the first ones, are those of the gradual part.
+        parameters: logarithms of the constant's variance, the noise's, and per part its variance
+            and its lengths; None takes what is expected.
+    """
+
+    def __init__(
+        self, X: np.ndarray, y: np.ndarray, gradual: int, parameters: np.ndarray | None = None
+    ) -> None:
+        from scipy.linalg import cho_solve
+
+        self.X, self.y = X, y
+        self.parts = (gradual, X.shape[1])
+        self.parameters = self._expected()[0] if parameters is None else parameters
+        self.factor = self._factor(self.parameters)
+        self.weights = cho_solve((self.factor, True), y)
+
+    @classmethod
+    def tuned(cls, X: np.ndarray, y: np.ndarray, gradual: int) -> Self:
+        """Return the process with its likeliest parameters."""
+        from scipy.optimize import minimize
+
+        process = cls(X, y, gradual)
+        options = {"maxiter": STEPS}
+        start = process.parameters
+        best = minimize(process._loss, start, jac=True, method="L-BFGS-B", options=options).x
+        return cls(X, y, gradual, best)
+
+    def left_out(self) -> np.ndarray:
+        """Return how far off each value is when left out, in expected deviations (ibid. 5.4.2)."""
+        deviation: np.ndarray = 1.0 / np.sqrt(np.diag(self._inverse(self.factor)))
+        return self.weights * deviation
+
+    def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean at every point, and the deviation of a measurement there."""
+        from scipy.linalg import solve_triangular
+
+        mean, variance = np.empty(len(X)), np.full(len(X), self._variance())
+        for start in range(0, len(X), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            known = self._covariance(self.parameters, X[chunk])
+            mean[chunk] = known @ self.weights
+            explained = solve_triangular(self.factor, known.T, lower=True, check_finite=False)
+            variance[chunk] -= (explained**2).sum(axis=0)
+        return mean, np.sqrt(np.maximum(variance, np.exp(self.parameters[1])))
+
+    def _expected(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return where parameters are expected, and how sure that is."""
+        centre, width = [CONSTANT, NOISE], [WIDTH, WIDTH]
+        for inputs in self.parts:
+            length = np.log(LENGTH) + 0.5 * np.log(max(inputs, 1))
+            centre += [PART] + [length] * inputs
+            width += [WIDTH] + [WIDTH_OF_LENGTHS] * inputs
+        return np.array(centre), np.array(width)
+
+    def _terms(self, parameters: np.ndarray) -> Iterator[tuple[int, float, np.ndarray]]:
+        """Give the place of each part's parameters, its variance and its lengths."""
+        at = 2
+        for inputs in self.parts:
+            values = np.exp(parameters[at : at + 1 + inputs])
+            yield at, float(values[0]), values[1:]
+            at += 1 + inputs
+
+    def _variance(self) -> float:
+        """Return the variance of a measurement of which nothing is known."""
+        parts = sum(variance for _, variance, _ in self._terms(self.parameters))
+        return float(np.exp(self.parameters[:2]).sum() + parts)
+
+    def _covariance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Return the covariance of points with the known ones."""
+        total = np.full((len(X), len(self.X)), np.exp(parameters[0]))
+        for _, variance, lengths in self._terms(parameters):
+            inputs = len(lengths)
+            total += variance * _matern(X[:, :inputs] / lengths, self.X[:, :inputs] / lengths)[0]
+        return total
+
+    def _factor(self, parameters: np.ndarray) -> np.ndarray:
+        total = self._covariance(parameters, self.X)
+        total[np.diag_indices(len(total))] += np.exp(parameters[1]) + JITTER
+        factor: np.ndarray = np.linalg.cholesky(total)
+        return factor
+
+    def _inverse(self, factor: np.ndarray) -> np.ndarray:
+        from scipy.linalg import cho_solve
+
+        inverse: np.ndarray = cho_solve((factor, True), np.eye(len(factor)), check_finite=False)
+        return inverse
+
+    def _loss(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the negative log of the posterior density of parameters, and its gradient."""
+        factor = self._factor(parameters)
+        inverse = self._inverse(factor)
+        weights = inverse @ self.y
+        centre, width = self._expected()
+        off = (parameters - centre) / width
+        loss = 0.5 * self.y @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        slope = 0.5 * (inverse - np.outer(weights, weights))  # of the loss, by the covariance
+        gradient = off / width
+        gradient[0] += slope.sum() * np.exp(parameters[0])
+        gradient[1] += np.trace(slope) * np.exp(parameters[1])
+        for at, variance, lengths in self._terms(parameters):
+            points = self.X[:, : len(lengths)] / lengths
+            covariance, by_square = _matern(points, points)
+            gradient[at] += variance * (slope * covariance).sum()
+            by_square *= 2.0 * variance * slope
+            rest = by_square.sum(axis=1) @ points**2 - (points * (by_square @ points)).sum(axis=0)
+            gradient[at + 1 : at + 1 + len(lengths)] += 2.0 * rest
+        return float(loss), gradient
+
+
+def _matern(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Matérn 3/2 of rows' distances, and minus its derivative by their squares."""
+    squares = (A**2).sum(axis=1)[:, None] + (B**2).sum(axis=1) - 2.0 * A @ B.T
+    distance = np.sqrt(3.0 * np.maximum(squares, 0.0))
+    decay = np.exp(-distance)
+    return (1.0 + distance) * decay, 1.5 * decay
