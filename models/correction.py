@@ -10,6 +10,7 @@ is the new interval.
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -26,39 +27,45 @@ LEAST_ROWS = 5
 MOST_ROWS = 1500
 """A Gaussian process costs the cube of its rows."""
 MOST_TO_TUNE = 512
-"""Its scales are found on so many: more say the same, and that costs fifty times as much."""
+"""Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
 SETTINGS = ("problem.", "config.", "device.")
 """Features that a correction reads from the rows themselves, or that are the same in all."""
+WORK = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms")
+"""Features that are known of every row whose cost is known: how much work it is, of which kind."""
 
 
+@dataclass(frozen=True)
 class Evidence:
     """What a predictor has found out about rows, apart from their settings.
 
-    Args:
-        columns: names of the features.
-        X: the features.
-        log_value: the log of what is predicted.
-        differences: how far each expert is from that, one column each; NaN where one cannot tell.
-
     Attributes:
-        gradual: logarithms of sizes and of work, and what was predicted (rows, inputs).
-        detail: the other features.
+        gradual: what was predicted, by whom, and the logarithms of the work (rows, inputs).
+        detail: the other features (rows, inputs).
     """
 
-    def __init__(
-        self, columns: Sequence[str], X: np.ndarray, log_value: np.ndarray, differences: np.ndarray
-    ) -> None:
+    gradual: np.ndarray
+    detail: np.ndarray
+
+    @classmethod
+    def of(
+        cls, columns: Sequence[str], X: np.ndarray, log_value: np.ndarray, differences: np.ndarray
+    ) -> Self:
+        """Return it.
+
+        Args:
+            columns: names of the features.
+            X: the features.
+            log_value: the log of what is predicted.
+            differences: how far each expert is from that, a column each; NaN where one cannot tell.
+        """
         own = [i for i, name in enumerate(columns) if not name.startswith(SETTINGS)]
-        logs = [i for i in own if columns[i].startswith("log2_")]
-        rest = [i for i in own if i not in logs]
-        gradual = np.column_stack([log_value, differences, X[:, logs]])
-        self.gradual = np.nan_to_num(gradual.astype(np.float64))
-        self.detail = np.nan_to_num(X[:, rest].astype(np.float64))
+        work = [i for i in own if columns[i] in WORK]
+        rest = [i for i in own if columns[i] not in WORK]
+        gradual = np.column_stack([log_value, differences, X[:, work]])
+        return cls(*(np.nan_to_num(part.astype(np.float64)) for part in (gradual, X[:, rest])))
 
     def __getitem__(self, rows: np.ndarray) -> "Evidence":
-        part = object.__new__(Evidence)
-        part.gradual, part.detail = self.gradual[rows], self.detail[rows]
-        return part
+        return Evidence(self.gradual[rows], self.detail[rows])
 
 
 class Correction:

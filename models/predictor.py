@@ -224,7 +224,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             rows = usable_rows(target, runs)
             X = self.features_.matrix(rows)
             plain, _, differences = model.predict(self.features_, rows, X, np.zeros(len(rows)))
-            evidence = Evidence(self.features_.columns_ or (), X, plain, differences)
+            evidence = Evidence.of(self.features_.columns_ or (), X, plain, differences)
             errors = np.log(rows[target].to_numpy(dtype=float)) - plain
             for device in rows["device"].astype(str).unique():
                 here = np.flatnonzero(rows["device"] == device)
@@ -279,7 +279,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         for target, model in self.targets_.items():
             log_value, width, differences = model.predict(self.features_, rows, X, outside)
             if self.corrections_:
-                evidence = Evidence(self.features_.columns_ or (), X, log_value, differences)
+                evidence = Evidence.of(self.features_.columns_ or (), X, log_value, differences)
                 self._correct(target, rows, evidence, log_value, width)
             value, factor = np.exp(log_value), np.exp(width)
             cells[target] = value

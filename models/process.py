@@ -19,7 +19,7 @@ LENGTH = 1.3
 by which all distances grow (Hvarfner and others, ICML 2024)."""
 WIDTH, WIDTH_OF_LENGTHS = 1.0, 0.8
 """How far from there they may well be (standard deviations of logarithms)."""
-STEPS = 40
+STEPS = 25
 JITTER = 1e-8
 CHUNK_ROWS = 4096
 

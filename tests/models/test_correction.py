@@ -9,7 +9,7 @@ import pytest
 from foretune.device import find_device
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.correction import Correction, Evidence
+from foretune.models.correction import WORK, Correction, Evidence
 
 SLOWER = 1.6
 HERE, THERE = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
@@ -92,8 +92,14 @@ def test_what_binds_a_row_is_known_beyond_the_measured_sizes(predictor):
     assert error(calibrated, there.assign(time_ms=there["time_ms"] * bound)) < 0.12
 
 
+def test_the_features_of_work_are_those_that_predictors_have(predictor):
+    assert set(WORK) <= set(predictor.features_.columns_)
+
+
 def evidence_of(n):
-    return Evidence(["log2_flops", "fill"], np.zeros((n, 2)), np.zeros(n), np.full((n, 1), np.nan))
+    return Evidence.of(
+        ["log2_flops", "fill"], np.zeros((n, 2)), np.zeros(n), np.full((n, 1), np.nan)
+    )
 
 
 def test_intervals_hold_for_nine_of_ten():

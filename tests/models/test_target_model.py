@@ -111,7 +111,8 @@ def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
 
 def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
     model, features = on_grid
-    log_value, width = predict(on_grid, between)
+    log_value, width, differences = predict(on_grid, between)
+    assert differences.shape == (len(between), 5)
     X = features.transform(between).to_numpy()
     assert np.isfinite(log_value).all()
     assert (width > 0).all()
@@ -177,7 +178,7 @@ def noisy(seed, n=900):
 
 def test_intervals_hold_on_rows_like_those_of_training():
     runs, new = noisy(0), noisy(1)
-    log_value, width = predict(fit(runs), new)
+    log_value, width, _ = predict(fit(runs), new)
     covered = np.abs(np.log(new["time_ms"]) - log_value) <= width
     assert covered.mean() == pytest.approx(0.91, abs=0.06)
     slow = (new["config.mode"] == "slow").to_numpy()
