@@ -98,7 +98,7 @@ class Correction:
         X, gradual = self._scaled(inputs, gradual)
         tuned = Process.tuned(X[:MOST_TO_TUNE], y[:MOST_TO_TUNE], gradual)
         self.process = Process(X, y, gradual, tuned.parameters)
-        self.widening = _widening(X, y, gradual)
+        self.widening = _widening(self.process)
         return self
 
     def predict(
@@ -170,16 +170,17 @@ class Correction:
         return scaled, int(varies[:gradual].sum())
 
 
-def _widening(X: np.ndarray, y: np.ndarray, gradual: int) -> float:
-    """Return the factor with which deviations hold for nine of ten left-out runs.
+def _widening(process: Process) -> float:
+    """Return the factor with which the process's deviations hold for nine of ten left-out runs.
 
-    Scales that were found with a run in sight make it seem better known than it was: those of one
-    half of the runs judge the other half.
+    Scales that were found with a run in sight make it seem better known than it was: with those of
+    one half of the runs the other half is predicted.
     """
-    misses = np.empty(len(y))
+    X, y, gradual = process.X, process.y, process.parts[0]
+    _, deviations = process.left_out()
     half = np.arange(len(y)) % 2 == 0
-    for judge in (half, ~half):
-        tuned = Process.tuned(X[judge][:MOST_TO_TUNE], y[judge][:MOST_TO_TUNE], gradual)
-        left_out = Process(X, y, gradual, tuned.parameters).left_out()
-        misses[~judge] = np.abs(left_out)[~judge]
-    return quantile(misses)
+    misses = np.empty(len(y))
+    for seen in (half, ~half):
+        tuned = Process.tuned(X[seen][:MOST_TO_TUNE], y[seen][:MOST_TO_TUNE], gradual)
+        misses[~seen] = Process(X, y, gradual, tuned.parameters).left_out()[0][~seen]
+    return quantile(np.abs(misses) / deviations)

@@ -57,10 +57,10 @@ class Process:
         best = minimize(process._loss, start, jac=True, method="L-BFGS-B", options=options).x
         return cls(X, y, gradual, best)
 
-    def left_out(self) -> np.ndarray:
-        """Return how far off each value is when left out, in expected deviations (ibid. 5.4.2)."""
-        deviation: np.ndarray = 1.0 / np.sqrt(np.diag(self._inverse(self.factor)))
-        return self.weights * deviation
+    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far off each value is when left out, and the deviation then (ibid. 5.4.2)."""
+        variance = 1.0 / np.diag(self._inverse(self.factor))
+        return self.weights * variance, np.sqrt(variance)
 
     def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean at every point, and the deviation of a measurement there."""

@@ -49,8 +49,9 @@ def test_values_left_out_are_those_of_a_process_without_them(data):
     X, y = data[0][:20], data[1][:20]
     rest = Process(X[1:], y[1:], GRADUAL)
     mean, deviation = rest.predict(X[:1])
-    left_out = Process(X, y, GRADUAL, rest.parameters).left_out()
-    assert np.isclose(left_out[0], (y[0] - mean[0]) / deviation[0], rtol=1e-4)
+    misses, deviations = Process(X, y, GRADUAL, rest.parameters).left_out()
+    assert np.isclose(misses[0], y[0] - mean[0], rtol=1e-4)
+    assert np.isclose(deviations[0], deviation[0], rtol=1e-4)
 
 
 def test_few_values_leave_lengths_as_expected(data):
