@@ -3,7 +3,8 @@
 All speak of the logarithm of the target over its unit (the calibrated roofline):
 
 - ``tree``: a regressor on the features, learning the target over its unit;
-- ``direct``: the same, learning the target itself: where the unit misleads, it does not follow;
+- ``direct``: the same, learning the target itself: where the unit misleads, it does not follow
+  (a target without a unit has none: it would be ``tree`` again);
 - ``corrected``: a regressor on features and neighbours, learning what interpolating misses.
 
 Plain interpolation and the unit alone, of which nothing is to be learned, are opinions too.
@@ -64,11 +65,17 @@ class Table:
 
 @dataclass
 class Experts:
-    """The fitted models; with only a ``tree`` where rows have no neighbours."""
+    """The fitted models; with only a ``tree`` where rows have no neighbours.
+
+    Attributes:
+        tree, direct, corrected: those that there are.
+        beside: whether rows have neighbours.
+    """
 
     tree: Regressor
     direct: Regressor | None = None
     corrected: Regressor | None = None
+    beside: bool = False
 
     @classmethod
     def fit_tree(cls, make: Make, table: Table, rows: np.ndarray) -> Self:
@@ -86,7 +93,9 @@ class Experts:
     ) -> Self:
         """Return all, trained on ``rows``, which see neighbours among ``known``."""
         experts = cls.fit_tree(make, table, rows)
-        experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
+        experts.beside = True
+        if table.log_unit.any():
+            experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
         inputs, rest = [], []
         for _ in range(VIEWS):
             look = _view(table, known, rows, rng)
@@ -101,14 +110,17 @@ class Experts:
         """Return what each expert says of rows, one column each; NaN where one cannot tell."""
         seen = X if self.corrected is None else np.concatenate([X, look], axis=1)
         said = self._models.predict(seen)
-        if self.direct is None:
+        if not self.beside:
             return said
-        opinions = np.zeros((len(X), 5), order="F")
-        opinions[:, 0] = said[:, 0]
-        opinions[:, 1] = said[:, 1] - log_unit
-        opinions[:, 3] = look[:, -2]
-        opinions[:, 2] = np.nan if self.corrected is None else said[:, 2] + opinions[:, 3]
-        return opinions
+        interpolated = look[:, -2].astype(np.float64)
+        unknown = np.full(len(X), np.nan)
+        corrected = unknown if self.corrected is None else said[:, -1] + interpolated
+        if self.direct is None:
+            columns = [said[:, 0], corrected, interpolated]
+        else:
+            unit = np.zeros(len(X))
+            columns = [said[:, 0], said[:, 1] - log_unit, corrected, interpolated, unit]
+        return np.array(columns).T
 
     @cached_property
     def _models(self) -> Together:
@@ -126,9 +138,10 @@ class Experts:
         return [part for part in PARTS if getattr(self, part) is not None]
 
     @classmethod
-    def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str]) -> Self:
-        """Read what `save` wrote: the models called ``parts``."""
-        return cls(**{part: kind.load(folder / f"{part}{kind.suffix}") for part in parts})
+    def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str], beside: bool) -> Self:
+        """Read what `save` wrote: the models called ``parts``, of rows with neighbours or not."""
+        models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
+        return cls(**models, beside=beside)
 
 
 def circumstances(look: np.ndarray, opinions: np.ndarray) -> np.ndarray:

@@ -209,9 +209,11 @@ class TargetModel:
         model = cls(target, make)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
         model.unit = Unit.from_json(card["unit"])
-        model.experts = Experts.load(folder, type(make()), card["experts"])
+        neighbours = card["neighbours"]
+        beside = neighbours is not None
+        model.experts = Experts.load(folder, type(make()), card["experts"], beside)
         model.spread = Spread.load(folder, "spread")
-        if (neighbours := card["neighbours"]) is not None:
+        if neighbours is not None:
             axes = [Axis(**axis) for axis in neighbours["axes"]]
             model.hood = Neighbourhood(axes, neighbours["series"])
             model.places, model.values = Places.load(folder / "neighbours.npz")

@@ -88,12 +88,25 @@ def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_p
     features = experts.tree.n_features_in_
     X, look = np.zeros((3, features)), np.full((3, 4), np.nan, dtype=np.float32)
     opinions = experts.opinions(X, look, np.zeros(3))
-    assert opinions.shape == (3, 5)
-    assert np.isnan(opinions[:, 2]).all()
-    assert np.isfinite(opinions[:, [0, 1]]).all()
+    assert opinions.shape == (3, 3)
+    assert np.isfinite(opinions[:, 0]).all()
+    assert np.isnan(opinions[:, 1]).all()
     experts.save(tmp_path)
-    again = Experts.load(tmp_path, type(experts.tree), experts.parts)
+    again = Experts.load(tmp_path, type(experts.tree), experts.parts, experts.beside)
     np.testing.assert_array_equal(again.opinions(X, look, np.zeros(3)), opinions)
+
+
+def test_what_follows_the_unit_too_far_is_learned_only_where_there_is_a_unit(on_grid):
+    sizes = dict(zip(("problem.M", "problem.N"), np.meshgrid(SIZES, SIZES), strict=True))
+    runs = pd.DataFrame({name: values.ravel() for name, values in sizes.items()})
+    rates = {"device.bf16_gflops": 8e5, "device.memory_gbps": 2000.0}
+    runs = runs.assign(kernel="gemm", device="d", status="ok", **{"problem.K": 256}, **rates)
+    runs = pd.concat([runs.assign(**{"config.mode": mode}) for mode in ("fast", "slow")])
+    runs = runs.assign(time_ms=law(runs), power_w=law(runs)).reset_index(drop=True)
+    models = Predictor(parameters=QUICK).fit(runs).targets_
+    assert models["time_ms"].experts.parts == ["tree", "direct", "corrected"]
+    assert models["power_w"].experts.parts == ["tree", "corrected"]
+    assert on_grid[0].experts.parts == ["tree", "corrected"]
 
 
 def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
@@ -112,7 +125,7 @@ def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
 def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
     model, features = on_grid
     log_value, width, differences = predict(on_grid, between)
-    assert differences.shape == (len(between), 5)
+    assert differences.shape == (len(between), 3)
     X = features.transform(between).to_numpy()
     assert np.isfinite(log_value).all()
     assert (width > 0).all()
@@ -137,8 +150,8 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
 
 @pytest.mark.parametrize(
     "part",
-    ["tree.ubj.gz", "direct.ubj.gz", "corrected.ubj.gz", "blend1.ubj.gz", "blend4.ubj.gz",
-     "blend.json", "spread.json", "neighbours.npz", "target.json"],
+    ["tree.ubj.gz", "corrected.ubj.gz", "blend0.ubj.gz", "blend2.ubj.gz", "blend.json",
+     "spread.json", "neighbours.npz", "target.json"],
 )  # fmt: skip
 def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")
@@ -148,9 +161,10 @@ def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
 
 
 def test_the_seed_decides(on_grid, between):
-    again = predict(fit(dense()), between)[0]
-    np.testing.assert_array_equal(again, predict(on_grid, between)[0])
-    assert (predict(fit(dense(), seed=1), between)[0] != again).any()
+    beside = between.assign(**{"problem.N": 64.0})
+    again = predict(fit(dense()), beside)[0]
+    np.testing.assert_array_equal(again, predict(on_grid, beside)[0])
+    assert (predict(fit(dense(), seed=1), beside)[0] != again).any()
 
 
 def test_what_never_varied_need_not_be_there_later(on_grid, between):
