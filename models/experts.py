@@ -7,7 +7,8 @@ All speak of the logarithm of the target over its unit (the calibrated roofline)
   (a target without a unit has none: it would be ``tree`` again);
 - ``corrected``: a regressor on features and neighbours, learning what interpolating misses.
 
-Plain interpolation and the unit alone, of which nothing is to be learned, are opinions too.
+Plain interpolation, of the target over its unit and of the target itself, and the unit alone, of
+which nothing is to be learned, are opinions too.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,6 +63,19 @@ class Table:
             self.kinds,
         )
 
+    def look(
+        self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return what rows ``wanted`` see of their neighbours among rows ``known``."""
+        units = (self.log_unit[known], self.log_unit[wanted]) if self.has_unit else None
+        places = self.places[known], self.places[wanted]
+        return self.hood.look(places[0], self.y[known], places[1], one_sided, units)
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the target is measured against anything."""
+        return bool(self.log_unit.any())
+
 
 @dataclass
 class Experts:
@@ -94,7 +108,7 @@ class Experts:
         """Return all, trained on ``rows``, which see neighbours among ``known``."""
         experts = cls.fit_tree(make, table, rows)
         experts.beside = True
-        if table.log_unit.any():
+        if table.has_unit:
             experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
         inputs, rest = [], []
         for _ in range(VIEWS):
@@ -118,8 +132,8 @@ class Experts:
         if self.direct is None:
             columns = [said[:, 0], corrected, interpolated]
         else:
-            unit = np.zeros(len(X))
-            columns = [said[:, 0], said[:, 1] - log_unit, corrected, interpolated, unit]
+            direct, straight = said[:, 1] - log_unit, interpolated + look[:, -3]
+            columns = [said[:, 0], direct, corrected, interpolated, straight, np.zeros(len(X))]
         return np.array(columns).T
 
     @cached_property
@@ -155,7 +169,8 @@ def _view(
     table: Table, known: np.ndarray, rows: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return what each of ``rows`` sees when the like of it is held out, in one of many ways."""
-    look = np.full((len(rows), len(table.hood.columns)), np.nan, dtype=np.float32)
+    columns = len(table.hood.columns) + table.has_unit
+    look = np.full((len(rows), columns), np.nan, dtype=np.float32)
     kind_of_row = rng.integers(len(table.kinds), size=len(rows))
     one_sided = rng.random(len(rows)) < ONE_SIDED
     for number, kind in enumerate(table.kinds):
@@ -166,7 +181,5 @@ def _view(
             shown = np.flatnonzero((kind_of_row == number) & (fold_row == fold))
             kept = known[fold_known != fold]
             if len(shown) and len(kept):
-                look[shown] = table.hood.look(
-                    table.places[kept], table.y[kept], table.places[rows[shown]], one_sided[shown]
-                )
+                look[shown] = table.look(kept, rows[shown], one_sided[shown])
     return look

@@ -133,7 +133,7 @@ class Neighbourhood:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that `look` returns."""
+        """The names of the columns that `look` returns, but for ``bend``."""
         named = [f"{axis.column}.{part}" for axis in self.axes for part in PER_AXIS]
         return [*named, "interpolation", "trust"]
 
@@ -157,36 +157,47 @@ class Neighbourhood:
         values: np.ndarray,
         wanted: "Places | Place",
         one_sided: np.ndarray | None = None,
+        units: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Return what the neighbours among ``known`` say of ``wanted`` (float32, `columns`).
 
         Per axis: the interpolated value, the neighbours' values (all three less ``interpolation``)
         and the steps to them, NaN where there is none; then ``interpolation``, the axes' values
         weighted by how far the neighbours are and how well the axis interpolates, and ``trust``,
-        the log of those weights' sum.
+        the log of those weights' sum. With ``units`` a column ``bend`` stands before these two:
+        how far off the unit itself would be, were it interpolated in the same way.
 
         Args:
             known: where runs were measured.
             values: what was measured there.
             wanted: the rows in question; a run at the very place of a row is not its neighbour.
             one_sided: rows for which neighbours above are ignored.
+            units: log of what ``values`` are measured against: of ``known`` and of ``wanted``.
         """
-        seen, total, weights = [], np.zeros(wanted.shape), np.zeros(wanted.shape)
+        seen: list[tuple[Any, ...]] = []
+        total, bent, weights = (np.zeros(wanted.shape) for _ in range(3))
         for i, axis in enumerate(self.axes):
             below, step_below, above, step_above = known.beside(i, values, wanted)
             if one_sided is not None:
                 above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
             step = step_below + step_above
-            value = known_or(known_or(below + (above - below) * step_below / step, below), above)
+            value = _between(below, above, step_below / step)
             one_side = ONE_SIDED * np.fmin(step_below, step_above) + 1.0
             gap = known_or(2.0 * step_below * step_above / step, one_side)
             weight = known_or(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
             total, weights = total + weight * known_or(value, 0.0), weights + weight
             seen.append((value, below, above, step_below, step_above))
+            if units is not None:
+                below, _, above, _ = known.beside(i, units[0], wanted)
+                if one_sided is not None:
+                    above = np.where(one_sided, np.nan, above)
+                unit = _between(below, above, step_below / step)
+                bent = bent + weight * known_or(unit, 0.0)
         weights = np.where(weights > 0.0, weights, np.nan)
         base = total / weights
         cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in seen]
-        table = np.array([*chain(*cells), base, np.log(weights)], dtype=np.float32)
+        bend = [] if units is None else [bent / weights - units[1].reshape(wanted.shape)]
+        table = np.array([*chain(*cells), *bend, base, np.log(weights)], dtype=np.float32)
         return table.reshape(len(table), -1).T
 
 
@@ -401,6 +412,11 @@ class _Line:
             wanted_at - at[row_below] if row_below >= 0 else NAN,
             at[row_above] - wanted_at if row_above >= 0 else NAN,
         )
+
+
+def _between(below: Any, above: Any, share: Any) -> Any:
+    """Return what lies between two values; where there is one, that; NaN where there is none."""
+    return known_or(known_or(below + (above - below) * share, below), above)
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:

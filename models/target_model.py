@@ -52,6 +52,7 @@ class TargetModel:
         experts, spread: the parts.
         blend: how the experts are combined; None where there is one.
         hood, places, values: the neighbours, what they are worth; set where there is a blend.
+        units: log of the unit of each neighbour; None where the target has none.
     """
 
     unit: Unit
@@ -66,6 +67,7 @@ class TargetModel:
         self.make = make
         self.seed = seed
         self.blend: Blend | None = None
+        self.units: np.ndarray | None = None
 
     def fit(
         self,
@@ -101,6 +103,7 @@ class TargetModel:
             self.blend, predicted = Blend.fit(Z, opinions, truth, number, self.seed)
             self.experts = Experts.fit_all(self.make, table, every, every, rng)
             self.hood, self.places, self.values = whole.hood, whole.places, whole.y
+            self.units = whole.log_unit if whole.has_unit else None
         errors = truth - predicted
         if repeats is not None:
             errors += repeats.draw(some[wanted], np.random.default_rng(self.seed))
@@ -133,7 +136,8 @@ class TargetModel:
             return log_value + log_unit, width, -log_value[:, None]  # the unit has another opinion
         hood = self.hood
         wanted = hood.locate_one(rows) if isinstance(rows, OneRow) else hood.locate(rows)
-        look = hood.look(self.places, self.values, wanted)
+        units = None if self.units is None else (self.units, log_unit)
+        look = hood.look(self.places, self.values, wanted, units=units)
         opinions = self.experts.opinions(X, look, log_unit)
         Z = circumstances(look, opinions)
         log_value = self.blend.predict(Z, opinions)
@@ -175,7 +179,7 @@ class TargetModel:
             experts = Experts.fit_tree(self._quick, table, some)
             return X, experts.opinions(X, X, log_unit), wanted
         experts = Experts.fit_all(self._quick, table, known, some, rng)
-        look = table.hood.look(table.places[known], table.y[known], table.places[wanted])
+        look = table.look(known, wanted)
         opinions = experts.opinions(X, look, log_unit)
         return circumstances(look, opinions), opinions, wanted
 
@@ -195,7 +199,8 @@ class TargetModel:
         }
         if self.blend is not None:
             self.blend.save(folder)
-            self.places.save(folder / "neighbours.npz", self.values)
+            values = [self.values] if self.units is None else [self.values, self.units]
+            self.places.save(folder / "neighbours.npz", np.array(values))
             card["neighbours"] = {
                 "axes": [vars(axis) for axis in self.hood.axes],
                 "series": self.hood.series,
@@ -216,7 +221,8 @@ class TargetModel:
         if neighbours is not None:
             axes = [Axis(**axis) for axis in neighbours["axes"]]
             model.hood = Neighbourhood(axes, neighbours["series"])
-            model.places, model.values = Places.load(folder / "neighbours.npz")
+            model.places, (model.values, *units) = Places.load(folder / "neighbours.npz")
+            model.units = units[0] if units else None
             model.blend = Blend.load(folder, neighbours["opinions"])
         return model
 

@@ -142,6 +142,23 @@ def test_neighbours_above_can_be_ignored(powers):
     assert below[-2] == values[1]
 
 
+def test_what_the_unit_does_between_neighbours_is_seen(powers):
+    """A unit that bends, under values of any kind: only its own bend counts."""
+    around, places, values = powers
+    sizes = np.array([3.0, 48.0, 200.0])
+    asked = around.locate(line(sizes))
+    plain = around.look(places, values, asked)
+    look = around.look(places, values, asked, units=(np.arange(8.0) ** 2, np.log2(sizes) ** 2))
+    np.testing.assert_array_equal(np.delete(look, -3, axis=1), plain)
+    share = np.log2(sizes[:2]) % 1
+    bend = [*(share * (1 - share)), 49 - np.log2(200) ** 2]  # a square lies below its chords
+    np.testing.assert_allclose(look[:, -3], bend, rtol=1e-4)
+    both = np.array([False, True])
+    below = around.look(places, values, asked[[0, 0]], both, (np.arange(8.0) ** 2, np.zeros(2)))
+    assert below[1, -3] == 1.0
+    assert below[0, -3] > 1.0
+
+
 def test_an_unseen_series_has_no_neighbours():
     runs = line(np.tile(2.0 ** np.arange(4), 2), **{"config.mode": ["a"] * 4 + ["b"] * 4})
     around = Neighbourhood.of(runs)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from foretune.features import FeatureSet
+from foretune.features.families.gemm import Gemm
 from foretune.models import Predictor
 from foretune.models.boosting import BoostingModel
 from foretune.models.experts import Experts
@@ -67,6 +68,19 @@ def off_grid():
     return fit(scattered())
 
 
+def products(runs):
+    """The same times, as those of matrix products on a device whose rates are known."""
+    rates = {"device.bf16_gflops": 1e5, "device.memory_gbps": 1e3}
+    return runs.assign(**rates, **{"problem.K": 256.0})
+
+
+@pytest.fixture(scope="module")
+def with_unit():
+    runs = products(dense())
+    features = FeatureSet(Gemm()).fit(runs)
+    return TargetModel("time_ms", make).fit(features, runs, features.matrix(runs)), features
+
+
 @pytest.fixture
 def between():
     """Sizes halfway between those of the grid."""
@@ -96,17 +110,25 @@ def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_p
     np.testing.assert_array_equal(again.opinions(X, look, np.zeros(3)), opinions)
 
 
-def test_what_follows_the_unit_too_far_is_learned_only_where_there_is_a_unit(on_grid):
-    sizes = dict(zip(("problem.M", "problem.N"), np.meshgrid(SIZES, SIZES), strict=True))
-    runs = pd.DataFrame({name: values.ravel() for name, values in sizes.items()})
-    rates = {"device.bf16_gflops": 8e5, "device.memory_gbps": 2000.0}
-    runs = runs.assign(kernel="gemm", device="d", status="ok", **{"problem.K": 256}, **rates)
-    runs = pd.concat([runs.assign(**{"config.mode": mode}) for mode in ("fast", "slow")])
-    runs = runs.assign(time_ms=law(runs), power_w=law(runs)).reset_index(drop=True)
-    models = Predictor(parameters=QUICK).fit(runs).targets_
-    assert models["time_ms"].experts.parts == ["tree", "direct", "corrected"]
-    assert models["power_w"].experts.parts == ["tree", "corrected"]
+def test_what_needs_a_unit_is_there_only_with_one(with_unit, on_grid):
+    """Without one, learning the target itself would be ``tree`` again."""
+    model, features = with_unit
+    assert model.experts.parts == ["tree", "direct", "corrected"]
     assert on_grid[0].experts.parts == ["tree", "corrected"]
+    assert on_grid[0].units is None
+    assert len(np.unique(model.units)) > len(SIZES)
+    seen = model.experts.corrected.n_features_in_
+    assert seen == len(features.columns_) + len(model.hood.columns) + 1
+
+
+def test_a_unit_comes_back_from_disk_too(with_unit, tmp_path, between):
+    model, features = with_unit
+    rows = products(between)
+    model.save(tmp_path / "time_ms")
+    loaded = TargetModel.load(tmp_path / "time_ms", "time_ms", make)
+    np.testing.assert_array_equal(loaded.units, model.units)
+    before, after = (predict((m, features), rows)[0] for m in (model, loaded))
+    np.testing.assert_array_equal(after, before)
 
 
 def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
