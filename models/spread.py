@@ -2,8 +2,8 @@
 
 Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
 others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
-factor, the same for all rows, makes 90 % of the held-out errors fit. Outside the range of the
-training rows nothing was held out, so there the interval also grows with the distance.
+factor, the same for all rows, makes 90 % of the held-out errors fit. Outside the range of the rows
+learned from the interval also grows with the distance, on held-out rows as later.
 """
 
 import json
@@ -37,15 +37,24 @@ class Spread:
     typical: float = float("nan")
 
     @classmethod
-    def fit(cls, X: np.ndarray, errors: np.ndarray, holdouts: np.ndarray, seed: int = 0) -> Self:
+    def fit(
+        cls,
+        X: np.ndarray,
+        errors: np.ndarray,
+        holdouts: np.ndarray,
+        octaves_outside: np.ndarray,
+        seed: int = 0,
+    ) -> Self:
         """Learn from held-out rows.
 
         Args:
             X: what may tell a hard row from an easy one (rows, features).
             errors: log of truth over prediction.
             holdouts: which rows were held out together; the factor is found across them.
+            octaves_outside: how far each row lay outside the range of those learned from.
             seed: of the model.
         """
+        errors = errors / (1.0 + octaves_outside)
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
         names = np.unique(holdouts)
         if len(errors) < LEAST_ROWS or len(names) < 2:

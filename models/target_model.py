@@ -25,6 +25,7 @@ from foretune.models.repeats import Repeats
 from foretune.models.splits import fold_of_rows
 from foretune.models.spread import Spread
 from foretune.models.targets import Target, Unit
+from foretune.models.training_range import TrainingRange
 
 HOLDOUTS = 3
 MOST_ROWS = 250_000
@@ -89,11 +90,16 @@ class TargetModel:
         some = _sample(np.arange(len(rows)), MOST_ROWS, rng)
         table, rows = whole.of(some), rows.iloc[some].reset_index(drop=True)
         alone = not _has_neighbours(table)
-        trials = [
-            self._trial(table, out, alone, rng) for out in self._holdouts(table, rows, alone, rng)
-        ]
+        held_out = self._holdouts(table, rows, alone, rng)
+        trials = [self._trial(table, out, alone, rng) for out in held_out]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
         Z, opinions, wanted = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
+        outside = np.concatenate(
+            [
+                TrainingRange.of(rows[~out]).octaves_outside(rows.iloc[trial[2]])
+                for out, trial in zip(held_out, trials, strict=True)
+            ]
+        )
         truth = table.y[wanted]
         every = np.arange(len(table.y))
         if alone:
@@ -107,7 +113,7 @@ class TargetModel:
         errors = truth - predicted
         if repeats is not None:
             errors += repeats.draw(some[wanted], np.random.default_rng(self.seed))
-        self.spread = Spread.fit(Z, errors, number, self.seed)
+        self.spread = Spread.fit(Z, errors, number, outside, self.seed)
         return self
 
     def predict(

@@ -39,7 +39,7 @@ def hard_and_easy(n, seed):
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 1, (n, 3)).astype(np.float32)
     size = np.where(X[:, 0] > 0.5, 0.3, 0.03)
-    return X, rng.normal(0, size), rng.integers(0, 3, n)
+    return X, rng.normal(0, size), rng.integers(0, 3, n), np.zeros(n)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def spread():
 
 
 def test_nine_of_ten_new_errors_are_covered(spread):
-    X, errors, _ = hard_and_easy(5000, 1)
+    X, errors, *_ = hard_and_easy(5000, 1)
     width = spread.half_width(X, np.zeros(len(X)))
     covered = np.abs(errors) <= width
     assert covered.mean() == pytest.approx(0.9, abs=0.02)
@@ -60,27 +60,41 @@ def test_nine_of_ten_new_errors_are_covered(spread):
 
 
 def test_few_errors_give_every_row_the_same():
-    X, errors, holdouts = hard_and_easy(LEAST_ROWS - 1, 0)
-    few = Spread.fit(X, errors, holdouts)
+    X, errors, holdouts, inside = hard_and_easy(LEAST_ROWS - 1, 0)
+    few = Spread.fit(X, errors, holdouts, inside)
     assert few.model is None
     assert few.half_width(X, np.zeros(len(X))).tolist() == [few.typical] * len(X)
     assert (np.abs(errors) <= few.typical).mean() == pytest.approx(0.9, abs=0.02)
-    alone = Spread.fit(*hard_and_easy(500, 0)[:2], np.zeros(500))  # one hold-out: nobody to check
+    one_hold_out = np.zeros(500)  # nobody to check
+    alone = Spread.fit(*hard_and_easy(500, 0)[:2], one_hold_out, np.zeros(500))
     assert alone.model is None
 
 
 @pytest.mark.parametrize("n", [100, 3000])
 def test_intervals_grow_outside_the_training_range(n):
-    X, errors, holdouts = hard_and_easy(n, 0)
-    fitted = Spread.fit(X, errors, holdouts)
+    X, errors, *rest = hard_and_easy(n, 0)
+    fitted = Spread.fit(X, errors, *rest)
     inside, near, far = (fitted.half_width(X[:5], np.full(5, o)) for o in (0.0, 0.5, 3.0))
     np.testing.assert_allclose(near, 1.5 * inside)
     np.testing.assert_allclose(far, 4.0 * inside)
 
 
+@pytest.mark.parametrize("n", [150, 3000])
+def test_growth_outside_is_not_counted_twice(n):
+    """Held-out rows that lay outside, too, and were as much worse as intervals grow."""
+    X, errors, holdouts, _ = hard_and_easy(n, 0)
+    outside = np.random.default_rng(1).uniform(0, 3, n)
+    inside = Spread.fit(X, errors, holdouts, np.zeros(n))
+    fitted = Spread.fit(X, errors * (1.0 + outside), holdouts, outside)
+    np.testing.assert_allclose(
+        fitted.half_width(X, outside), inside.half_width(X, outside), rtol=1e-6
+    )
+
+
 def test_no_error_at_all():
     """Rows that were met exactly have an interval all the same."""
-    nothing = Spread.fit(np.zeros((300, 1), np.float32), np.zeros(300), np.arange(300) % 3)
+    holdouts, inside = np.arange(300) % 3, np.zeros(300)
+    nothing = Spread.fit(np.zeros((300, 1), np.float32), np.zeros(300), holdouts, inside)
     width = nothing.half_width(np.zeros((2, 1), np.float32), np.zeros(2))
     assert (width >= 0).all()
     assert (width <= SMALLEST).all()
@@ -88,8 +102,8 @@ def test_no_error_at_all():
 
 @pytest.mark.parametrize("n", [50, 1000])
 def test_it_comes_back_from_disk_the_same(n, tmp_path):
-    X, errors, holdouts = hard_and_easy(n, 0)
-    fitted = Spread.fit(X, errors, holdouts)
+    X, errors, *rest = hard_and_easy(n, 0)
+    fitted = Spread.fit(X, errors, *rest)
     fitted.save(tmp_path, "spread")
     loaded = Spread.load(tmp_path, "spread")
     assert (loaded.factor, loaded.typical) == (fitted.factor, fitted.typical)
