@@ -133,7 +133,8 @@ class OneRow(Rows):
                 continue
             plain = isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
             cell = values[0]
-            cells[name] = cell if plain or isinstance(cell, str) else as_array(frame[name])[0]
+            kept = plain or isinstance(cell, str | bool | np.bool_)
+            cells[name] = cell if kept else as_array(frame[name])[0]
         return cls(cells)
 
     def __len__(self) -> int:

@@ -1,6 +1,5 @@
 """The feature set: a run table in, named float columns out, in scikit-learn's sense."""
 
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -14,9 +13,9 @@ from foretune.family import Family, Quantity
 from foretune.features.alignment import alignment
 from foretune.features.arrays import OneRow, Rows, as_array, short_names
 from foretune.features.geometry import launch_geometry
-from foretune.features.roofline import row_cost, row_roofline_ms
+from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
@@ -135,7 +134,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         with np.errstate(divide="ignore", invalid="ignore"):
             table |= launch_geometry(arrays["problem"], arrays["config"], arrays["device"])
             if self.family is not None:
-                table |= self._physics(self.family, rows, arrays)
+                table |= self._physics(self.family, rows)
         return table
 
     def _refuse_infinite(self, table: dict[str, Quantity]) -> None:
@@ -143,14 +142,14 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if len(infinite := np.flatnonzero(np.isinf(table[column]))):
                 raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
 
-    def _physics(
-        self, family: Family, rows: Rows, arrays: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> dict[str, Quantity]:
+    def _physics(self, family: Family, rows: Rows) -> dict[str, Quantity]:
         cost = row_cost(family, rows)
         try:
-            derived = family.derived(arrays["problem"], arrays["config"], arrays["device"])
+            derived = family.derived(*(columns_for(family, rows, group) for group in GROUPS))
         except KeyError as e:
             raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
+        if isinstance(rows, OneRow) and not family.takes_numbers:
+            derived = {name: as_number(value) for name, value in derived.items()}
         flops, moved = np.maximum(cost.flops, 1.0), np.maximum(cost.bytes_moved, 1.0)
         return {
             **derived,

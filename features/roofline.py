@@ -1,5 +1,8 @@
 """The roofline of every row: the least time its work can take on its device."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -26,8 +29,8 @@ def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
 def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    Of `OneRow` they are two numbers. A rate that is not known is no limit; with neither known, or
-    no cost, both are NaN.
+    Of `OneRow` they are two numbers, where there is a family. A rate that is not known is no limit;
+    with neither known, or no cost, both are NaN.
     """
     if family is None:
         return np.full((len(rows), 2), np.nan)
@@ -40,15 +43,30 @@ def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndar
     return np.asarray(row_limits_ms(family, rows).max(axis=-1))
 
 
+def columns_for(family: Family, rows: Rows, group: str) -> Mapping[str, Any]:
+    """Return what the methods of ``family`` are given of a dotted group."""
+    columns = rows.group(group)
+    if not isinstance(rows, OneRow) or family.takes_numbers:
+        return columns
+    return {name: np.array([value]) for name, value in columns.items()}
+
+
+def as_number(value: Any) -> Any:
+    """Return what a family's method has returned of `OneRow`, a number or an array of one."""
+    return value if np.ndim(value) == 0 else np.asarray(value).ravel()[0]
+
+
 def _cost(family: Family, rows: Rows) -> Cost:
     try:
-        cost = family.cost(rows.group("problem"), rows.group("config"))
+        cost = family.cost(*(columns_for(family, rows, group) for group in ("problem", "config")))
     except KeyError as e:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     except TypeError as e:
         raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
     if isinstance(rows, OneRow):
-        return cost
+        if family.takes_numbers:
+            return cost
+        return Cost(as_number(cost.flops), as_number(cost.bytes_moved), as_number(cost.dtype))
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),

@@ -21,7 +21,7 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.models.process import Process
-from foretune.models.spread import quantile
+from foretune.models.spread import SMALLEST, quantile
 
 LEAST_ROWS = 5
 MOST_ROWS = 1500
@@ -40,7 +40,7 @@ class Evidence:
 
     Attributes:
         gradual: what was predicted, by whom, and the logarithms of the work (rows, inputs).
-        detail: the other features (rows, inputs).
+        detail: the other features (rows, inputs). NaN is unknown in both.
     """
 
     gradual: np.ndarray
@@ -62,7 +62,7 @@ class Evidence:
         work = [i for i in own if columns[i] in WORK]
         rest = [i for i in own if columns[i] not in WORK]
         gradual = np.column_stack([log_value, differences, X[:, work]])
-        return cls(*(np.nan_to_num(part.astype(np.float64)) for part in (gradual, X[:, rest])))
+        return cls(gradual.astype(np.float64), X[:, rest].astype(np.float64))
 
     def __getitem__(self, rows: np.ndarray) -> "Evidence":
         return Evidence(self.gradual[rows], self.detail[rows])
@@ -94,7 +94,8 @@ class Correction:
         runs, evidence, y = runs.iloc[some], evidence[some], errors[some]
         self._describe(runs)
         inputs, gradual = self._inputs(Rows(runs), evidence)
-        self.centre, self.scale = inputs.mean(axis=0), inputs.std(axis=0)
+        known = np.ma.masked_invalid(inputs)
+        self.centre, self.scale = (m.filled(0.0) for m in (known.mean(axis=0), known.std(axis=0)))
         X, gradual = self._scaled(inputs, gradual)
         tuned = Process.tuned(X[:MOST_TO_TUNE], y[:MOST_TO_TUNE], gradual)
         self.process = Process(X, y, gradual, tuned.parameters)
@@ -123,15 +124,9 @@ class Correction:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            PredictorError: another version wrote it.
-        """
+        """Read what `save` wrote."""
         correction = cls()
         card = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        if "widening" not in card:
-            raise PredictorError(f"{folder} was calibrated by another version: calibrate it again")
         correction.numbers, correction.texts = card["numbers"], card["texts"]
         correction.widening = card["widening"]
         with np.load(folder / f"{name}.npz", allow_pickle=False) as data:
@@ -155,6 +150,8 @@ class Correction:
     def _inputs(self, rows: Rows, evidence: Evidence) -> tuple[np.ndarray, int]:
         """Return inputs as they are, and how many of them, the first ones, are gradual."""
         columns = []
+        if absent := [c for c in (*self.numbers, *self.texts) if c not in rows]:
+            raise PredictorError(f"the runs lack column {absent[0]!r}, calibrated with")
         for column, octaves in self.numbers.items():
             values = rows[column]
             columns.append(np.log2(np.maximum(values, 1e-30)) if octaves else values)
@@ -162,12 +159,12 @@ class Correction:
             values = rows[column]
             columns += [1.0 * (values == text) for text in distinct]
         inputs = np.column_stack([*columns, evidence.gradual, evidence.detail])
-        return np.nan_to_num(inputs), inputs.shape[1] - evidence.detail.shape[1]
+        return inputs, inputs.shape[1] - evidence.detail.shape[1]
 
     def _scaled(self, inputs: np.ndarray, gradual: int) -> tuple[np.ndarray, int]:
         varies = self.scale > 1e-6
         scaled = (inputs[:, varies] - self.centre[varies]) / self.scale[varies]
-        return scaled, int(varies[:gradual].sum())
+        return np.nan_to_num(scaled), int(varies[:gradual].sum())  # unknown: as most are
 
 
 def _widening(process: Process) -> float:
@@ -183,4 +180,4 @@ def _widening(process: Process) -> float:
     for seen in (half, ~half):
         tuned = Process.tuned(X[seen][:MOST_TO_TUNE], y[seen][:MOST_TO_TUNE], gradual)
         misses[~seen] = Process(X, y, gradual, tuned.parameters).left_out()[0][~seen]
-    return quantile(np.abs(misses) / deviations)
+    return quantile(np.maximum(np.abs(misses), SMALLEST) / deviations)

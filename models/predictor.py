@@ -150,6 +150,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         Raises:
             PredictorError: there is less of it than training had.
         """
+        if not hasattr(self, "targets_"):
+            check_is_fitted(self, "targets_")  # which takes its time
         cells: dict[str, Value] = {"device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
@@ -219,7 +221,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         check_times(self.features_.family, runs)
         learned: dict[tuple[Target, str], Correction] = {}
         for target, model in self.targets_.items():
-            if target not in runs:
+            if target not in present_targets(runs):
                 continue
             rows = usable_rows(target, runs)
             X = self.features_.matrix(rows)

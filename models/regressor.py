@@ -32,16 +32,20 @@ def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     sharers = min(len(items), available_cores())
     if sharers <= 1:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(sharers, initializer=_sharers.set, initargs=(sharers,)) as pool:
+    pool = ThreadPoolExecutor(sharers, initializer=_sharers.set, initargs=(sharers,))
+    try:
         return list(pool.map(work, items))
+    finally:  # who interrupts does not wait for the others
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Learns ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
     Features are float32, NaN where unknown. It learns with several threads and predicts with one:
-    who has many rows shares them out (`Predictor.predict`). Subclasses fill in `_fit`, `_predict`,
-    `save` and `load`; their constructor arguments are hyperparameters and ``seed``.
+    who has many rows shares them out (`Predictor.predict`). Several models may learn at the same
+    time, in threads: nothing global may be random. Subclasses fill in `_fit`, `_predict`, `save`
+    and `load`; their constructor arguments are hyperparameters and ``seed``.
 
     Attributes:
         suffix: of the file it is saved to.

@@ -2,8 +2,9 @@
 
 Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
 others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
-factor, the same for all rows, makes 90 % of the held-out errors fit. Outside the range of the rows
-learned from the interval also grows with the distance, on held-out rows as later.
+factor, the same for all rows, makes 90 % of the held-out errors fit. How errors grow outside the
+range of the rows learned from is learned as far as rows were held out there; further out, intervals
+grow with the distance.
 """
 
 import json
@@ -30,11 +31,13 @@ class Spread:
         factor: what the modelled error is multiplied with to hold for 90 % of held-out rows.
         model: of the log of an error's size, or None where held-out rows were few.
         typical: the median half-width of held-out rows.
+        reach: how many octaves outside rows were held out.
     """
 
     factor: float
     model: BoostingModel | None = None
     typical: float = float("nan")
+    reach: float = 0.0
 
     @classmethod
     def fit(
@@ -54,19 +57,20 @@ class Spread:
             octaves_outside: how far each row lay outside the range of those learned from.
             seed: of the model.
         """
-        errors = errors / (1.0 + octaves_outside)
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
+        reach = float(octaves_outside.max())
+        X = _beside(X, octaves_outside)
         names = np.unique(holdouts)
         if len(errors) < LEAST_ROWS or len(names) < 2:
             same = quantile(np.abs(errors))
-            return cls(same, None, same)
+            return cls(same, None, same, reach)
         modelled = np.empty(len(errors))
         for name in names:
             out = holdouts == name
             modelled[out] = _model(seed).fit(X[~out], size[~out]).predict(X[out])
         factor = quantile(np.abs(errors) / np.exp(modelled))
         typical = factor * float(np.exp(np.median(modelled)))
-        return cls(factor, _model(seed).fit(X, size), typical)
+        return cls(factor, _model(seed).fit(X, size), typical, reach)
 
     def half_width(self, X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
         """Return the half-width of each row.
@@ -75,12 +79,17 @@ class Spread:
             X: as in training.
             octaves_outside: how far each row lies outside the training range.
         """
-        width = self.factor * (1.0 + octaves_outside)
-        return width if self.model is None else width * np.exp(self.model.predict(X))
+        width = self.factor * (1.0 + np.maximum(octaves_outside - self.reach, 0.0))
+        if self.model is None:
+            return width
+        return width * np.exp(self.model.predict(_beside(X, octaves_outside)))
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        data = {"factor": self.factor, "typical": self.typical, "modelled": self.model is not None}
+        data = {
+            "factor": self.factor, "typical": self.typical, "reach": self.reach,
+            "modelled": self.model is not None,
+        }  # fmt: skip
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
             self.model.save(folder / f"{name}{BoostingModel.suffix}")
@@ -94,7 +103,7 @@ class Spread:
             if data["modelled"]
             else None
         )
-        return cls(data["factor"], model, data["typical"])
+        return cls(data["factor"], model, data["typical"], data["reach"])
 
 
 def quantile(sizes: np.ndarray, confidence: float = CONFIDENCE) -> float:
@@ -105,6 +114,10 @@ def quantile(sizes: np.ndarray, confidence: float = CONFIDENCE) -> float:
     n = len(sizes)
     rank = min(n, int(np.ceil((n + 1) * confidence)))
     return float(np.sort(sizes)[rank - 1])
+
+
+def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
+    return np.column_stack([X, octaves_outside]).astype(np.float32)
 
 
 def _model(seed: int) -> BoostingModel:

@@ -138,8 +138,8 @@ class TargetModel:
         log_unit = self.unit.log(features, rows)
         if self.blend is None:
             log_value = self.experts.opinions(X, X, log_unit)[:, 0]
-            width = self.spread.half_width(X, outside)
-            return log_value + log_unit, width, -log_value[:, None]  # the unit has another opinion
+            unit_differs = -log_value[:, None] if self.unit.roofline else np.empty((len(X), 0))
+            return log_value + log_unit, self.spread.half_width(X, outside), unit_differs
         hood = self.hood
         wanted = hood.locate_one(rows) if isinstance(rows, OneRow) else hood.locate(rows)
         units = None if self.units is None else (self.units, log_unit)

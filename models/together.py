@@ -1,6 +1,7 @@
 """Models that are asked of the same rows."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -18,21 +19,18 @@ class Together:
 
     def __init__(self, models: Sequence[Regressor]) -> None:
         self.models = list(models)
-        self._walk: Walk | None = None
-        self._looked_for_walk = False
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what each model says of each row of a float32 matrix (rows, models)."""
-        if 0 < len(X) <= FEW_ROWS and (walk := self.walk()) is not None:
+        if 0 < len(X) <= FEW_ROWS and (walk := self.walk) is not None:
             return walk.predict(X)
         return np.column_stack([m.predict(X[:, : m.n_features_in_]) for m in self.models])
 
+    @cached_property
     def walk(self) -> Walk | None:
-        """Return the walk through all trees; None if a model has none, or of another kind."""
-        if not self._looked_for_walk:
-            trees = [m.trees() if isinstance(m, BoostingModel) else None for m in self.models]
-            known = [t for t in trees if t is not None]
-            if len(known) == len(trees) and len({t.logistic for t in known}) == 1:
-                self._walk = Walk.of(known)
-            self._looked_for_walk = True
-        return self._walk
+        """The walk through all trees; None if a model has none, or of another kind."""
+        trees = [m.trees() if isinstance(m, BoostingModel) else None for m in self.models]
+        known = [t for t in trees if t is not None]
+        if len(known) < len(trees) or len({t.logistic for t in known}) != 1:
+            return None
+        return Walk.of(known)

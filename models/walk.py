@@ -85,7 +85,7 @@ class Walk:
         """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
         compiled = self.compiled if pays_to_compile(len(X), len(self.roots)) else None
         step = self._totals if compiled is None else compiled.totals
-        total = np.array([step(row) for row in X])
+        total = np.array([step(row) for row in np.ascontiguousarray(X)])
         result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
         return result.astype(np.float64)
 

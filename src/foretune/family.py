@@ -53,6 +53,14 @@ class Family(ABC):
     name: str
     source_hash: str
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether a row by itself comes as NumPy's numbers, which is faster than arrays of one.
+
+        Foretune's own families are tested with both; others may index or mask their columns.
+        """
+        return type(self).__module__.startswith("foretune.")
+
     @abstractmethod
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the work of one launch, for one configuration or for columns of many."""

@@ -1,7 +1,5 @@
 """Correction: a few runs on another device move predictions to where they were measured."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -121,9 +119,3 @@ def test_runs_that_differ_in_nothing_have_their_mean_error():
     mean, width = correction.predict(runs, evidence_of(6))
     assert np.allclose(mean, 0.5, atol=0.05)
     assert (width > 0).all()
-
-
-def test_another_version_is_told_apart(tmp_path):
-    (tmp_path / "correction0.json").write_text(json.dumps({"theta": [0.0]}))
-    with pytest.raises(PredictorError, match="calibrate it again"):
-        Correction.load(tmp_path, "correction0")

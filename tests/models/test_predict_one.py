@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
 
 from foretune.device import Device
 from foretune.errors import PredictorError
+from foretune.family import Cost, Family
 from foretune.features.arrays import OneRow
 from foretune.models import Predictor, walk
 from foretune.models.boosting import FEW_ROWS
@@ -156,3 +158,44 @@ def test_cells_are_numbers_and_text():
     assert row.spelt("config.b", ["1", "True"]) == [False, True]  # as in a table
     assert set(row.group("config")) == set("abcd")
     assert "config.a" not in row.without(["config.a"])
+
+
+class Theirs(Family):
+    """Written for arrays: masks, methods, a table of texts."""
+
+    name = "theirs"
+    source_hash = "1"
+
+    def cost(self, problem, config):
+        wide = np.where(~(config["format"] == "fp8"), 2.0, 1.0)
+        return Cost(flops=problem["M"] * 1e6, bytes_moved=problem["M"] * 1e6 * wide)
+
+    def derived(self, problem, config, device):
+        capped = problem["M"].copy()
+        capped[capped > 100] = 100.0
+        known = {"fp8": 1.0, "bf16": 2.0}
+        return {
+            "capped": capped,
+            "bytes": np.array([known[text] for text in config["format"]]),
+            "wide": (config["format"] == "bf16").astype(float),
+        }
+
+
+def test_families_of_others_may_treat_their_columns_as_arrays():
+    runs = RUNS["scattered"].drop(columns="power_w").assign(kernel="theirs")
+    runs = runs[runs["status"] == "ok"].reset_index(drop=True)
+    predictor = Predictor(kernel=Theirs(), parameters=QUICK).fit(runs)
+    assert {"capped", "bytes"} <= set(predictor.features_.columns_)
+    together = predictor.predict(runs)
+    for i in (0, 7, 40):
+        pd.testing.assert_frame_equal(predictor.predict(runs.iloc[[i]]), together.iloc[[i]])
+        row = runs.iloc[i]
+        problem = {axis: row[f"problem.{axis}"] for axis in "MNK"}
+        config = {name: row[f"config.{name}"] for name in ("format", "block_size_x")}
+        one = predictor.predict_one(problem, config, DEVICE)
+        assert one["time_ms"] == pytest.approx(together["time_ms"][i], rel=1e-6)
+
+
+def test_nothing_is_predicted_before_training():
+    with pytest.raises(NotFittedError):
+        Predictor().predict_one({"M": 1}, {}, DEVICE)

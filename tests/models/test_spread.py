@@ -79,16 +79,17 @@ def test_intervals_grow_outside_the_training_range(n):
     np.testing.assert_allclose(far, 4.0 * inside)
 
 
-@pytest.mark.parametrize("n", [150, 3000])
-def test_growth_outside_is_not_counted_twice(n):
-    """Held-out rows that lay outside, too, and were as much worse as intervals grow."""
-    X, errors, holdouts, _ = hard_and_easy(n, 0)
-    outside = np.random.default_rng(1).uniform(0, 3, n)
-    inside = Spread.fit(X, errors, holdouts, np.zeros(n))
-    fitted = Spread.fit(X, errors * (1.0 + outside), holdouts, outside)
-    np.testing.assert_allclose(
-        fitted.half_width(X, outside), inside.half_width(X, outside), rtol=1e-6
-    )
+def test_growth_outside_is_learned_as_far_as_rows_were_held_out():
+    X, errors, holdouts, _ = hard_and_easy(6000, 0)
+    outside = np.random.default_rng(1).uniform(0, 3, len(X))
+    fitted = Spread.fit(X, errors * (1.0 + 2.0 * outside), holdouts, outside)
+    X, errors, *_ = hard_and_easy(5000, 2)
+    for octaves in (0.1, 1.0, 2.9):
+        width = fitted.half_width(X, np.full(len(X), octaves))
+        covered = np.abs(errors * (1.0 + 2.0 * octaves)) <= width
+        assert covered.mean() == pytest.approx(0.9, abs=0.05)
+    last, far = (fitted.half_width(X, np.full(len(X), o)) for o in (outside.max(), 5.0))
+    np.testing.assert_allclose(far, (6.0 - outside.max()) * last)
 
 
 def test_no_error_at_all():

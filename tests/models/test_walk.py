@@ -74,7 +74,7 @@ def test_an_objective_that_is_not_known_is_left_to_xgboost():
     model = BoostingModel(objective="reg:gamma", rounds=10).fit(X, np.abs(y) + 1.0)
     assert Trees.of(model.booster_) is None
     np.testing.assert_array_equal(model.predict(X[:2]), model.predict(X)[:2])
-    assert Together([model]).walk() is None
+    assert Together([model]).walk is None
 
 
 def test_a_model_trained_again_forgets_its_trees():
@@ -108,7 +108,7 @@ def test_models_in_one_walk():
         BoostingModel(rounds=3).fit(wide, np.full(len(z), 3.5)),
     ]
     together = Together(models)
-    assert together.walk() is not None
+    assert together.walk is not None
     expected = together.predict(wide)
     assert expected.shape == (len(wide), len(models))
     assert (expected[:, 0] == models[0].predict(wide[:, :5])).all()
@@ -122,11 +122,11 @@ def test_models_without_a_common_walk():
     known = np.nan_to_num(X)
     models = [BoostingModel(rounds=5).fit(known, y), ForestModel(trees=3).fit(known, y)]
     together = Together(models)
-    assert together.walk() is None
+    assert together.walk is None
     expected = np.column_stack([model.predict(known) for model in models])
     np.testing.assert_array_equal(together.predict(known[:1]), expected[:1])
     unlike = BoostingModel(objective="binary:logistic", rounds=5).fit(known, (y > 40) * 1.0)
-    assert Together([models[0], unlike]).walk() is None
+    assert Together([models[0], unlike]).walk is None
 
 
 def test_rows_too_wide_to_compile():
