@@ -225,7 +225,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 continue
             rows = usable_rows(target, runs)
             X = self.features_.matrix(rows)
-            plain, _, differences = model.predict(self.features_, rows, X, np.zeros(len(rows)))
+            inside = np.zeros(len(rows))
+            plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
             evidence = Evidence.of(self.features_.columns_ or (), X, plain, differences)
             errors = np.log(rows[target].to_numpy(dtype=float)) - plain
             for device in rows["device"].astype(str).unique():
@@ -279,7 +280,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         outside = self.range_.octaves_outside(rows)
         cells: dict[str, np.ndarray] = {}
         for target, model in self.targets_.items():
-            log_value, width, differences = model.predict(self.features_, rows, X, outside)
+            beyond = self.range_.octaves_outside(rows, model.reach) if outside.any() else outside
+            log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
             if self.corrections_:
                 evidence = Evidence.of(self.features_.columns_ or (), X, log_value, differences)
                 self._correct(target, rows, evidence, log_value, width)

@@ -3,7 +3,7 @@
 Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
 others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
 factor, the same for all rows, makes 90 % of the held-out errors fit. How errors grow outside the
-range of the rows learned from is learned as far as rows were held out there; further out, intervals
+range of the rows learned from is learned where rows were held out there; beyond that, intervals
 grow with the distance.
 """
 
@@ -31,13 +31,11 @@ class Spread:
         factor: what the modelled error is multiplied with to hold for 90 % of held-out rows.
         model: of the log of an error's size, or None where held-out rows were few.
         typical: the median half-width of held-out rows.
-        reach: how many octaves outside rows were held out.
     """
 
     factor: float
     model: BoostingModel | None = None
     typical: float = float("nan")
-    reach: float = 0.0
 
     @classmethod
     def fit(
@@ -58,38 +56,37 @@ class Spread:
             seed: of the model.
         """
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
-        reach = float(octaves_outside.max())
         X = _beside(X, octaves_outside)
         names = np.unique(holdouts)
         if len(errors) < LEAST_ROWS or len(names) < 2:
             same = quantile(np.abs(errors))
-            return cls(same, None, same, reach)
+            return cls(same, None, same)
         modelled = np.empty(len(errors))
         for name in names:
             out = holdouts == name
             modelled[out] = _model(seed).fit(X[~out], size[~out]).predict(X[out])
         factor = quantile(np.abs(errors) / np.exp(modelled))
         typical = factor * float(np.exp(np.median(modelled)))
-        return cls(factor, _model(seed).fit(X, size), typical, reach)
+        return cls(factor, _model(seed).fit(X, size), typical)
 
-    def half_width(self, X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
+    def half_width(
+        self, X: np.ndarray, octaves_outside: np.ndarray, octaves_beyond: np.ndarray
+    ) -> np.ndarray:
         """Return the half-width of each row.
 
         Args:
             X: as in training.
             octaves_outside: how far each row lies outside the training range.
+            octaves_beyond: how far it lies outside where no row was held out.
         """
-        width = self.factor * (1.0 + np.maximum(octaves_outside - self.reach, 0.0))
+        width = self.factor * (1.0 + octaves_beyond)
         if self.model is None:
             return width
         return width * np.exp(self.model.predict(_beside(X, octaves_outside)))
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        data = {
-            "factor": self.factor, "typical": self.typical, "reach": self.reach,
-            "modelled": self.model is not None,
-        }  # fmt: skip
+        data = {"factor": self.factor, "typical": self.typical, "modelled": self.model is not None}
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
             self.model.save(folder / f"{name}{BoostingModel.suffix}")
@@ -103,7 +100,7 @@ class Spread:
             if data["modelled"]
             else None
         )
-        return cls(data["factor"], model, data["typical"], data["reach"])
+        return cls(data["factor"], model, data["typical"])
 
 
 def quantile(sizes: np.ndarray, confidence: float = CONFIDENCE) -> float:

@@ -54,6 +54,7 @@ class TargetModel:
         blend: how the experts are combined; None where there is one.
         hood, places, values: the neighbours, what they are worth; set where there is a blend.
         units: log of the unit of each neighbour; None where the target has none.
+        reach: column -> how far outside the range of those learned from rows were held out.
     """
 
     unit: Unit
@@ -62,6 +63,7 @@ class TargetModel:
     hood: Neighbourhood
     places: Places
     values: np.ndarray
+    reach: dict[str, float]
 
     def __init__(self, target: Target, make: Make, seed: int = 0) -> None:
         self.target = target
@@ -94,12 +96,7 @@ class TargetModel:
         trials = [self._trial(table, out, alone, rng) for out in held_out]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
         Z, opinions, wanted = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
-        outside = np.concatenate(
-            [
-                TrainingRange.of(rows[~out]).octaves_outside(rows.iloc[trial[2]])
-                for out, trial in zip(held_out, trials, strict=True)
-            ]
-        )
+        outside = self._outside(rows, held_out, [trial[2] for trial in trials])
         truth = table.y[wanted]
         every = np.arange(len(table.y))
         if alone:
@@ -122,6 +119,7 @@ class TargetModel:
         rows: pd.DataFrame | Rows,
         X: np.ndarray,
         outside: np.ndarray,
+        beyond: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, per row, the log of the target, its interval's half-width, and what else is said.
 
@@ -133,13 +131,15 @@ class TargetModel:
             rows: to predict.
             X: their features.
             outside: how many octaves each lies outside the training range.
+            beyond: the same less what `reach` covers.
         """
         rows = Rows.of(rows)
         log_unit = self.unit.log(features, rows)
         if self.blend is None:
             log_value = self.experts.opinions(X, X, log_unit)[:, 0]
             unit_differs = -log_value[:, None] if self.unit.roofline else np.empty((len(X), 0))
-            return log_value + log_unit, self.spread.half_width(X, outside), unit_differs
+            width = self.spread.half_width(X, outside, beyond)
+            return log_value + log_unit, width, unit_differs
         hood = self.hood
         wanted = hood.locate_one(rows) if isinstance(rows, OneRow) else hood.locate(rows)
         units = None if self.units is None else (self.units, log_unit)
@@ -148,7 +148,7 @@ class TargetModel:
         Z = circumstances(look, opinions)
         log_value = self.blend.predict(Z, opinions)
         differences = opinions - log_value[:, None]
-        return log_value + log_unit, self.spread.half_width(Z, outside), differences
+        return log_value + log_unit, self.spread.half_width(Z, outside, beyond), differences
 
     def _table(self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray) -> Table:
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
@@ -189,6 +189,18 @@ class TargetModel:
         opinions = experts.opinions(X, look, log_unit)
         return circumstances(look, opinions), opinions, wanted
 
+    def _outside(
+        self, rows: pd.DataFrame, held_out: list[np.ndarray], judged: list[np.ndarray]
+    ) -> np.ndarray:
+        """Return how far rows that were held out and judged lay outside; note the `reach`."""
+        self.reach, outside = {}, []
+        for out, wanted in zip(held_out, judged, strict=True):
+            known, there = TrainingRange.of(rows[~out]), rows.iloc[wanted]
+            outside.append(known.octaves_outside(there))
+            for column, far in known.reach(there).items():
+                self.reach[column] = max(far, self.reach.get(column, 0.0))
+        return np.concatenate(outside)
+
     def _quick(self) -> Regressor:
         """Return a new regressor for a trial."""
         return self.make().quick()
@@ -200,6 +212,7 @@ class TargetModel:
         self.spread.save(folder, "spread")
         card: dict[str, Any] = {
             "unit": self.unit.to_json(),
+            "reach": self.reach,
             "experts": self.experts.parts,
             "neighbours": None,
         }
@@ -220,6 +233,7 @@ class TargetModel:
         model = cls(target, make)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
         model.unit = Unit.from_json(card["unit"])
+        model.reach = dict(card["reach"])
         neighbours = card["neighbours"]
         beside = neighbours is not None
         model.experts = Experts.load(folder, type(make()), card["experts"], beside)

@@ -1,5 +1,6 @@
 """The training range: what lies outside it, in which column, and how far."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -38,17 +39,30 @@ class TrainingRange:
                 numbers[column] = (float(np.nanmin(values)), float(np.nanmax(values)))
         return cls(numbers, texts)
 
-    def octaves_outside(self, rows: pd.DataFrame | Rows) -> np.ndarray:
+    def octaves_outside(
+        self, rows: pd.DataFrame | Rows, reach: Mapping[str, float] | None = None
+    ) -> np.ndarray:
         """Return how far each row lies outside, 0 inside: that of the farthest column.
 
         A positive number counts in octaves (twice the largest is one); others in parts of the
         range; a text that was never seen counts one.
+
+        Args:
+            rows: in question.
+            reach: column -> how far outside does not count.
         """
         rows = Rows.of(rows)
         farthest = np.zeros(len(rows))
         for column in self._those_outside(rows):
-            np.fmax(farthest, self._outside(column, rows), out=farthest)
+            near = reach.get(column, 0.0) if reach else 0.0
+            np.fmax(farthest, self._outside(column, rows) - near, out=farthest)
         return farthest
+
+    def reach(self, rows: pd.DataFrame) -> dict[str, float]:
+        """Return per column in which any of ``rows`` lies outside how far they get."""
+        known = Rows(rows)
+        farthest = {c: float(self._outside(c, known).max()) for c in self._those_outside(known)}
+        return {column: far for column, far in farthest.items() if far > 0.0}
 
     def explain(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return one line per row and column that lies outside: ``row, column, value, reason``."""

@@ -49,7 +49,7 @@ def spread():
 
 def test_nine_of_ten_new_errors_are_covered(spread):
     X, errors, *_ = hard_and_easy(5000, 1)
-    width = spread.half_width(X, np.zeros(len(X)))
+    width = spread.half_width(X, *np.zeros((2, len(X))))
     covered = np.abs(errors) <= width
     assert covered.mean() == pytest.approx(0.9, abs=0.02)
     hard = X[:, 0] > 0.5
@@ -63,7 +63,7 @@ def test_few_errors_give_every_row_the_same():
     X, errors, holdouts, inside = hard_and_easy(LEAST_ROWS - 1, 0)
     few = Spread.fit(X, errors, holdouts, inside)
     assert few.model is None
-    assert few.half_width(X, np.zeros(len(X))).tolist() == [few.typical] * len(X)
+    assert few.half_width(X, *np.zeros((2, len(X)))).tolist() == [few.typical] * len(X)
     assert (np.abs(errors) <= few.typical).mean() == pytest.approx(0.9, abs=0.02)
     one_hold_out = np.zeros(500)  # nobody to check
     alone = Spread.fit(*hard_and_easy(500, 0)[:2], one_hold_out, np.zeros(500))
@@ -74,7 +74,9 @@ def test_few_errors_give_every_row_the_same():
 def test_intervals_grow_outside_the_training_range(n):
     X, errors, *rest = hard_and_easy(n, 0)
     fitted = Spread.fit(X, errors, *rest)
-    inside, near, far = (fitted.half_width(X[:5], np.full(5, o)) for o in (0.0, 0.5, 3.0))
+    inside, near, far = (
+        fitted.half_width(X[:5], np.zeros(5), np.full(5, o)) for o in (0.0, 0.5, 3.0)
+    )
     np.testing.assert_allclose(near, 1.5 * inside)
     np.testing.assert_allclose(far, 4.0 * inside)
 
@@ -85,18 +87,19 @@ def test_growth_outside_is_learned_as_far_as_rows_were_held_out():
     fitted = Spread.fit(X, errors * (1.0 + 2.0 * outside), holdouts, outside)
     X, errors, *_ = hard_and_easy(5000, 2)
     for octaves in (0.1, 1.0, 2.9):
-        width = fitted.half_width(X, np.full(len(X), octaves))
+        width = fitted.half_width(X, np.full(len(X), octaves), np.zeros(len(X)))
         covered = np.abs(errors * (1.0 + 2.0 * octaves)) <= width
         assert covered.mean() == pytest.approx(0.9, abs=0.05)
-    last, far = (fitted.half_width(X, np.full(len(X), o)) for o in (outside.max(), 5.0))
-    np.testing.assert_allclose(far, (6.0 - outside.max()) * last)
+    last = fitted.half_width(X, np.full(len(X), outside.max()), np.zeros(len(X)))
+    far = fitted.half_width(X, np.full(len(X), 5.0), np.full(len(X), 2.0))
+    np.testing.assert_allclose(far, 3.0 * last)
 
 
 def test_no_error_at_all():
     """Rows that were met exactly have an interval all the same."""
     holdouts, inside = np.arange(300) % 3, np.zeros(300)
     nothing = Spread.fit(np.zeros((300, 1), np.float32), np.zeros(300), holdouts, inside)
-    width = nothing.half_width(np.zeros((2, 1), np.float32), np.zeros(2))
+    width = nothing.half_width(np.zeros((2, 1), np.float32), np.zeros(2), np.zeros(2))
     assert (width >= 0).all()
     assert (width <= SMALLEST).all()
 
@@ -109,8 +112,10 @@ def test_it_comes_back_from_disk_the_same(n, tmp_path):
     loaded = Spread.load(tmp_path, "spread")
     assert (loaded.factor, loaded.typical) == (fitted.factor, fitted.typical)
     outside = np.linspace(0, 2, n)
-    np.testing.assert_array_equal(loaded.half_width(X, outside), fitted.half_width(X, outside))
+    far = outside / 2
+    again, before = (each.half_width(X, outside, far) for each in (loaded, fitted))
+    np.testing.assert_array_equal(again, before)
 
 
 def test_no_rows(spread):
-    assert spread.half_width(np.empty((0, 3), np.float32), np.empty(0)).shape == (0,)
+    assert spread.half_width(np.empty((0, 3), np.float32), np.empty(0), np.empty(0)).shape == (0,)

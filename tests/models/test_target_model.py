@@ -55,7 +55,7 @@ def fit(runs, seed=0):
 def predict(fitted, rows):
     model, features = fitted
     X = features.transform(rows).to_numpy()
-    return model.predict(features, rows, X, np.zeros(len(rows)))
+    return model.predict(features, rows, X, *np.zeros((2, len(rows))))
 
 
 @pytest.fixture(scope="module")
