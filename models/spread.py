@@ -79,10 +79,10 @@ class Spread:
             octaves_outside: how far each row lies outside the training range.
             octaves_beyond: how far it lies outside where no row was held out.
         """
-        width = self.factor * (1.0 + octaves_beyond)
-        if self.model is None:
-            return width
-        return width * np.exp(self.model.predict(_beside(X, octaves_outside)))
+        if self.model is None:  # few held-out rows say nothing of distances
+            return self.factor * (1.0 + octaves_outside)
+        modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
+        return self.factor * (1.0 + octaves_beyond) * modelled
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
