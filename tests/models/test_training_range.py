@@ -62,6 +62,17 @@ def test_the_farthest_column_counts(known):
     assert known.octaves_outside(rows).tolist() == [1, 2, 1, 0]
 
 
+def test_how_far_some_rows_reach_need_not_count_column_by_column(known):
+    held_out = table(problem_M=[2048, 32, 4096, 1024], config_mode=list("abcb"))
+    reach = known.reach(held_out)
+    assert reach == {"problem.M": 2.0, "config.mode": 1.0}
+    assert known.reach(table()) == {}
+    assert known.octaves_outside(held_out, reach).tolist() == [0, 0, 0, 0]
+    further = table(problem_M=[8192, 8192, 2048, 64], config_offset=[0, 22, 0, 0])
+    further["device"] = ["d", "d", "new", "d"]
+    assert known.octaves_outside(further, reach).tolist() == [1, 2, 1, 0]
+
+
 def test_gaps_and_columns_that_are_not_there_say_nothing(known):
     assert known.octaves_outside(table(problem_M=[np.nan, 64, 64, 64])).tolist() == [0] * 4
     assert known.octaves_outside(pd.DataFrame({"device": ["d"]})).tolist() == [0]
