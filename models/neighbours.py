@@ -33,7 +33,7 @@ ONE_SIDED = 2.0
 """How much farther a neighbour on one side only counts than a pair around the row."""
 SMALL_GAP = 0.05
 NAN = np.float64(np.nan)
-LARGEST = 2**64 - 1
+WRAP = 2**64 - 1
 PER_AXIS = ("value", "below", "above", "step_below", "step_above")
 
 
@@ -116,7 +116,7 @@ class Neighbourhood:
         everything = shared + sum(keys)
         return Place(
             [axis.position(row[axis.column]) for axis in self.axes],
-            [np.uint64(everything - key & LARGEST) for key in keys],
+            [np.uint64(everything - key & WRAP) for key in keys],
         )
 
     def _locate(self, rows: Rows) -> "Places":
