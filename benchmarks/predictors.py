@@ -83,19 +83,40 @@ def run_task(task: Task, model: str) -> None:
     scores = score_of(predictor, test, task.target)
     line(task.name, len(known), len(test), scores, cells, seconds)
     for n in task.few:
-        several = []
-        for seed in range(3):
-            chosen = np.random.default_rng(seed).choice(len(test), n, replace=False)
-            rest = np.setdiff1d(np.arange(len(test)), chosen)
-            rest = np.random.default_rng(seed).choice(rest, min(20_000, len(rest)), replace=False)
-            calibrated = predictor.calibrate(test.iloc[chosen])
-            several.append(score_of(calibrated, test.iloc[rest], task.target))
-        mean = {key: float(np.mean([s[key] for s in several])) for key in several[0]}
-        line(f"… with {n} runs there (3 draws)", len(known), len(test), mean, ["", "", "", ""], 0.0)
+        for how, draw in (("chosen", choose), ("at random", draw_at_random)):
+            several = [
+                few_shot(predictor, test, draw(predictor, test, n, seed), task.target, seed)
+                for seed in range(3)
+            ]
+            mean = {key: float(np.mean([s[key] for s in several])) for key in several[0]}
+            name = f"… with {n} runs there, {how} (3 draws)"
+            line(name, len(known), len(test), mean, ["", "", "", ""], 0.0)
     if task.name.startswith("GEMM (n, k)"):
         choose_format(predictor, test)
     if task.name.startswith("GEMM random rows"):
         gpperf_protocol(predictor, task.runs)
+
+
+def choose(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.ndarray:
+    """Return the rows of ``test`` that ``foretune choose`` would have measured."""
+    columns = [c for c in test if c.startswith(("problem.", "config."))]
+    chosen = predictor.choose(n, test, seed=seed)[columns].drop_duplicates()
+    marked = test[columns].merge(chosen, how="left", indicator=True)
+    return np.flatnonzero((marked["_merge"] == "both") & ~test[columns].duplicated())
+
+
+def draw_at_random(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.ndarray:
+    """Return ``n`` rows of ``test``."""
+    return np.random.default_rng(seed).choice(len(test), n, replace=False)
+
+
+def few_shot(
+    predictor: Predictor, test: pd.DataFrame, chosen: np.ndarray, target: str, seed: int
+) -> dict[str, float]:
+    """Return the scores on others of ``test`` of a predictor calibrated with the chosen rows."""
+    rest = np.setdiff1d(np.arange(len(test)), chosen)
+    rest = np.random.default_rng(seed).choice(rest, min(20_000, len(rest)), replace=False)
+    return score_of(predictor.calibrate(test.iloc[chosen]), test.iloc[rest], target)
 
 
 def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str, float]:

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
-    from foretune.collect.collection import CollectSummary, collect_runs, plan_configurations
+    from foretune.collect.collection import (
+        CollectSummary,
+        collect_runs,
+        plan_configurations,
+        plan_rows,
+    )
     from foretune.collect.probe import local_device, local_devices
     from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
     from foretune.collect.timer import Timing
@@ -20,6 +25,7 @@ __all__ = [
     "local_device",
     "local_devices",
     "plan_configurations",
+    "plan_rows",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -29,6 +35,7 @@ __getattr__, __dir__ = lazy(
             "CollectSummary",
             "collect_runs",
             "plan_configurations",
+            "plan_rows",
         ),
         "probe": (
             "local_device",

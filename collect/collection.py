@@ -5,10 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect.runner import Runner
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog
+from foretune.datasets.runs import configurations_of, problems_of
+from foretune.errors import UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.problem import Problem
@@ -63,6 +66,24 @@ def plan_configurations(
         plan[problem] = list(chosen)
         seen.update(chosen)
     return plan
+
+
+def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configuration]]:
+    """Return what a table asks for: the problem and configuration of every row of ``kernel``.
+
+    Raises:
+        UsageError: a row is of another kernel, or of no problem or configuration of this one.
+    """
+    if others := sorted(set(rows.get("kernel", ())) - {kernel.name}):
+        raise UsageError(f"the rows are of {', '.join(map(str, others))}, not of {kernel.name}")
+    plan: dict[Problem, dict[Configuration, None]] = {}
+    for problem, config in zip(problems_of(rows), configurations_of(rows), strict=True):
+        plan.setdefault(kernel.problem(problem), {}).setdefault(config)
+    for problem, configs in plan.items():
+        space = kernel.space(problem)
+        if strange := [c for c in configs if c not in space]:
+            raise UsageError(f"{problem} has no configuration {strange[0]}")
+    return {problem: list(configs) for problem, configs in plan.items()}
 
 
 def collect_runs(

@@ -28,7 +28,8 @@ from foretune.collect.cpu import (
 from foretune.collect.nvidia import local_gpus
 from foretune.collect.peaks import measure_cpu
 from foretune.device import Device, available_cores, find_device
-from foretune.errors import MissingExtra, UnknownName
+from foretune.errors import MissingExtra, OutputError, UnknownName
+from foretune.replacing import replacing
 
 PROBE_VERSION = 1
 """Raised when the probe changes, so that figures of an older one are measured again."""
@@ -145,14 +146,9 @@ def _read(path: Path) -> dict[str, float] | None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_suffix(f".{os.getpid()}")  # so that nobody ever reads half a file
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError:  # read-only or full: the memo serves this process
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    # Where it is read-only or full, the memo serves this process.
+    with contextlib.suppress(OutputError), replacing(path) as new:
+        new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 _MEASURED = ("memory_gbps", "fp32_gflops", "fp64_gflops")

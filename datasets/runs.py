@@ -1,10 +1,9 @@
 """Run tables: to and from Parquet files and measurements."""
 
-import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import pyarrow.parquet as pq
 
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import Device
-from foretune.errors import OutputError, RunTableError
+from foretune.errors import RunTableError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.replacing import replacing
 from foretune.space import Configuration
 
 _VERSION_KEY = b"foretune.schema_version"
@@ -68,15 +68,8 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
         raise RunTableError(f"{path}: Parquet cannot hold these values: {e}") from e
     notes = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _MIXED_KEY: json.dumps(mixed).encode()}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    except OSError as e:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    with replacing(path) as new:
+        pq.write_table(table, new, compression="zstd")
 
 
 def latest(runs: pd.DataFrame) -> pd.DataFrame:
@@ -106,12 +99,19 @@ def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
 
 def problems_of(runs: pd.DataFrame) -> list[Problem]:
     """Return the problem of every row; empty cells are left out."""
-    columns = columns_of(runs, "problem")
+    return [Problem(values) for values in _rows_of(runs, "problem")]
+
+
+def configurations_of(runs: pd.DataFrame) -> list[Configuration]:
+    """Return the configuration of every row; empty cells are left out."""
+    return [Configuration(values) for values in _rows_of(runs, "config")]
+
+
+def _rows_of(runs: pd.DataFrame, group: str) -> Iterator[dict[str, Any]]:
+    columns = columns_of(runs, group)
     cells = [runs[c].tolist() for c in columns]
-    return [
-        Problem(_values(dict(zip(columns, row, strict=True)), columns))
-        for row in (zip(*cells, strict=True) if columns else [()] * len(runs))
-    ]
+    for row in zip(*cells, strict=True) if columns else [()] * len(runs):
+        yield _values(dict(zip(columns, row, strict=True)), columns)
 
 
 def to_row(m: Measurement, device: Device | None = None) -> dict[str, Any]:

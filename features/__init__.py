@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
-    from foretune.features.candidates import candidate_rows, rows_of
+    from foretune.features.candidates import candidate_rows, rows_of, settings_of
     from foretune.features.featureset import FEATURES_VERSION, FeatureSet
     from foretune.features.known import family_for
     from foretune.features.roofline import row_cost, row_limits_ms, row_roofline_ms, text_columns
@@ -19,6 +19,7 @@ __all__ = [
     "row_limits_ms",
     "row_roofline_ms",
     "rows_of",
+    "settings_of",
     "text_columns",
 ]
 
@@ -28,6 +29,7 @@ __getattr__, __dir__ = lazy(
         "candidates": (
             "candidate_rows",
             "rows_of",
+            "settings_of",
         ),
         "featureset": (
             "FEATURES_VERSION",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.schema import columns_of
 from foretune.device import Device
 from foretune.mapping import NamedValues
 from foretune.problem import Problem
@@ -49,6 +50,17 @@ def rows_of(
     fixed = {f"problem.{k}": v for k, v in problem.items()}
     fixed.update({f"device.{k}": v for k, v in device.specs.items()})
     return rows.assign(**fixed)
+
+
+def settings_of(rows: pd.DataFrame, device: Device | None = None) -> pd.DataFrame:
+    """Return the columns of ``rows`` that say what is to run, and where: on ``device`` if given."""
+    named = ["kernel", *columns_of(rows, "problem"), *columns_of(rows, "config")]
+    if device is None:
+        return rows[[*named[:1], "device", *named[1:], *columns_of(rows, "device")]]
+    there = {f"device.{k}": _constant(v, len(rows)) for k, v in device.specs.items()}
+    settings = rows[named].assign(**there)
+    settings.insert(1, "device", device.name)
+    return settings
 
 
 def _constant(value: object, n: int) -> object:

@@ -19,6 +19,8 @@ FEATURES_VERSION = 3
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
+MAY_BE_UNKNOWN = ("static.", "device.")
+"""Columns that training had and rows may lack: code not compiled, a descriptor that says less."""
 
 
 class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -117,7 +119,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self, rows: Rows) -> dict[str, Quantity]:
         """Return every feature, an array or one number for all rows."""
         needed, there = [*self.numbers_, *self.categories_], frozenset(rows.columns)
-        if absent := [c for c in needed if c not in there and not c.startswith(f"{COMPILED}.")]:
+        if absent := [c for c in needed if c not in there and not c.startswith(MAY_BE_UNKNOWN)]:
             raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
         rows = rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)

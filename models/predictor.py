@@ -17,16 +17,18 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets import latest, read_runs, write_runs
-from foretune.datasets.runs import problems_of
+from foretune.datasets.runs import configurations_of, problems_of
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device, available_cores
 from foretune.errors import ForetuneError, OutputError, PredictorError, UnknownName
 from foretune.family import Family
-from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for
+from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
-from foretune.models.correction import LEAST_ROWS, Correction, Evidence
+from foretune.models.choosing import typical_points
+from foretune.models.correction import LEAST_ROWS, Correction
+from foretune.models.likeness import Evidence, Likeness
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor, side_by_side
 from foretune.models.repeats import Repeats
@@ -190,11 +192,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         rows = self.runs_
         if device is not None and (rows["device"] == device).any():
             rows = rows[rows["device"] == device]
-        distinct = rows[columns_of(rows, "config")].drop_duplicates()
-        return [
-            Configuration({c.removeprefix("config."): v for c, v in row.items() if v == v})
-            for row in distinct.astype(object).to_dict("records")
-        ]
+        return configurations_of(rows[columns_of(rows, "config")].drop_duplicates())
 
     def predict_valid(self, runs: pd.DataFrame) -> np.ndarray:
         """Return the probability that each row's configuration runs and is right."""
@@ -209,8 +207,9 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def calibrate(self, runs: pd.DataFrame) -> "Predictor":
         """Return this predictor, corrected for the devices of ``runs`` by what was measured there.
 
-        Ten runs find the scale, some hundred also how it depends on sizes and formats; draw them
-        at random from what is to be predicted. Other devices are predicted as before.
+        Ten runs find the scale, some hundred also how it depends on sizes and formats; `choose`
+        says which, else draw them at random from what is to be predicted. Other devices are
+        predicted as before.
 
         Raises:
             RunTableError, PredictorError: a row is impossible, of another kernel, or a device has
@@ -220,14 +219,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         runs = latest(validate(runs)).reset_index(drop=True)
         check_times(self.features_.family, runs)
         learned: dict[tuple[Target, str], Correction] = {}
-        for target, model in self.targets_.items():
-            if target not in present_targets(runs):
-                continue
+        present = present_targets(runs)
+        for target in (t for t in self.targets_ if t in present):
             rows = usable_rows(target, runs)
-            X = self.features_.matrix(rows)
-            inside = np.zeros(len(rows))
-            plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
-            evidence = Evidence.of(self.features_.columns_ or (), X, plain, differences)
+            plain, evidence = self._evidence(target, rows)
             errors = np.log(rows[target].to_numpy(dtype=float)) - plain
             for device in rows["device"].astype(str).unique():
                 here = np.flatnonzero(rows["device"] == device)
@@ -246,6 +241,43 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         }
         return calibrated
 
+    def choose(
+        self,
+        count: int,
+        rows: pd.DataFrame | None = None,
+        device: Device | None = None,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Return ``count`` of ``rows`` whose measurements tell `calibrate` most about all of them.
+
+        Args:
+            count: how many; where there are no more, all.
+            rows: what is to be predicted; None: what was learned, each run once.
+            device: where they are to be measured; None: the device of ``rows``.
+            seed: of which of many rows are looked at.
+
+        Returns:
+            Their settings: the columns ``kernel``, ``device``, ``problem.…``, ``config.…`` and
+            ``device.…``, one device after the other.
+
+        Raises:
+            PredictorError: fewer are asked for than can be learned from, or there are no rows.
+        """
+        check_is_fitted(self, "targets_")
+        if count < LEAST_ROWS:
+            raise PredictorError(f"{count} runs teach nothing: choose at least {LEAST_ROWS}")
+        target = next(iter(self.targets_))
+        wanted = usable_rows(target, self.runs_) if rows is None else rows
+        wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
+        if not len(wanted):
+            raise PredictorError("there are no rows to choose from")
+        chosen = []
+        for _, here in wanted.groupby("device", observed=True, sort=True):
+            _, evidence = self._evidence(target, here)
+            points, _ = Likeness.of(here, evidence).points(Rows(here), evidence)
+            chosen.append(here.iloc[typical_points(points, count, seed)])
+        return pd.concat(chosen, ignore_index=True)
+
     def log_spread(self, target: Target = "time_ms") -> float:
         """Return the standard deviation of log errors that the typical 90 % interval stands for."""
         return self.targets_[target].spread.typical / 1.645
@@ -259,6 +291,14 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 raise UnknownName(f"parameter of {self.model}", name, known)
         regressor: Regressor = kind(**parameters)
         return regressor
+
+    def _evidence(self, target: Target, rows: pd.DataFrame) -> tuple[np.ndarray, Evidence]:
+        """Return the logarithm of what is predicted without corrections, and what is known."""
+        X = self.features_.matrix(rows)
+        inside = np.zeros(len(rows))
+        model = self.targets_[target]
+        plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
+        return plain, Evidence.of(self.features_.columns_ or (), X, plain, differences)
 
     def _in_chunks(self, rows: int, between: Callable[[int, int], Rows]) -> np.ndarray:
         """Return the predicted cells of so many rows, ``between`` giving a chunk, on all cores."""

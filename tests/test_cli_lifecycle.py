@@ -187,6 +187,28 @@ def test_a_calibrated_predictor_is_not_resumed(capsys):
     assert run_json(capsys, "drift", "calibrated", "other.parquet")["verdict"] == "ok"
 
 
+def test_choose_measure_calibrate(capsys):
+    """What to measure elsewhere is chosen, its times are filled in, and correct the predictor."""
+    said = run_json(
+        capsys, "choose", "predictor", "--device", "cpu", "--count", "12", "--out", "chosen.csv"
+    )
+    assert said["rows"] == 12
+    chosen = pd.read_csv("chosen.csv")
+    assert not {"time_ms", "status"} & set(chosen.columns)
+    chosen.assign(time_ms=0.5, device="Other CPU").to_csv("chosen.csv", index=False)
+    run_json(capsys, "import", "chosen.csv", "--format", "generic", "--out", "there.parquet")
+    run_json(capsys, "calibrate", "predictor", "there.parquet", "--out", "calibrated")
+    corrected = Predictor.load("calibrated").predict(read_runs("there.parquet"))
+    assert abs(np.log(corrected["time_ms"] / 0.5)).mean() < 0.2
+
+
+def test_a_choice_needs_a_device(capsys):
+    assert "give --device" in fails(capsys, 2, "choose", "predictor", "--out", "chosen.csv")
+    run_json(capsys, "choose", "predictor", "new.parquet", "--count", "5", "--out", "chosen.csv")
+    there = set(pd.read_csv("chosen.csv")["device"])
+    assert there == set(read_runs("new.parquet")["device"])
+
+
 def test_a_training_is_tracked(capsys, place):
     uri = f"sqlite:///{place / 'mlflow.db'}"
     said = run_json(

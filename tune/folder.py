@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune.errors import OutputError
+from foretune.replacing import replacing
 
 
 class Folder:
@@ -40,13 +40,8 @@ class Folder:
         """
         self.state |= news
         self.state["seconds"] = self._seconds_before + time.perf_counter() - self.started
-        temporary = self._state_path.with_suffix(".tmp")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
-            temporary.replace(self._state_path)
-        except OSError as e:
-            raise OutputError(f"cannot write to {self.path}: {e.strerror or e}") from e
+        with replacing(self._state_path) as new:
+            new.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
 
 
 def open_folder(out: Path, request: Mapping[str, Any]) -> Folder:

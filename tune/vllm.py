@@ -22,6 +22,7 @@ from typing import Any, Self
 from foretune.errors import StoreError, UsageError
 from foretune.mapping import Value
 from foretune.problem import Problem
+from foretune.replacing import replacing
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store, Subject
 from foretune.tune.store.tuned import Tuned, matches
@@ -172,13 +173,8 @@ def write_vllm(folder: str | os.PathLike[str], tuned: TunedLayer) -> Path:
     head = {_VERSION: tuned.triton} if tuned.triton else {}
     configs = {str(m): _as_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
     path = Path(folder) / tuned.layer.file_name
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({**head, **configs}, indent=4) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as e:
-        raise StoreError(f"cannot write {path}: {e.strerror or e}") from e
+    with replacing(path, StoreError) as new:
+        new.write_text(json.dumps({**head, **configs}, indent=4) + "\n", encoding="utf-8")
     return path
 
 

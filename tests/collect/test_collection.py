@@ -1,8 +1,10 @@
 import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy, config
 
-from foretune.collect import collect_runs, plan_configurations
+from foretune.collect import collect_runs, plan_configurations, plan_rows
 from foretune.datasets import RunLog, read_runs
+from foretune.datasets.importers.files import read_table
+from foretune.errors import UsageError
 
 KERNEL = Toy()
 PROBLEMS = KERNEL.training_problems(4)
@@ -27,6 +29,27 @@ def test_problems_share_configurations():
 def test_a_small_space_is_planned_whole():
     plan = plan_configurations(KERNEL, PROBLEMS[:1], 1000)
     assert len(plan[PROBLEMS[0]]) == len(KERNEL.space(PROBLEMS[0]))
+
+
+def test_the_rows_of_a_table_are_planned(tmp_path):
+    plan = plan_configurations(KERNEL, PROBLEMS, 3)
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        collect_runs(KERNEL, plan, log, FakeRunner())
+    rows = read_runs(tmp_path / "runs.parquet")
+    assert plan_rows(KERNEL, rows) == plan
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    assert plan_rows(KERNEL, read_table(tmp_path / "rows.csv")) == plan
+
+
+def test_rows_that_are_not_of_the_kernel(tmp_path):
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        collect_runs(KERNEL, {PROBLEMS[0]: [config()]}, log, FakeRunner())
+    rows = read_runs(tmp_path / "runs.parquet")
+    with pytest.raises(UsageError, match="the rows are of other, not of toy"):
+        plan_rows(KERNEL, rows.assign(kernel="other"))
+    parameter = next(c for c in rows if c.startswith("config."))
+    with pytest.raises(UsageError, match="has no configuration"):
+        plan_rows(KERNEL, rows.assign(**{parameter: "strange"}))
 
 
 def test_interrupted_and_started_again(tmp_path):

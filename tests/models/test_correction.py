@@ -3,27 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matrix_products import HERE, THERE, products
 
-from foretune.device import find_device
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.correction import WORK, Correction, Evidence
+from foretune.models.correction import Correction
+from foretune.models.likeness import WORK, Evidence
 
 SLOWER = 1.6
-HERE, THERE = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
-
-
-def products(device, n, seed, factor=1.0):
-    """Runs of matrix products whose times follow a law on ``device``."""
-    rng = np.random.default_rng(seed)
-    sizes = {f"problem.{axis}": 2.0 ** rng.integers(5, 13, n) for axis in "MNK"}
-    specs = find_device(device).specs
-    runs = pd.DataFrame(sizes | {f"device.{k}": v for k, v in specs.items()})
-    flops = 2.0 * runs["problem.M"] * runs["problem.N"] * runs["problem.K"]
-    runs["time_ms"] = factor * (0.004 + flops / specs["fp16_gflops"] / 1e6)
-    return runs.assign(
-        kernel="gemm", device=device, status="ok", **{"config.format": "fp16", "config.way": "a"}
-    )
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretune.errors import OutputError
+from foretune.replacing import replacing
 
 
 class Html(str):
@@ -48,18 +48,9 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as e:
-        raise OutputError(f"cannot write the report {path}: {e.strerror or e}") from e
-    return path
+    with replacing(path, what="the report ") as new:
+        new.write_text(text, encoding="utf-8")
+    return Path(path)
 
 
 def section(anchor: str, title: str, *parts: object) -> Html:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from foretune.errors import ForetuneError, StoreError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
+from foretune.replacing import replacing
 from foretune.tune.store.record import from_choice, from_record, to_choice, to_record
 from foretune.tune.store.subject import Choice, Subject
 from foretune.tune.store.tuned import Tuned, by_problem, by_value
@@ -78,14 +79,8 @@ def write_file(path: str | os.PathLike[str], tuned: Tuned, subjects: Iterable[Su
     Raises:
         StoreError: the file cannot be written.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text("".join(_text(tuned, sorted(subjects))), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as e:
-        raise StoreError(f"cannot write {path}: {e.strerror or e}") from e
+    with replacing(path, StoreError) as new:
+        new.write_text("".join(_text(tuned, sorted(subjects))), encoding="utf-8")
 
 
 def _text(tuned: Tuned, subjects: list[Subject]) -> Iterator[str]:

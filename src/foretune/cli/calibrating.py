@@ -1,4 +1,4 @@
-"""``foretune calibrate``: correct a predictor with a few runs on a new device."""
+"""``foretune choose`` and ``calibrate``: a few runs on a new device correct a predictor."""
 
 from pathlib import Path
 
@@ -6,11 +6,59 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import SCORE_COLUMNS, Output, score_rows
+from foretune.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
+    app.command()(choose)
     app.command()(calibrate)
+
+
+def choose(
+    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    files: list[Path] = typer.Argument(
+        None, help="Run tables of what is to be predicted; else what the predictor learned."
+    ),
+    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    count: int = typer.Option(64, help="How many runs; 10 tell little, more than 512 hardly more."),
+    device: str = typer.Option(
+        None,
+        help="Where they will be measured: cpu, cuda:0 or a device name; else as in the files.",
+    ),
+    out: Path = typer.Option(..., help="CSV file to write, a run per line."),
+    seed: int = options.SEED,
+    as_json: bool = options.JSON,
+) -> None:
+    """Choose the few runs on a new device that 'calibrate' learns most from.
+
+    With the time of each in a column time_ms, 'foretune import --format generic' reads the file;
+    'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
+    """
+    from foretune.cli.predictors import read_files
+    from foretune.models import Predictor
+    from foretune.registry import registered
+    from foretune.replacing import replacing
+
+    if not files and device is None:
+        raise UsageError("give --device, or run tables of the device")
+    hardware = None if device is None else options.any_device(device)
+    loaded = Predictor.load(predictor)
+    chosen = loaded.choose(count, read_files(files, kernel) if files else None, hardware, seed)
+    with replacing(out) as new:
+        chosen.to_csv(new, index=False)
+    devices = sorted(map(str, chosen["device"].unique()))
+    output = Output(as_json)
+    output.say(f"{out}: {len(chosen)} runs to measure on {', '.join(devices)}")
+    name = loaded.kernel_name_
+    output.say(
+        f"foretune collect {name} --rows {out} --out there.parquet"
+        if name in registered("kernels")
+        else "add a column time_ms, then: "
+        f"foretune import {out} --format generic --out there.parquet"
+    )
+    output.say(f"foretune calibrate {predictor} there.parquet --out calibrated")
+    output.result({"out": str(out), "rows": len(chosen), "devices": devices})
 
 
 def calibrate(

@@ -9,7 +9,8 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.cli.storing import open_tuned
-from foretune.errors import OutputError, UnknownName, UsageError
+from foretune.errors import UnknownName, UsageError
+from foretune.replacing import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,11 +58,8 @@ def export(
     runs = _of_files(files, kernel, device) if files else _of_store(store, kernel, device)
     shares = shares_of(runs, goal)
     exported = export_function(shares, max_configs, depth, group, seed)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(exported.source, encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"cannot write {out}: {e.strerror or e}") from e
+    with replacing(out) as new:
+        new.write_text(exported.source, encoding="utf-8")
     output = Output(as_json)
     _show(output, shares, exported, out)
     output.result(

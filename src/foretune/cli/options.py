@@ -117,6 +117,18 @@ def any_device(name: str) -> "Device":
     return read_device(name) if name == "cpu" or ":" in name else find_device(name)
 
 
+def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """Check that none of the named options was typed.
+
+    Raises:
+        UsageError: one was; the message says ``why`` not.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{why} {name}: leave --{name} out")
+
+
 def at_least_one(value: int, option: str) -> int:
     """Return ``value`` if it is positive.
 

@@ -9,7 +9,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import SCORE_COLUMNS, Output, percent, score_rows
-from foretune.errors import PredictorError, UnknownName, UsageError
+from foretune.errors import PredictorError, UnknownName
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def train(
     runs = read_files(files, kernel)
     like = Predictor(model, tuple(target) or None, seed, compiled=compiled)  # type: ignore[arg-type]
     if resume is not None:
-        _refuse(context, ("model", "target", "seed", "compiled"), "--resume keeps the predictor's")
+        options.refuse(
+            context, ("model", "target", "seed", "compiled"), "--resume keeps the predictor's"
+        )
         like = Predictor.load(resume)
         runs = _after(like, runs, resume)
     group_columns(runs, group)
@@ -220,14 +222,6 @@ def _candidates(
         loaded.predict(table),
         lambda numbers: table.iloc[numbers],
     )
-
-
-def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """Raise UsageError if one of the named options was typed."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{why} {name}: leave --{name} out")
 
 
 def _after(predictor: "Predictor", new: "pd.DataFrame", folder: Path) -> "pd.DataFrame":

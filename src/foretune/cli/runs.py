@@ -21,11 +21,15 @@ def register(app: typer.Typer) -> None:
 
 
 def collect(
+    context: typer.Context,
     kernel: str = options.KERNEL,
     problems: list[str] = typer.Option(
         ["8"], help="How many to draw, or 'M=64,N=64,K=64;M=…' (repeatable)."
     ),
     configs: int = typer.Option(20, help="Configurations per problem, the default among them."),
+    rows: Path | None = typer.Option(
+        None, help="Measure the runs of this table instead, e.g. of 'foretune choose'."
+    ),
     out: Path = typer.Option(..., help="Run table to write or go on with, Parquet."),
     device: str = options.DEVICE,
     box: float = typer.Option(0.25, help="Seconds one configuration is timed for at most."),
@@ -37,16 +41,31 @@ def collect(
 
     Rows are on disk the moment they are measured; the same command goes on where it stopped.
     """
-    from foretune.collect import IsolatedRunner, Timing, collect_runs, plan_configurations
+    from foretune.collect import (
+        IsolatedRunner,
+        Timing,
+        collect_runs,
+        plan_configurations,
+        plan_rows,
+    )
     from foretune.datasets import RunLog
+    from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel
 
     chosen = get_kernel(kernel)
     options.at_least_one(configs, "--configs")
     options.positive(box, "--box")
     options.positive(limit, "--limit")
-    wanted = options.read_problems(chosen, problems, seed)
-    plan = plan_configurations(chosen, wanted, configs, seed)
+    if rows is None:
+        wanted = options.read_problems(chosen, problems, seed)
+        plan = plan_configurations(chosen, wanted, configs, seed)
+    else:
+        options.refuse(
+            context, ("problems", "configs", "seed"), "--rows says what is measured, not"
+        )
+        plan = plan_rows(chosen, read_table(rows))
+        for problem in plan:
+            options.check_memory(chosen, problem)
     output, hardware = Output(as_json), options.read_device(device)
     with (
         RunLog(out, hardware) as log,

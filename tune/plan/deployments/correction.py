@@ -10,7 +10,6 @@ configurations left out (conformal prediction by groups).
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +17,8 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.errors import OutputError, PredictorError
+from foretune.errors import PredictorError
+from foretune.replacing import replacing
 from foretune.tune.plan.deployments.correction_features import correction_features
 from foretune.tune.plan.deployments.error_shares import NOISE, SHARES
 from foretune.tune.plan.deployments.group_process import GroupProcess, group_labels, group_places
@@ -160,17 +160,9 @@ class ServingCorrection:
         Raises:
             OutputError: the file cannot be written.
         """
-        path = Path(path)
         text = json.dumps(self._to_json())
-        new = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, what="the correction ") as new:
             new.write_text(text, encoding="utf-8")
-            new.replace(path)
-        except OSError as e:
-            with suppress(OSError):
-                new.unlink()
-            raise OutputError(f"cannot write the correction to {path}: {e.strerror}") from e
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
