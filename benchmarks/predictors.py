@@ -8,8 +8,8 @@ line trains on rows of DATA and tests on rows that were held out as the line say
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,8 @@ class Task:
     runs: pd.DataFrame
     test: np.ndarray
     target: str = "time_ms"
-    few: tuple[int, ...] = ()
+    few: Mapping[int, int] = field(default_factory=dict)
+    """How many runs of a new device to calibrate with -> in how many draws."""
 
 
 def main() -> None:
@@ -82,14 +83,14 @@ def run_task(task: Task, model: str) -> None:
     cells.append(errors(score(truth, shallow_forest(predictor, known, test, task.target), groups)))
     scores = score_of(predictor, test, task.target)
     line(task.name, len(known), len(test), scores, cells, seconds)
-    for n in task.few:
+    for n, draws in task.few.items():
         for how, draw in (("chosen", choose), ("at random", draw_at_random)):
             several = [
                 few_shot(predictor, test, draw(predictor, test, n, seed), task.target, seed)
-                for seed in range(3)
+                for seed in range(draws)
             ]
             mean = {key: float(np.mean([s[key] for s in several])) for key in several[0]}
-            name = f"… with {n} runs there, {how} (3 draws)"
+            name = f"… with {n} runs there, {how} ({draws} draws)"
             line(name, len(known), len(test), mean, ["", "", "", ""], 0.0)
     if task.name.startswith("GEMM (n, k)"):
         choose_format(predictor, test)
@@ -245,7 +246,8 @@ def devices(data: Path) -> Iterator[Task]:
         part = runs[known | (runs["device"] == device)].reset_index(drop=True)
         test = (part["device"] == device).to_numpy()
         copy_nearest(part, test, name)
-        yield Task(f"GEMM, device {name} (from A100, H100, L40S)", part, test, few=(10, 64, 512))
+        few = {10: 10, 64: 10, 512: 3}
+        yield Task(f"GEMM, device {name} (from A100, H100, L40S)", part, test, few=few)
 
 
 def copy_nearest(runs: pd.DataFrame, test: np.ndarray, name: str) -> None:
