@@ -16,6 +16,7 @@ import pandas as pd
 from foretune.features.arrays import Rows
 from foretune.models.likeness import Evidence, Likeness
 from foretune.models.process import Process
+from foretune.models.scaling import Scaling
 from foretune.models.spread import SMALLEST, quantile
 
 LEAST_ROWS = 5
@@ -61,15 +62,9 @@ class Correction:
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``: plain numbers and texts."""
         like, process = self.likeness, self.process
-        card = {
-            "numbers": like.numbers, "texts": like.texts, "widening": self.widening,
-            "gradual": process.parts[0],
-        }  # fmt: skip
+        card = {"numbers": like.numbers, "texts": like.texts, "widening": self.widening}
         (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
-        np.savez_compressed(
-            folder / f"{name}.npz", X=process.X, errors=process.y, centre=like.centre,
-            scale=like.scale, parameters=process.parameters,
-        )  # fmt: skip
+        np.savez_compressed(folder / f"{name}.npz", **like.scaling.arrays(), **process.arrays())
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
@@ -78,12 +73,9 @@ class Correction:
         card = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         correction.widening = card["widening"]
         with np.load(folder / f"{name}.npz", allow_pickle=False) as data:
-            correction.likeness = Likeness(
-                card["numbers"], card["texts"], data["centre"], data["scale"]
-            )
-            correction.process = Process(
-                data["X"], data["errors"], card["gradual"], data["parameters"]
-            )
+            scaling = Scaling.of_arrays(data)
+            correction.likeness = Likeness(card["numbers"], card["texts"], scaling)
+            correction.process = Process.of_arrays(data)
         return correction
 
 

@@ -5,7 +5,8 @@ All speak of the logarithm of the target over its unit (the calibrated roofline)
 - ``tree``: a regressor on the features, learning the target over its unit;
 - ``direct``: the same, learning the target itself: where the unit misleads, it does not follow
   (a target without a unit has none: it would be ``tree`` again);
-- ``corrected``: a regressor on features and neighbours, learning what interpolating misses.
+- ``corrected``: a regressor on features and neighbours, learning what interpolating misses;
+- ``smooth``: a Gaussian process on the features, where runs are few (`Smooth`).
 
 Plain interpolation, of the target over its unit and of the target itself, and the unit alone, of
 which nothing is to be learned, are opinions too.
@@ -21,6 +22,7 @@ import numpy as np
 
 from foretune.models.neighbours import Neighbourhood, Places
 from foretune.models.regressor import Regressor
+from foretune.models.smooth import Smooth
 from foretune.models.together import Together
 
 VIEWS = 2
@@ -31,6 +33,7 @@ ONE_SIDED = 0.15
 
 Make = Callable[[], Regressor]
 PARTS = ("tree", "direct", "corrected")
+SMOOTH_FILE = "smooth.npz"
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Table:
     """Training rows in every form the experts need.
 
     Attributes:
+        columns: names of the features.
         X: features (rows, features).
         y: log of the target over its unit (rows).
         log_unit: log of the unit (rows).
@@ -45,6 +49,7 @@ class Table:
         kinds: the ways in which a row can be new.
     """
 
+    columns: Sequence[str]
     X: np.ndarray
     y: np.ndarray
     log_unit: np.ndarray
@@ -55,6 +60,7 @@ class Table:
     def of(self, rows: np.ndarray) -> "Table":
         """Return the table of some of the rows."""
         return Table(
+            self.columns,
             self.X[rows],
             self.y[rows],
             self.log_unit[rows],
@@ -79,22 +85,31 @@ class Table:
 
 @dataclass
 class Experts:
-    """The fitted models; with only a ``tree`` where rows have no neighbours.
+    """The fitted models; where rows have no neighbours, ``tree`` and ``smooth`` at most.
 
     Attributes:
-        tree, direct, corrected: those that there are.
+        tree, direct, corrected, smooth: those that there are.
         beside: whether rows have neighbours.
     """
 
     tree: Regressor
     direct: Regressor | None = None
     corrected: Regressor | None = None
+    smooth: Smooth | None = None
     beside: bool = False
 
     @classmethod
-    def fit_tree(cls, make: Make, table: Table, rows: np.ndarray) -> Self:
-        """Return the tree alone, trained on ``rows``."""
-        return cls(make().fit(table.X[rows], table.y[rows]))
+    def fit_alone(
+        cls,
+        make: Make,
+        table: Table,
+        rows: np.ndarray,
+        smooth: Smooth | None,
+        rng: np.random.Generator,
+    ) -> Self:
+        """Return those that need no neighbours, trained on ``rows``; ``smooth`` has the scales."""
+        X, y = table.X[rows], table.y[rows]
+        return cls(make().fit(X, y), smooth=None if smooth is None else smooth.taught(X, y, rng))
 
     @classmethod
     def fit_all(
@@ -103,10 +118,11 @@ class Experts:
         table: Table,
         known: np.ndarray,
         rows: np.ndarray,
+        smooth: Smooth | None,
         rng: np.random.Generator,
     ) -> Self:
         """Return all, trained on ``rows``, which see neighbours among ``known``."""
-        experts = cls.fit_tree(make, table, rows)
+        experts = cls.fit_alone(make, table, rows, smooth, rng)
         experts.beside = True
         if table.has_unit:
             experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
@@ -120,12 +136,24 @@ class Experts:
             experts.corrected = make().fit(np.vstack(inputs), np.concatenate(rest))
         return experts
 
-    def opinions(self, X: np.ndarray, look: np.ndarray, log_unit: np.ndarray) -> np.ndarray:
-        """Return what each expert says of rows, one column each; NaN where one cannot tell."""
+    def opinions(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
+        """Return what each expert says of rows, one column each; NaN where one cannot tell.
+
+        Args:
+            X: features of the rows.
+            look: what they see of their neighbours, where rows have some.
+            log_unit: log of their unit.
+        """
+        said = self._of_trees(X, look, log_unit)
+        if self.smooth is None:
+            return said
+        return np.concatenate([said, self.smooth.predict(X)[:, None]], axis=1)
+
+    def _of_trees(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
+        if look is None:
+            return self._models.predict(X)
         seen = X if self.corrected is None else np.concatenate([X, look], axis=1)
         said = self._models.predict(seen)
-        if not self.beside:
-            return said
         interpolated = look[:, -2].astype(np.float64)
         unknown = np.full(len(X), np.nan)
         corrected = unknown if self.corrected is None else said[:, -1] + interpolated
@@ -145,6 +173,8 @@ class Experts:
         for part in self.parts:
             model = getattr(self, part)
             model.save(folder / f"{part}{model.suffix}")
+        if self.smooth is not None:
+            self.smooth.save(folder / SMOOTH_FILE)
 
     @property
     def parts(self) -> list[str]:
@@ -155,13 +185,17 @@ class Experts:
     def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str], beside: bool) -> Self:
         """Read what `save` wrote: the models called ``parts``, of rows with neighbours or not."""
         models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
-        return cls(**models, beside=beside)
+        file = folder / SMOOTH_FILE
+        return cls(**models, smooth=Smooth.load(file) if file.exists() else None, beside=beside)
 
 
-def circumstances(look: np.ndarray, opinions: np.ndarray) -> np.ndarray:
-    """Return what tells whom to believe: the neighbours, and how far opinions differ (float32)."""
-    differences = opinions[:, 1:] - opinions[:, :1]
-    parts = [look[:, :-2], look[:, -1:], differences]
+def circumstances(X: np.ndarray, look: np.ndarray | None, opinions: np.ndarray) -> np.ndarray:
+    """Return what tells whom to believe (float32).
+
+    That is the neighbours, or where there are none the features, and how far opinions differ.
+    """
+    seen = [X] if look is None else [look[:, :-2], look[:, -1:]]
+    parts = [*seen, opinions[:, 1:] - opinions[:, :1]]
     return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
 

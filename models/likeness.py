@@ -15,6 +15,7 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
+from foretune.models.scaling import Scaling
 
 SETTINGS = ("problem.", "config.", "device.")
 """Features that are read from the rows themselves, or that are the same in all."""
@@ -58,18 +59,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Likeness:
-    """Places rows such that those are near each other that are alike.
+    """Gives rows points such that those are near each other that are alike.
 
     Attributes:
         numbers: numeric settings that vary -> whether they count in octaves.
         texts: settings of text -> the values it has an indicator for.
-        centre, scale: of the inputs; those with a scale of zero are left out.
+        scaling: of the inputs.
     """
 
     numbers: dict[str, bool]
     texts: dict[str, list[str]]
-    centre: np.ndarray
-    scale: np.ndarray
+    scaling: Scaling
 
     @classmethod
     def of(cls, rows: pd.DataFrame, evidence: Evidence) -> Self:
@@ -83,8 +83,7 @@ class Likeness:
                     texts[column] = distinct
             elif np.nanmin(values) != np.nanmax(values):
                 numbers[column] = bool(np.nanmin(values) > 0)
-        known = np.ma.masked_invalid(_inputs(numbers, texts, Rows(rows), evidence))
-        return cls(numbers, texts, known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
+        return cls(numbers, texts, Scaling.of(_inputs(numbers, texts, Rows(rows), evidence)))
 
     def points(self, rows: Rows, evidence: Evidence) -> tuple[np.ndarray, int]:
         """Return the points of rows, and in how many inputs, the first ones, times are gradual.
@@ -93,10 +92,7 @@ class Likeness:
             PredictorError: ``rows`` lack a setting.
         """
         inputs = _inputs(self.numbers, self.texts, rows, evidence)
-        gradual = inputs.shape[1] - evidence.detail.shape[1]
-        varies = self.scale > 1e-6
-        points = (inputs[:, varies] - self.centre[varies]) / self.scale[varies]
-        return np.nan_to_num(points), int(varies[:gradual].sum())  # unknown: as most are
+        return self.scaling.points(inputs, inputs.shape[1] - evidence.detail.shape[1])
 
 
 def _inputs(

@@ -7,8 +7,8 @@ every length is found by maximum a posteriori: ten runs leave nearly all of them
 expected, some hundred tell which inputs matter.
 """
 
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +21,11 @@ WIDTH, WIDTH_OF_LENGTHS = 1.0, 0.8
 """How far from there they may well be (standard deviations of logarithms)."""
 STEPS = 25
 JITTER = 1e-8
+"""Share of the variance that is added to it, or rounding makes like points contradict."""
+HUGE = 1e12
 CHUNK_ROWS = 4096
+CHUNK_CELLS = 2**18
+"""So many covariances stay in a core's cache while means are computed."""
 
 
 class Process:
@@ -75,6 +79,25 @@ class Process:
             variance[chunk] -= (explained**2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, np.exp(self.parameters[1])))
 
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """Return the mean at every point: what `predict` does, without the deviations."""
+        step = max(1, CHUNK_CELLS // len(self.X))
+        mean = np.empty(len(X))
+        for start in range(0, len(X), step):
+            chunk = slice(start, start + step)
+            mean[chunk] = self._covariance(self.parameters, X[chunk]) @ self.weights
+        return mean
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what `of_arrays` reads."""
+        gradual = np.array(self.parts[0])
+        return {"X": self.X, "y": self.y, "gradual": gradual, "parameters": self.parameters}
+
+    @classmethod
+    def of_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
+        """Return what `arrays` returned."""
+        return cls(data["X"], data["y"], int(data["gradual"]), data["parameters"])
+
     def _expected(self) -> tuple[np.ndarray, np.ndarray]:
         """Return where parameters are expected, and how sure that is."""
         centre, width = [CONSTANT, NOISE], [WIDTH, WIDTH]
@@ -107,7 +130,7 @@ class Process:
 
     def _factor(self, parameters: np.ndarray) -> np.ndarray:
         total = self._covariance(parameters, self.X)
-        total[np.diag_indices(len(total))] += np.exp(parameters[1]) + JITTER
+        total[np.diag_indices(len(total))] += np.exp(parameters[1]) + JITTER * total[0, 0]
         factor: np.ndarray = np.linalg.cholesky(total)
         return factor
 
@@ -119,7 +142,10 @@ class Process:
 
     def _loss(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the negative log of the posterior density of parameters, and its gradient."""
-        factor = self._factor(parameters)
+        try:
+            factor = self._factor(parameters)
+        except np.linalg.LinAlgError:  # a step too far: back
+            return HUGE, np.zeros(len(parameters))
         inverse = self._inverse(factor)
         weights = inverse @ self.y
         centre, width = self._expected()

@@ -3,7 +3,7 @@
 Rows are held out in all the ways in which a row can be new. What the experts (`Experts`) say of
 them teaches the blend (`Blend`) whom to believe where, and how far the blend is off teaches the
 spread (`Spread`), the interval. Where runs have no neighbours (configurations drawn at random)
-there is one expert, the tree, and nothing to blend.
+there are two experts at most, trees and a smooth one.
 """
 
 import json
@@ -22,6 +22,7 @@ from foretune.models.holdouts import kinds_of_novelty, mixed_holdouts
 from foretune.models.neighbours import Axis, Neighbourhood, Places
 from foretune.models.regressor import Regressor
 from foretune.models.repeats import Repeats
+from foretune.models.smooth import Smooth
 from foretune.models.splits import fold_of_rows
 from foretune.models.spread import Spread
 from foretune.models.targets import Target, Unit
@@ -37,7 +38,9 @@ LEAST_WITH_NEIGHBOURS = 0.5
 LEAST_DEVICES, MOST_DEVICES = 3, 4
 """With so many devices, so many are held out whole, one at a time: a new one will come."""
 LEAST_ROWS = 200
-"""Fewer rows make no blend."""
+"""Fewer rows have no neighbours worth the name."""
+LEAST_SMOOTH, MOST_SMOOTH = 40, 3000
+"""Tables of so many rows have a smooth expert."""
 
 
 class TargetModel:
@@ -52,7 +55,8 @@ class TargetModel:
         unit: what the target is measured against.
         experts, spread: the parts.
         blend: how the experts are combined; None where there is one.
-        hood, places, values: the neighbours, what they are worth; set where there is a blend.
+        hood: the neighbourhood; None where rows have no neighbours.
+        places, values: the neighbours, what they are worth; set where there are some.
         units: log of the unit of each neighbour; None where the target has none.
         reach: column -> how far outside the range of those learned from rows were held out.
     """
@@ -60,7 +64,6 @@ class TargetModel:
     unit: Unit
     experts: Experts
     spread: Spread
-    hood: Neighbourhood
     places: Places
     values: np.ndarray
     reach: dict[str, float]
@@ -70,6 +73,7 @@ class TargetModel:
         self.make = make
         self.seed = seed
         self.blend: Blend | None = None
+        self.hood: Neighbourhood | None = None
         self.units: np.ndarray | None = None
 
     def fit(
@@ -93,18 +97,22 @@ class TargetModel:
         table, rows = whole.of(some), rows.iloc[some].reset_index(drop=True)
         alone = not _has_neighbours(table)
         held_out = self._holdouts(table, rows, alone, rng)
-        trials = [self._trial(table, out, alone, rng) for out in held_out]
+        smooth = None
+        if LEAST_SMOOTH <= len(rows) <= MOST_SMOOTH:
+            smooth = Smooth.tuned(table.columns, table.X, table.y, rng)
+        trials = [self._trial(table, out, alone, smooth, rng) for out in held_out]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
         Z, opinions, wanted = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
         outside = self._outside(rows, held_out, [trial[2] for trial in trials])
         truth = table.y[wanted]
         every = np.arange(len(table.y))
-        if alone:
-            predicted = opinions[:, 0]
-            self.experts = Experts.fit_tree(self.make, table, every)
-        else:
+        predicted = opinions[:, 0]
+        if opinions.shape[1] > 1:
             self.blend, predicted = Blend.fit(Z, opinions, truth, number, self.seed)
-            self.experts = Experts.fit_all(self.make, table, every, every, rng)
+        if alone:
+            self.experts = Experts.fit_alone(self.make, table, every, smooth, rng)
+        else:
+            self.experts = Experts.fit_all(self.make, table, every, every, smooth, rng)
             self.hood, self.places, self.values = whole.hood, whole.places, whole.y
             self.units = whole.log_unit if whole.has_unit else None
         errors = truth - predicted
@@ -135,20 +143,23 @@ class TargetModel:
         """
         rows = Rows.of(rows)
         log_unit = self.unit.log(features, rows)
-        if self.blend is None:
-            log_value = self.experts.opinions(X, X, log_unit)[:, 0]
-            unit_differs = -log_value[:, None] if self.unit.roofline else np.empty((len(X), 0))
-            width = self.spread.half_width(X, outside, beyond)
-            return log_value + log_unit, width, unit_differs
+        look = self._look(rows, log_unit)
+        opinions = self.experts.opinions(X, look, log_unit)
+        Z = circumstances(X, look, opinions)
+        log_value = opinions[:, 0] if self.blend is None else self.blend.predict(Z, opinions)
+        differences = opinions - log_value[:, None]
+        if look is None and self.unit.roofline:  # with neighbours the unit is an opinion
+            differences = np.column_stack([differences, -log_value])
+        return log_value + log_unit, self.spread.half_width(Z, outside, beyond), differences
+
+    def _look(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
+        """Return what rows see of their neighbours; None where there are none."""
+        if self.hood is None:
+            return None
         hood = self.hood
         wanted = hood.locate_one(rows) if isinstance(rows, OneRow) else hood.locate(rows)
         units = None if self.units is None else (self.units, log_unit)
-        look = hood.look(self.places, self.values, wanted, units=units)
-        opinions = self.experts.opinions(X, look, log_unit)
-        Z = circumstances(look, opinions)
-        log_value = self.blend.predict(Z, opinions)
-        differences = opinions - log_value[:, None]
-        return log_value + log_unit, self.spread.half_width(Z, outside, beyond), differences
+        return hood.look(self.places, self.values, wanted, units=units)
 
     def _table(self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray) -> Table:
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
@@ -158,7 +169,8 @@ class TargetModel:
         places = hood.locate(rows)
         hood.measure_axes(places, log_target - log_unit)
         kinds = kinds_of_novelty(hood.axes)
-        return Table(X, log_target - log_unit, log_unit, hood, places, kinds)
+        columns = features.columns_ or ()
+        return Table(columns, X, log_target - log_unit, log_unit, hood, places, kinds)
 
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, alone: bool, rng: np.random.Generator
@@ -174,7 +186,12 @@ class TargetModel:
         return [folds == fold for fold in np.unique(folds)]
 
     def _trial(
-        self, table: Table, out: np.ndarray, alone: bool, rng: np.random.Generator
+        self,
+        table: Table,
+        out: np.ndarray,
+        alone: bool,
+        smooth: Smooth | None,
+        rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return circumstances and opinions of held-out rows, and which rows these are."""
         known = np.flatnonzero(~out)
@@ -182,12 +199,12 @@ class TargetModel:
         wanted = _sample(np.flatnonzero(out), MOST_TRIAL_ROWS, rng)
         X, log_unit = table.X[wanted], table.log_unit[wanted]
         if alone:
-            experts = Experts.fit_tree(self._quick, table, some)
-            return X, experts.opinions(X, X, log_unit), wanted
-        experts = Experts.fit_all(self._quick, table, known, some, rng)
-        look = table.look(known, wanted)
+            look, experts = None, Experts.fit_alone(self._quick, table, some, smooth, rng)
+        else:
+            experts = Experts.fit_all(self._quick, table, known, some, smooth, rng)
+            look = table.look(known, wanted)
         opinions = experts.opinions(X, look, log_unit)
-        return circumstances(look, opinions), opinions, wanted
+        return circumstances(X, look, opinions), opinions, wanted
 
     def _outside(
         self, rows: pd.DataFrame, held_out: list[np.ndarray], judged: list[np.ndarray]
@@ -214,16 +231,17 @@ class TargetModel:
             "unit": self.unit.to_json(),
             "reach": self.reach,
             "experts": self.experts.parts,
+            "opinions": 1 if self.blend is None else len(self.blend.models),
             "neighbours": None,
         }
         if self.blend is not None:
             self.blend.save(folder)
+        if self.hood is not None:
             values = [self.values] if self.units is None else [self.values, self.units]
             self.places.save(folder / "neighbours.npz", np.array(values))
             card["neighbours"] = {
                 "axes": [vars(axis) for axis in self.hood.axes],
                 "series": self.hood.series,
-                "opinions": len(self.blend.models),
             }
         (folder / "target.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
 
@@ -243,7 +261,8 @@ class TargetModel:
             model.hood = Neighbourhood(axes, neighbours["series"])
             model.places, (model.values, *units) = Places.load(folder / "neighbours.npz")
             model.units = units[0] if units else None
-            model.blend = Blend.load(folder, neighbours["opinions"])
+        if card["opinions"] > 1:
+            model.blend = Blend.load(folder, card["opinions"])
         return model
 
 
@@ -251,7 +270,7 @@ def share_places(models: Iterable[TargetModel]) -> None:
     """Let models of the same rows have the same `Places`, so that neighbours are found once."""
     different: list[Places] = []
     for model in models:
-        if model.blend is None:
+        if model.hood is None:
             continue
         for places in different:
             if places.is_like(model.places):

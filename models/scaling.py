@@ -1,0 +1,43 @@
+"""Inputs of a process, each with a mean of zero and a deviation of one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+VARIES = 1e-6
+"""An input with a smaller deviation is the same everywhere, but for rounding."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How inputs are scaled.
+
+    Attributes:
+        centre, scale: of each input; those that do not vary are left out.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, inputs: np.ndarray) -> Self:
+        """Return the scaling of inputs (rows, inputs); NaN is unknown."""
+        known = np.ma.masked_invalid(inputs)
+        return cls(known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
+
+    def points(self, inputs: np.ndarray, gradual: int) -> tuple[np.ndarray, int]:
+        """Return scaled inputs, and how many of the first ``gradual`` ones are left."""
+        varies = self.scale > VARIES
+        points = (inputs[:, varies] - self.centre[varies]) / self.scale[varies]
+        return np.nan_to_num(points), int(varies[:gradual].sum())  # unknown: as most are
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what `of_arrays` reads."""
+        return {"centre": self.centre, "scale": self.scale}
+
+    @classmethod
+    def of_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
+        """Return what `arrays` returned."""
+        return cls(data["centre"], data["scale"])
