@@ -8,6 +8,7 @@ expected, some hundred tell which inputs matter.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ JITTER = 1e-8
 """Share of the variance that is added to it, or rounding makes like points contradict."""
 HUGE = 1e12
 CHUNK_ROWS = 4096
-CHUNK_CELLS = 2**18
+CHUNK_CELLS = 2**16
 """So many covariances stay in a core's cache while means are computed."""
 
 
@@ -80,13 +81,35 @@ class Process:
         return mean, np.sqrt(np.maximum(variance, np.exp(self.parameters[1])))
 
     def mean(self, X: np.ndarray) -> np.ndarray:
-        """Return the mean at every point: what `predict` does, without the deviations."""
-        step = max(1, CHUNK_CELLS // len(self.X))
-        mean = np.empty(len(X))
-        for start in range(0, len(X), step):
-            chunk = slice(start, start + step)
-            mean[chunk] = self._covariance(self.parameters, X[chunk]) @ self.weights
+        """Return the mean at every point: `predict` without deviations, many times faster."""
+        step = max(1, min(len(X), CHUNK_CELLS // len(self.X)))
+        same = float(np.exp(self.parameters[0]) * self.weights.sum())
+        mean = np.full(len(X), same)
+        distance, decay = np.empty((2, step, len(self.X)))
+        for lengths, known, weights in self._singly:
+            points = _augmented(X[:, : len(lengths)] / lengths)
+            for start in range(0, len(X), step):
+                chunk = slice(start, min(start + step, len(X)))
+                d, e = distance[: chunk.stop - start], decay[: chunk.stop - start]
+                np.matmul(points[chunk], known, out=d)
+                np.maximum(d, 0.0, out=d)
+                np.sqrt(d, out=d)
+                np.exp(np.negative(d, out=e), out=e)
+                d += 1.0
+                d *= e
+                mean[chunk] += d @ weights
         return mean
+
+    @cached_property
+    def _singly(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Each part's lengths, what squares of distances are made of, and its weights."""
+        parts = []
+        for _, variance, lengths in self._terms(self.parameters):
+            near = self.X[:, : len(lengths)] / lengths
+            squares = (near**2).sum(axis=1)
+            known = 3.0 * np.vstack([-2.0 * near.T, np.ones(len(near)), squares])
+            parts.append((lengths, known, variance * self.weights))
+        return parts
 
     def arrays(self) -> dict[str, Any]:
         """Return what `of_arrays` reads."""
@@ -163,6 +186,12 @@ class Process:
             rest = by_square.sum(axis=1) @ points**2 - (points * (by_square @ points)).sum(axis=0)
             gradient[at + 1 : at + 1 + len(lengths)] += 2.0 * rest
         return float(loss), gradient
+
+
+def _augmented(points: np.ndarray) -> np.ndarray:
+    """Return points, their squares and ones: times `Process._singly`, squares of distances."""
+    squares = (points**2).sum(axis=1)
+    return np.column_stack([points, squares, np.ones(len(points))])
 
 
 def _matern(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

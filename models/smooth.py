@@ -17,8 +17,8 @@ from foretune.models.process import Process
 from foretune.models.scaling import Scaling
 
 SUFFIX = ".npz"
-MOST_ROWS = 1500
-MOST_TO_TUNE = 512
+MOST_ROWS = 1000
+MOST_TO_TUNE = 400
 """Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
 GRADUAL = ("problem.", "config.")
 """Sizes and settings: as they change, times change gradually."""
@@ -76,8 +76,9 @@ class Smooth:
         return replace(self, mean=mean, process=process)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return what it says of each row."""
-        return self.mean + self.process.mean(self._points(X)[0])
+        """Return what it says of each row: nothing lower or higher than it has seen."""
+        left = self.process.mean(self._points(X)[0])
+        return self.mean + np.clip(left, self.process.y.min(), self.process.y.max())
 
     def save(self, path: Path) -> None:
         """Write one file of plain arrays."""
