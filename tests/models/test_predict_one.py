@@ -54,8 +54,8 @@ RUNS = {"on a grid": on_a_grid(), "scattered": scattered()}
 @pytest.fixture(scope="module")
 def predictors():
     fitted = {name: Predictor(parameters=QUICK).fit(runs) for name, runs in RUNS.items()}
-    assert fitted["on a grid"].targets_["time_ms"].blend is not None
-    assert fitted["scattered"].targets_["time_ms"].blend is None
+    assert fitted["on a grid"].targets_["time_ms"].hood is not None
+    assert fitted["scattered"].targets_["time_ms"].hood is None
     assert fitted["scattered"].validity_.classifier is not None
     few = RUNS["on a grid"].iloc[::7].assign(device="new")
     few["time_ms"] *= 1.4

@@ -40,6 +40,12 @@ def test_it_predicts_and_says_how_well(data, tuned):
     assert 0.8 <= (misses <= 1.645 * deviation).mean() <= 1.0
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_the_mean_alone_is_the_same(tuned, rows):
+    points = np.random.default_rng(4).normal(size=(rows, INPUTS))
+    np.testing.assert_allclose(tuned.mean(points), tuned.predict(points)[0], rtol=1e-9, atol=1e-9)
+
+
 def test_far_away_nothing_is_known(tuned):
     near, far = (tuned.predict(np.full((1, INPUTS), at))[1][0] for at in (0.0, 1e3))
     assert far > 2 * near

@@ -88,13 +88,27 @@ def between():
 
 
 def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
-    assert on_grid[0].blend is not None
+    assert on_grid[0].hood is not None
     assert on_grid[0].experts.corrected is not None
-    assert off_grid[0].blend is None
+    assert off_grid[0].hood is None
     assert off_grid[0].experts.corrected is None
     few = dense(SIZES[:4])
     assert len(few) < LEAST_ROWS
-    assert fit(few)[0].blend is None
+    assert fit(few)[0].hood is None
+
+
+def test_few_rows_have_a_smooth_expert_and_many_have_none(off_grid, monkeypatch):
+    runs = scattered()
+    assert off_grid[0].experts.smooth is not None
+    truth = np.log(scattered(400).tail(100)["time_ms"])
+    blended = np.abs(predict(off_grid, scattered(400).tail(100))[0] - truth).mean()
+    for name, value in (("LEAST_SMOOTH", len(runs) + 1), ("MOST_SMOOTH", len(runs) - 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"foretune.models.target_model.{name}", value)
+            alone = fit(runs)
+            assert alone[0].experts.smooth is None
+            assert alone[0].blend is None
+            assert blended < np.abs(predict(alone, scattered(400).tail(100))[0] - truth).mean()
 
 
 def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_path):
@@ -102,8 +116,8 @@ def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_p
     features = experts.tree.n_features_in_
     X, look = np.zeros((3, features)), np.full((3, 4), np.nan, dtype=np.float32)
     opinions = experts.opinions(X, look, np.zeros(3))
-    assert opinions.shape == (3, 3)
-    assert np.isfinite(opinions[:, 0]).all()
+    assert opinions.shape == (3, 4)
+    assert np.isfinite(opinions[:, [0, 3]]).all()
     assert np.isnan(opinions[:, 1]).all()
     experts.save(tmp_path)
     again = Experts.load(tmp_path, type(experts.tree), experts.parts, experts.beside)
@@ -147,7 +161,7 @@ def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
 def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
     model, features = on_grid
     log_value, width, differences = predict(on_grid, between)
-    assert differences.shape == (len(between), 3)
+    assert differences.shape == (len(between), 4)
     X = features.transform(between).to_numpy()
     assert np.isfinite(log_value).all()
     assert (width > 0).all()
