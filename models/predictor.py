@@ -15,6 +15,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import configurations_of, problems_of
@@ -111,7 +112,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             return model.fit(self.features_, rows, X, Repeats.of(rows, self.runs_, target))
 
         wanted = tuple(self.targets or present_targets(runs) or ("time_ms",))
-        models = side_by_side(learn, wanted)
+        with threadpool_limits(1, user_api="blas"):  # its threads wait for each other on few rows
+            models = side_by_side(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
         share_places(self.targets_.values())
         self.training_ = {
@@ -311,7 +313,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         starts, threads = [0, *ends[:-1]], min(available_cores(), chunks)
         if threads == 1:
             return np.hstack(list(map(predict, starts, ends)))
-        with ThreadPoolExecutor(threads) as pool:
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
             return np.hstack(list(pool.map(predict, starts, ends)))
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The smooth expert: joins few points, says nothing beyond what it has seen, comes back from disk."""
+"""The smooth expert: joins few points, says nothing beyond what it has seen, is saved."""
 
 import numpy as np
 import pytest
