@@ -68,8 +68,8 @@ class Comparison:
             and ``factor`` (what it multiplies B's target with, compared with A), the strongest
             first. The line `UNIT` is the ratio of the units; it has no values.
         tree: B's target over A's by trees and unit alone; the product of all factors.
-        predicted: B's target over A's as the whole predictor says it: where there are neighbours,
-            the tree is one expert of several.
+        predicted: B's target over A's as the whole predictor says it: the tree is one expert of
+            several.
     """
 
     target: Target

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -29,9 +30,15 @@ class Scaling:
 
     def points(self, inputs: np.ndarray, gradual: int) -> tuple[np.ndarray, int]:
         """Return scaled inputs, and how many of the first ``gradual`` ones are left."""
-        varies = self.scale > VARIES
-        points = (inputs[:, varies] - self.centre[varies]) / self.scale[varies]
-        return np.nan_to_num(points), int(varies[:gradual].sum())  # unknown: as most are
+        varies, centre, scale = self._varying
+        points = (inputs[:, varies] - centre) / scale
+        points[np.isnan(points)] = 0.0  # unknown: as most are
+        return points, int((varies < gradual).sum())
+
+    @cached_property
+    def _varying(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        varies = np.flatnonzero(self.scale > VARIES)
+        return varies, self.centre[varies], self.scale[varies]
 
     def arrays(self) -> dict[str, Any]:
         """Return what `of_arrays` reads."""

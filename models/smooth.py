@@ -7,6 +7,7 @@ caught up, and its cost, which grows with the cube of the runs, pays no more.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -78,7 +79,7 @@ class Smooth:
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what it says of each row: nothing lower or higher than it has seen."""
         left = self.process.mean(self._points(X)[0])
-        return self.mean + np.clip(left, self.process.y.min(), self.process.y.max())
+        return self.mean + np.minimum(np.maximum(left, self._seen[0]), self._seen[1])
 
     def save(self, path: Path) -> None:
         """Write one file of plain arrays."""
@@ -95,6 +96,10 @@ class Smooth:
                 data["order"], int(data["first"]), data["octaves"], Scaling.of_arrays(data),
                 float(data["mean"]), Process.of_arrays(data),
             )  # fmt: skip
+
+    @cached_property
+    def _seen(self) -> tuple[float, float]:
+        return float(self.process.y.min()), float(self.process.y.max())
 
     def _points(self, X: np.ndarray) -> tuple[np.ndarray, int]:
         return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual)
