@@ -19,7 +19,7 @@ FEATURES_VERSION = 3
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
-MAY_BE_UNKNOWN = ("static.", "device.")
+MAY_BE_UNKNOWN = (f"{COMPILED}.", "device.")
 """Columns that training had and rows may lack: code not compiled, a descriptor that says less."""
 
 

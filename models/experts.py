@@ -89,14 +89,12 @@ class Experts:
 
     Attributes:
         tree, direct, corrected, smooth: those that there are.
-        beside: whether rows have neighbours.
     """
 
     tree: Regressor
     direct: Regressor | None = None
     corrected: Regressor | None = None
     smooth: Smooth | None = None
-    beside: bool = False
 
     @classmethod
     def fit_alone(
@@ -123,7 +121,6 @@ class Experts:
     ) -> Self:
         """Return all, trained on ``rows``, which see neighbours among ``known``."""
         experts = cls.fit_alone(make, table, rows, smooth, rng)
-        experts.beside = True
         if table.has_unit:
             experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
         inputs, rest = [], []
@@ -182,11 +179,11 @@ class Experts:
         return [part for part in PARTS if getattr(self, part) is not None]
 
     @classmethod
-    def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str], beside: bool) -> Self:
-        """Read what `save` wrote: the models called ``parts``, of rows with neighbours or not."""
+    def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str]) -> Self:
+        """Read what `save` wrote: the models called ``parts``, and the smooth one if there is."""
         models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
         file = folder / SMOOTH_FILE
-        return cls(**models, smooth=Smooth.load(file) if file.exists() else None, beside=beside)
+        return cls(**models, smooth=Smooth.load(file) if file.exists() else None)
 
 
 def circumstances(X: np.ndarray, look: np.ndarray | None, opinions: np.ndarray) -> np.ndarray:

@@ -85,30 +85,31 @@ class Process:
         step = max(1, min(len(X), CHUNK_CELLS // len(self.X)))
         same = float(np.exp(self.parameters[0]) * self.weights.sum())
         mean = np.full(len(X), same)
-        distance, decay = np.empty((2, step, len(self.X)))
-        for lengths, known, weights in self._singly:
-            points = _augmented(X[:, : len(lengths)] / lengths)
-            for start in range(0, len(X), step):
-                chunk = slice(start, min(start + step, len(X)))
-                d, e = distance[: chunk.stop - start], decay[: chunk.stop - start]
-                np.matmul(points[chunk], known, out=d)
-                np.maximum(d, 0.0, out=d)
-                np.sqrt(d, out=d)
-                np.exp(np.negative(d, out=e), out=e)
-                d += 1.0
-                d *= e
-                mean[chunk] += d @ weights
+        distance, decay = np.empty((2, len(self.parts), step, len(self.X)))
+        parts = [(_augmented(X[:, :inputs] / at), *rest) for inputs, at, *rest in self._singly]
+        for start in range(0, len(X), step):
+            chunk = slice(start, min(start + step, len(X)))
+            d, e = distance[:, : chunk.stop - start], decay[:, : chunk.stop - start]
+            for own, (points, known, _) in zip(d, parts, strict=True):
+                np.matmul(points[chunk], known, out=own)
+            np.maximum(d, 0.0, out=d)
+            np.sqrt(d, out=d)
+            np.exp(np.negative(d, out=e), out=e)
+            d += 1.0
+            d *= e
+            for own, (_, _, weights) in zip(d, parts, strict=True):
+                mean[chunk] += own @ weights
         return mean
 
     @cached_property
-    def _singly(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Each part's lengths, what squares of distances are made of, and its weights."""
+    def _singly(self) -> list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        """Each part's inputs, lengths, what squares of distances are made of, and weights."""
         parts = []
         for _, variance, lengths in self._terms(self.parameters):
             near = self.X[:, : len(lengths)] / lengths
             squares = (near**2).sum(axis=1)
             known = 3.0 * np.vstack([-2.0 * near.T, np.ones(len(near)), squares])
-            parts.append((lengths, known, variance * self.weights))
+            parts.append((len(lengths), lengths, known, variance * self.weights))
         return parts
 
     def arrays(self) -> dict[str, Any]:
@@ -190,8 +191,11 @@ class Process:
 
 def _augmented(points: np.ndarray) -> np.ndarray:
     """Return points, their squares and ones: times `Process._singly`, squares of distances."""
-    squares = (points**2).sum(axis=1)
-    return np.column_stack([points, squares, np.ones(len(points))])
+    rows, inputs = points.shape
+    augmented = np.ones((rows, inputs + 2))
+    augmented[:, :inputs] = points
+    np.einsum("ij,ij->i", points, points, out=augmented[:, inputs])
+    return augmented
 
 
 def _matern(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,6 @@ from foretune.models.likeness import WORK
 from foretune.models.process import Process
 from foretune.models.scaling import Scaling
 
-SUFFIX = ".npz"
 MOST_ROWS = 1000
 MOST_TO_TUNE = 400
 """Scales are found on so many: more find the same, and the cost of finding them is a cube too."""

@@ -253,8 +253,7 @@ class TargetModel:
         model.unit = Unit.from_json(card["unit"])
         model.reach = dict(card["reach"])
         neighbours = card["neighbours"]
-        beside = neighbours is not None
-        model.experts = Experts.load(folder, type(make()), card["experts"], beside)
+        model.experts = Experts.load(folder, type(make()), card["experts"])
         model.spread = Spread.load(folder, "spread")
         if neighbours is not None:
             axes = [Axis(**axis) for axis in neighbours["axes"]]

@@ -120,7 +120,7 @@ def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_p
     assert np.isfinite(opinions[:, [0, 3]]).all()
     assert np.isnan(opinions[:, 1]).all()
     experts.save(tmp_path)
-    again = Experts.load(tmp_path, type(experts.tree), experts.parts, experts.beside)
+    again = Experts.load(tmp_path, type(experts.tree), experts.parts)
     np.testing.assert_array_equal(again.opinions(X, look, np.zeros(3)), opinions)
 
 
