@@ -72,8 +72,11 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
     """Return what a table asks for: the problem and configuration of every row of ``kernel``.
 
     Raises:
-        UsageError: a row is of another kernel, or of no problem or configuration of this one.
+        UsageError: there are none, or one is of another kernel, or of no problem or configuration
+            of this one.
     """
+    if not len(rows):
+        raise UsageError("the table has no rows to measure")
     if others := sorted(set(rows.get("kernel", ())) - {kernel.name}):
         raise UsageError(f"the rows are of {', '.join(map(str, others))}, not of {kernel.name}")
     plan: dict[Problem, dict[Configuration, None]] = {}

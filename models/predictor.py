@@ -152,14 +152,18 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return what `predict` does of one configuration, column -> value, in less time.
 
         Raises:
-            PredictorError: there is less of it than training had.
+            PredictorError: there is less of it than training had, or a number is too large.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # which takes its time
         cells: dict[str, Value] = {"device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
-        predicted = self._predict_rows(OneRow(cells))
+        try:
+            row = OneRow(cells)
+        except OverflowError:
+            raise PredictorError("a number is too large to compute with") from None
+        predicted = self._predict_rows(row)
         return dict(zip(_names(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True))
 
     def warm_up(self) -> Self:

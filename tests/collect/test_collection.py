@@ -47,6 +47,8 @@ def test_rows_that_are_not_of_the_kernel(tmp_path):
     rows = read_runs(tmp_path / "runs.parquet")
     with pytest.raises(UsageError, match="the rows are of other, not of toy"):
         plan_rows(KERNEL, rows.assign(kernel="other"))
+    with pytest.raises(UsageError, match="no rows to measure"):
+        plan_rows(KERNEL, rows.head(0))
     parameter = next(c for c in rows if c.startswith("config."))
     with pytest.raises(UsageError, match="has no configuration"):
         plan_rows(KERNEL, rows.assign(**{parameter: "strange"}))

@@ -145,6 +145,7 @@ def test_what_is_missing_is_named(predictors):
         ({"M": 1}, r"problem\.N"),
         ({"M": "many", "N": 1}, "holds text"),
         ({"M": np.inf, "N": 1}, "infinite in row 0"),
+        ({"M": 10**400, "N": 1}, "too large to compute with"),
     ):
         with pytest.raises(PredictorError, match=match):
             predictors["on a grid"].predict_one(problem | {"K": 256}, {"format": "fp8"}, DEVICE)
