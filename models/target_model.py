@@ -28,7 +28,9 @@ from foretune.models.spread import Spread
 from foretune.models.targets import Target, Unit
 from foretune.models.training_range import TrainingRange
 
-HOLDOUTS = 3
+FEW_ROWS = 3000
+"""Tables of so many rows have a smooth expert, and more hold-outs, which cost little there."""
+HOLDOUTS, HOLDOUTS_OF_FEW = 3, 6
 MOST_ROWS = 250_000
 """Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
 MOST_TRIAL_ROWS = 20_000
@@ -39,8 +41,8 @@ LEAST_DEVICES, MOST_DEVICES = 3, 4
 """With so many devices, so many are held out whole, one at a time: a new one will come."""
 LEAST_ROWS = 200
 """Fewer rows have no neighbours worth the name."""
-LEAST_SMOOTH, MOST_SMOOTH = 40, 3000
-"""Tables of so many rows have a smooth expert."""
+LEAST_SMOOTH = 40
+"""Fewer rows have no smooth expert."""
 
 
 class TargetModel:
@@ -98,7 +100,7 @@ class TargetModel:
         alone = not _has_neighbours(table)
         held_out = self._holdouts(table, rows, alone, rng)
         smooth = None
-        if LEAST_SMOOTH <= len(rows) <= MOST_SMOOTH:
+        if LEAST_SMOOTH <= len(rows) <= FEW_ROWS:
             smooth = Smooth.tuned(table.columns, table.X, table.y, rng)
         trials = [self._trial(table, out, alone, smooth, rng) for out in held_out]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
@@ -176,12 +178,13 @@ class TargetModel:
         self, table: Table, rows: pd.DataFrame, alone: bool, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """Return masks of the rows to hold out together."""
+        count = HOLDOUTS_OF_FEW if len(rows) <= FEW_ROWS else HOLDOUTS
         if not alone:
-            mixed = mixed_holdouts(table.places, table.kinds, HOLDOUTS, rng)
+            mixed = mixed_holdouts(table.places, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
-        folds = fold_of_rows(rows, "grouped", self.seed, folds=HOLDOUTS)
+        folds = fold_of_rows(rows, "grouped", self.seed, folds=count)
         if folds is None:
-            folds = fold_of_rows(rows, "random", self.seed, folds=HOLDOUTS)
+            folds = fold_of_rows(rows, "random", self.seed, folds=count)
         assert folds is not None  # five rows at least
         return [folds == fold for fold in np.unique(folds)]
 
