@@ -6,6 +6,7 @@ crowd where rows are many and miss what is rare.
 """
 
 import numpy as np
+import pandas as pd
 
 MOST_CANDIDATES = 6000
 """So many, drawn at random, show where rows lie; the clusters of all cost much more."""
@@ -18,14 +19,17 @@ def typical_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     """
     from sklearn.cluster import KMeans
 
-    some = np.random.default_rng(seed).permutation(len(points))[: max(MOST_CANDIDATES, count)]
-    if len(some) <= count:
-        return np.sort(some)
-    clusters = KMeans(count, n_init=1, random_state=seed)
-    distances = clusters.fit_transform(points[some])
-    chosen = []
+    if len(points) <= count:
+        return np.arange(len(points))
+    distances = KMeans(count, n_init=1, random_state=seed).fit_transform(points)
+    chosen = np.empty(count, dtype=np.int64)
     for cluster in range(count):
-        nearest = int(distances[:, cluster].argmin())
-        distances[nearest] = np.inf  # alike rows have one nearest centre: each is chosen once
-        chosen.append(some[nearest])
+        chosen[cluster] = distances[:, cluster].argmin()
+        distances[chosen[cluster]] = np.inf  # alike rows have one nearest centre: each once
     return np.sort(chosen)
+
+
+def candidates(rows: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
+    """Return the rows among which ``count`` are chosen: all, or `MOST_CANDIDATES` of them."""
+    some = np.random.default_rng(seed).permutation(len(rows))[: max(MOST_CANDIDATES, count)]
+    return rows.iloc[some]

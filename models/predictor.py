@@ -27,7 +27,7 @@ from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, fami
 from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
-from foretune.models.choosing import typical_points
+from foretune.models.choosing import candidates, typical_points
 from foretune.models.correction import LEAST_ROWS, Correction
 from foretune.models.likeness import Evidence, Likeness
 from foretune.models.plausibility import check_times
@@ -279,9 +279,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             raise PredictorError("there are no rows to choose from")
         chosen = []
         for _, here in wanted.groupby("device", observed=True, sort=True):
+            here = candidates(here, count, seed)
             _, evidence = self._evidence(target, here)
             points, _ = Likeness.of(here, evidence).points(Rows(here), evidence)
-            chosen.append(here.iloc[typical_points(points, count, seed)])
+            chosen.append(here.iloc[typical_points(points, count, seed)].sort_index())
         return pd.concat(chosen, ignore_index=True)
 
     def log_spread(self, target: Target = "time_ms") -> float:
