@@ -16,7 +16,6 @@ Resumable: what is in ``--out`` is not searched again. Empty it after changing a
 """
 
 import argparse
-import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +32,7 @@ from foretune.datasets import read_runs
 from foretune.errors import PredictorError
 from foretune.progress import Progress
 from foretune.registry import load
+from foretune.replacing import replacing
 from foretune.search.curves import draw_curves
 from foretune.search.prior import prior_elsewhere, runs_elsewhere
 from foretune.search.recorded import RecordedSpace
@@ -181,10 +181,8 @@ def prior_of_others(runs: pd.DataFrame, space: RecordedSpace, options: argparse.
 
 def keep(path: Path, **arrays: object) -> None:
     """Write arrays to ``path``; an interrupted run leaves nothing that looks whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{os.getpid()}.npz")
-    np.savez_compressed(half, **arrays)
-    half.replace(path)
+    with replacing(path) as new, new.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def row(s: Scores | Summary) -> list[str]:

@@ -33,6 +33,7 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.replacing import replacing
 from foretune.space import Configuration
 
 __all__ = [
@@ -225,9 +226,8 @@ def rounded(value: float) -> float:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write ``values`` in one step: all or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as new:
+        new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def medians(values: Iterable[float], form: str = "{:.3f}") -> str:

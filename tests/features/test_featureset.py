@@ -110,6 +110,15 @@ def test_a_missing_column_is_named(fitted, toy_runs, column):
         fitted.transform(toy_runs.drop(columns=column))
 
 
+def test_what_a_descriptor_does_not_say_is_unknown(matmul, toy_runs):
+    two = pd.concat(
+        [toy_runs, toy_runs.assign(device="other", **{"device.l9_kib": 2.0})], ignore_index=True
+    )
+    features = FeatureSet(matmul).fit(two.fillna({"device.l9_kib": 1.0}))
+    assert "device.l9_kib" in features.columns_
+    assert features.transform(toy_runs)["device.l9_kib"].isna().all()
+
+
 def test_runs_that_lack_what_the_kernel_needs(matmul, toy_runs):
     with pytest.raises(PredictorError, match="the runs lack 'K', which kernel 'matmul' has"):
         FeatureSet(matmul).fit(toy_runs.drop(columns="problem.K"))
