@@ -12,13 +12,15 @@ from foretune.errors import PredictorError
 from foretune.family import Family, Quantity
 from foretune.features.alignment import alignment
 from foretune.features.arrays import OneRow, Rows, as_array, short_names
+from foretune.features.families.caches import OF_CACHE, of_cache
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
 
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
+CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 MAY_BE_UNKNOWN = (f"{COMPILED}.", "device.")
 """Columns that training had and rows may lack: code not compiled, a descriptor that says less."""
 
@@ -72,6 +74,8 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         table = self._table(rows)
         self._refuse_infinite(table)
         varies = [name for name, values in table.items() if _varies(values)]
+        if not CACHES.intersection(varies):
+            varies = [name for name in varies if not name.endswith(OF_CACHE)]
         self.columns_ = varies or list(table)[:1]
         # What never varied need not be there later.
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
@@ -155,6 +159,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         flops, moved = np.maximum(cost.flops, 1.0), np.maximum(cost.bytes_moved, 1.0)
         return {
             **derived,
+            **of_cache("bytes", moved, rows.group("device")),
             "log2_flops": np.log2(flops),
             "log2_bytes": np.log2(moved),
             "log2_intensity": np.log2(flops / moved),

@@ -7,6 +7,7 @@ import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
+from foretune.features.families.caches import of_cache
 from foretune.features.families.tiles import padding, wave_features
 
 TILES = ((64, 64), (64, 256), (128, 128), (128, 256), (256, 128), (16, 64))
@@ -34,13 +35,15 @@ class Gemm(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return sizes of the three matrices, and per tile shape the waves and the padding."""
+        """Return sizes of the matrices, and per tile shape the waves and the padding."""
         m, n, k = problem["M"], problem["N"], problem["K"]
         batch = problem.get("batch", 1.0)
+        weights = formats.weight_bytes(_format(problem, config)) * batch * n * k
         features = {
             "log2_a": np.log2(1.0 * m * k),
             "log2_b": np.log2(1.0 * n * k),
             "log2_c": np.log2(1.0 * m * n),
+            **of_cache("weights", weights, device),
         }
         for tile_m, tile_n in TILES:
             tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)

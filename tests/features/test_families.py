@@ -6,6 +6,7 @@ import pytest
 from foretune.device import peak_rate
 from foretune.family import Family
 from foretune.features.families import formats
+from foretune.features.families.caches import of_cache
 from foretune.features.families.expert_load import busiest_rank
 from foretune.features.families.tiles import padding, wave_features
 from foretune.registry import load, registered
@@ -151,7 +152,11 @@ for _name in ("norm", "softmax", "elementwise"):
 for _name in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"):
     PROBLEMS[_name] = {"message_bytes": [8, 4096, 2**30], "devices": [1, 2, 8]}
 CONFIGS = {"format": ["bf16", "fp8_block", "nvfp4"], "tp": [1, 2, 4], "ep": [1, 4, 2]}
-DEVICES = {"cores": [132.0, np.nan, 4.0]}
+DEVICES = {
+    "cores": [132.0, np.nan, 4.0],
+    "l2_kib": [51200.0, 98304.0, 512.0],
+    "l3_kib": [np.nan, np.nan, 32768.0],
+}
 
 
 def arrays(columns):
@@ -191,8 +196,17 @@ def test_work_and_quantities_are_finite(name):
     cost = known.cost(arrays(PROBLEMS[name]), arrays(CONFIGS))
     assert (np.broadcast_to(cost.bytes_moved, 3) > 0).all()
     assert (np.broadcast_to(cost.flops, 3) >= 0).all()
-    for quantity, value in known.derived(arrays(PROBLEMS[name]), arrays(CONFIGS), {}).items():
+    device = {"l2_kib": 51200.0}
+    for quantity, value in known.derived(arrays(PROBLEMS[name]), arrays(CONFIGS), device).items():
         assert np.isfinite(value).all(), quantity
+
+
+def test_a_working_set_is_compared_with_the_last_cache_there_is():
+    device = {name: np.array(values) for name, values in DEVICES.items()}
+    (share,) = of_cache("weights", np.full(3, 2.0**25), device).values()
+    np.testing.assert_allclose(2**share, [0.64, 1 / 3, 1.0])
+    for nothing in ({}, {"l2_kib": np.nan}):
+        assert np.isnan(of_cache("weights", 2.0**25, nothing)["weights_of_cache"])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

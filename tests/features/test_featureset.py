@@ -18,6 +18,7 @@ from foretune.features import (
 )
 from foretune.features.arrays import as_array, groups_of
 from foretune.features.families.collectives import AllGather
+from foretune.features.families.gemm import Gemm
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 
@@ -356,3 +357,24 @@ def test_text_has_empty_strings_in_gaps(column, expected):
     values = as_array(pd.Series(column))
     assert values.dtype.kind == "U"
     assert values.tolist() == expected
+
+
+def on_two_devices(**columns):
+    """One matrix product of which half the weights fit into one device's cache."""
+    sizes = {f"problem.{s}": [256.0, 4096.0] for s in "MNK"}
+    return raw(**sizes, **columns).assign(kernel="gemm", **{"config.format": "bf16"})
+
+
+def test_working_sets_are_compared_with_caches_where_these_differ():
+    names = ["weights_of_cache", "bytes_of_cache"]
+    several = FeatureSet(Gemm()).fit(on_two_devices(**{"device.l2_kib": [1024.0, 65536.0]}))
+    X = several.transform(on_two_devices(**{"device.l2_kib": [64.0, 2048.0]}))
+    np.testing.assert_allclose(2.0 ** X["weights_of_cache"], [2.0, 16.0])
+    assert (X["bytes_of_cache"] > X["weights_of_cache"]).all()
+    for same in (
+        {"device.l2_kib": [1024.0, 1024.0]},
+        {},
+    ):  # they would repeat log2_b and log2_bytes
+        assert not set(names) & set(FeatureSet(Gemm()).fit(on_two_devices(**same)).columns_)
+    unknown = several.transform(on_two_devices())
+    assert unknown[names].isna().all(axis=None)
