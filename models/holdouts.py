@@ -63,8 +63,7 @@ def _mixed(
             distinct = int(combination.max()) + 1
             if distinct < 3:
                 continue
-            chosen = rng.choice(distinct, max(1, round(each * distinct)), replace=False)
-            out = held_out | np.isin(combination, chosen)
+            out = held_out | np.isin(combination, _some(combination, each, rng))
         if out.mean() <= MOST:
             held_out = out
             taken.append(int(number))
@@ -73,6 +72,17 @@ def _mixed(
     if not held_out.any():
         held_out = rng.random(n) < SHARE
     return held_out, taken
+
+
+def _some(combination: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Return some combinations, one at least, that have a ``share`` of the rows together.
+
+    Those of many rows are likelier to be among them, as future rows are likelier to be like these.
+    """
+    counts = np.bincount(combination)
+    order = np.argsort(rng.exponential(size=len(counts)) / counts)
+    few = np.searchsorted(np.cumsum(counts[order]), share * len(combination), side="right")
+    return order[: max(1, int(few))]
 
 
 def _largest(places: Places, rng: np.random.Generator) -> np.ndarray:

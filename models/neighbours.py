@@ -20,6 +20,7 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.family import known_or
 from foretune.features.arrays import OneRow, Rows, as_array
+from foretune.models.repeated_sizes import Repeated, repeated_sizes
 
 LEAST_VALUES = 3
 MOST_VALUES = 1 << 30
@@ -69,11 +70,15 @@ class Neighbourhood:
     Attributes:
         axes: the columns along which there are neighbours.
         series: the columns in which neighbours agree, apart from the axes.
+        repeated: sizes that are neither; a row in which one is another has no neighbours.
     """
 
-    def __init__(self, axes: Sequence[Axis], series: Sequence[str]) -> None:
+    def __init__(
+        self, axes: Sequence[Axis], series: Sequence[str], repeated: Sequence[Repeated] = ()
+    ) -> None:
         self.axes = list(axes)
         self.series = list(series)
+        self.repeated = list(repeated)
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> Self:
@@ -82,7 +87,11 @@ class Neighbourhood:
         if (speed := _device_axis(runs)) is not None:
             axes.append((MOST_VALUES, speed))
             series = []
+        repeated = repeated_sizes(runs)
+        left_out = {size.column for size in repeated}
         for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
+            if column in left_out:
+                continue
             values = as_array(runs[column])
             numeric = values.dtype.kind != "U"
             distinct = np.unique(values[~np.isnan(values)]) if numeric else values
@@ -94,7 +103,7 @@ class Neighbourhood:
                 series.append(column)
         axes.sort(key=lambda pair: -pair[0])
         series += [axis.column for _, axis in axes[MOST_AXES:]]
-        return cls([axis for _, axis in axes[:MOST_AXES]], series)
+        return cls([axis for _, axis in axes[:MOST_AXES]], series, repeated)
 
     def locate(self, rows: pd.DataFrame | Rows) -> "Places":
         """Return where ``rows`` lie; the same `Places` to all who ask it of the same `Rows`."""
@@ -108,11 +117,14 @@ class Neighbourhood:
     @property
     def _key(self) -> tuple[Hashable, ...]:
         axes = tuple((axis.column, axis.octaves, axis.span) for axis in self.axes)
-        return "places", axes, tuple(self.series)
+        return "places", axes, tuple(self.series), tuple(self.repeated)
 
     def _locate_one(self, row: OneRow) -> "Place":
         keys = [_hash_of_text(axis.column, row.text(axis.column)) for axis in self.axes]
         shared = sum(_hash_of_text(column, row.text(column)) for column in self.series)
+        shared += sum(
+            _hash_of_text(size.column, "") for size in self.repeated if not size.holds(row)
+        )
         everything = shared + sum(keys)
         return Place(
             [axis.position(row[axis.column]) for axis in self.axes],
@@ -125,6 +137,8 @@ class Neighbourhood:
         shared = np.zeros(len(rows), dtype=np.uint64)
         for column in self.series:
             shared += _hash(column, rows)
+        for size in self.repeated:
+            shared[~size.holds(rows)] += np.uint64(_hash_of_text(size.column, "") & WRAP)
         return Places(
             np.array(positions).reshape(len(self.axes), len(rows)),
             np.array(keys, dtype=np.uint64).reshape(len(self.axes), len(rows)),

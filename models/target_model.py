@@ -21,6 +21,7 @@ from foretune.models.experts import Experts, Make, Table, circumstances
 from foretune.models.holdouts import kinds_of_novelty, mixed_holdouts
 from foretune.models.neighbours import Axis, Neighbourhood, Places
 from foretune.models.regressor import Regressor
+from foretune.models.repeated_sizes import Repeated
 from foretune.models.repeats import Repeats
 from foretune.models.smooth import Smooth
 from foretune.models.splits import fold_of_rows
@@ -29,8 +30,10 @@ from foretune.models.targets import Target, Unit
 from foretune.models.training_range import TrainingRange
 
 FEW_ROWS = 3000
-"""Tables of so many rows have a smooth expert, and more hold-outs, which cost little there."""
-HOLDOUTS, HOLDOUTS_OF_FEW = 3, 6
+"""Tables of so many rows have a smooth expert."""
+HOLDOUTS, MORE_HOLDOUTS = 3, 6
+ROWS_OF_MORE = 20_000
+"""Tables of so many rows are held out of more often: it costs little there, and judges better."""
 MOST_ROWS = 250_000
 """Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
 MOST_TRIAL_ROWS = 20_000
@@ -178,7 +181,7 @@ class TargetModel:
         self, table: Table, rows: pd.DataFrame, alone: bool, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """Return masks of the rows to hold out together."""
-        count = HOLDOUTS_OF_FEW if len(rows) <= FEW_ROWS else HOLDOUTS
+        count = MORE_HOLDOUTS if len(rows) <= ROWS_OF_MORE else HOLDOUTS
         if not alone:
             mixed = mixed_holdouts(table.places, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
@@ -245,6 +248,7 @@ class TargetModel:
             card["neighbours"] = {
                 "axes": [vars(axis) for axis in self.hood.axes],
                 "series": self.hood.series,
+                "repeated": [vars(size) for size in self.hood.repeated],
             }
         (folder / "target.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
 
@@ -260,7 +264,11 @@ class TargetModel:
         model.spread = Spread.load(folder, "spread")
         if neighbours is not None:
             axes = [Axis(**axis) for axis in neighbours["axes"]]
-            model.hood = Neighbourhood(axes, neighbours["series"])
+            repeated = [
+                Repeated(size["column"], tuple(size["factors"]), size["ratio"])
+                for size in neighbours["repeated"]
+            ]
+            model.hood = Neighbourhood(axes, neighbours["series"], repeated)
             model.places, (model.values, *units) = Places.load(folder / "neighbours.npz")
             model.units = units[0] if units else None
         if card["opinions"] > 1:

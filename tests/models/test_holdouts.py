@@ -91,3 +91,18 @@ def test_where_nothing_fits_single_rows_are_held_out():
     assert out.shape == (2,)
     (out,) = mixed_holdouts(around.locate(runs), [(0,)], 1, np.random.default_rng(0))
     assert 0 < out.mean() < 0.5
+
+
+def test_a_size_that_most_rows_have_is_held_out_more_often():
+    """Nine of ten rows have one of four lengths, the others one of twenty each."""
+    lengths = np.repeat([*range(4), *range(4, 24)], [90] * 4 + [2] * 20)
+    runs = pd.DataFrame({"device": "d", "problem.length": 1.0 + lengths})
+    runs["problem.batch"] = 2.0 ** np.arange(len(runs)) % 7
+    around = Neighbourhood.of(runs)
+    places, kinds = around.locate(runs), [(0,)]
+    common = [
+        (lengths[out] < 4).any()
+        for seed in range(50)
+        for out in mixed_holdouts(places, kinds, 1, np.random.default_rng(seed))
+    ]
+    assert np.mean(common) > 0.5
