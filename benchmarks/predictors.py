@@ -30,6 +30,21 @@ H100, RTX, B60 = (
     "Intel Arc Pro B60",
 )
 SHARE = 0.2
+OTHERS = {
+    "gdn": "tokens",
+    "context_mla": "seq_len",
+    "generation_mla": "kv_len",
+    "mla_bmm": "tokens",
+    "encoder_attention": "seq_len",
+    "scale_matrix": "M",
+    "wideep_deepep_normal": "tokens",
+}
+RANDOM = (
+    ("gemm", "GEMM, H100,", "time_ms"),
+    ("context_attention", "attention prefill, H100,", "time_ms"),
+    ("generation_attention", "attention decode, H100,", "time_ms"),
+    ("power_h200_gemm", "power, GEMM, H200,", "power_w"),
+)
 MODEL = ["problem.hidden", "problem.intermediate", "problem.top_k", "problem.experts"]
 
 
@@ -94,7 +109,7 @@ def run_task(task: Task, model: str) -> None:
             line(name, len(known), len(test), mean, ["", "", "", ""], 0.0)
     if task.name.startswith("GEMM (n, k)"):
         choose_format(predictor, test)
-    if task.name.startswith("GEMM random rows"):
+    if task.name == "GEMM, H100, random rows":
         gpperf_protocol(predictor, task.runs)
 
 
@@ -321,10 +336,20 @@ def vidur(data: Path) -> Iterator[Task]:
             yield Task(f"Vidur {kernel}, {' and '.join(models)}", rows, test)
 
 
+def others(data: Path) -> Iterator[Task]:
+    """Operators of which no more is known than their columns, or little."""
+    for name, size in OTHERS.items():
+        runs = operators(data, name, device=H100)
+        yield Task(f"{name} {size}, H100", runs, held_out(runs, [f"problem.{size}"]))
+
+
 def random_rows(data: Path) -> Iterator[Task]:
-    """What most of the literature reports: single rows held out, for comparison."""
-    runs = operators(data, "gemm", device=H100, backend="trtllm")
-    yield Task("GEMM random rows, H100", runs, np.random.default_rng(0).random(len(runs)) < SHARE)
+    """Single rows held out: what most of the literature reports, and what a table allows at all."""
+    for name, what, target in RANDOM:
+        only = {} if name.startswith("power") else {"device": H100, "backend": "trtllm"}
+        runs = operators(data, name, **only)
+        out = np.random.default_rng(0).random(len(runs)) < SHARE
+        yield Task(f"{what} random rows", runs, out, target)
 
 
 GROUPS: dict[str, Callable[[Path], Iterator[Task]]] = {
@@ -336,6 +361,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Task]]] = {
     "power": power,
     "vidur": vidur,
     "spaces": spaces,
+    "others": others,
     "random": random_rows,
 }
 

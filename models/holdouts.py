@@ -77,10 +77,11 @@ def _mixed(
 def _some(combination: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     """Return some combinations, one at least, that have a ``share`` of the rows together.
 
-    Those of many rows are likelier to be among them, as future rows are likelier to be like these.
+    Those of many rows come sooner: if all had the same chance, a value that most rows have would
+    hardly ever be held out beside many that few rows have.
     """
     counts = np.bincount(combination)
-    order = np.argsort(rng.exponential(size=len(counts)) / counts)
+    order = np.argsort(rng.exponential(size=len(counts)) / np.sqrt(counts))
     few = np.searchsorted(np.cumsum(counts[order]), share * len(combination), side="right")
     return order[: max(1, int(few))]
 

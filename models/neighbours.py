@@ -36,6 +36,7 @@ SMALL_GAP = 0.05
 NAN = np.float64(np.nan)
 WRAP = 2**64 - 1
 PER_AXIS = ("value", "below", "above", "step_below", "step_above")
+MOST_COMPANY = 3
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,18 @@ class Neighbourhood:
         """The names of the columns that `look` returns, but for ``bend``."""
         named = [f"{axis.column}.{part}" for axis in self.axes for part in PER_AXIS]
         return [*named, "interpolation", "trust"]
+
+    def company(self, look: np.ndarray) -> np.ndarray:
+        """Return along how many axes rows have neighbours on both sides, `MOST_COMPANY` at most.
+
+        Args:
+            look: what `look` returned.
+        """
+        below, above = (
+            look[:, i : i + len(PER_AXIS) * len(self.axes) : len(PER_AXIS)] for i in (1, 2)
+        )
+        both = np.isfinite(below) & np.isfinite(above)
+        return np.minimum(both.sum(axis=1), MOST_COMPANY)
 
     def measure_axes(self, places: "Places", values: np.ndarray) -> None:
         """Learn how well interpolation along each axis does, each row from the others."""

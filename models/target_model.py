@@ -107,7 +107,9 @@ class TargetModel:
             smooth = Smooth.tuned(table.columns, table.X, table.y, rng)
         trials = [self._trial(table, out, alone, smooth, rng) for out in held_out]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
-        Z, opinions, wanted = (np.concatenate([trial[i] for trial in trials]) for i in range(3))
+        Z, opinions, wanted, company = (
+            np.concatenate([trial[i] for trial in trials]) for i in range(4)
+        )
         outside = self._outside(rows, held_out, [trial[2] for trial in trials])
         truth = table.y[wanted]
         every = np.arange(len(table.y))
@@ -123,7 +125,7 @@ class TargetModel:
         errors = truth - predicted
         if repeats is not None:
             errors += repeats.draw(some[wanted], np.random.default_rng(self.seed))
-        self.spread = Spread.fit(Z, errors, number, outside, self.seed)
+        self.spread = Spread.fit(Z, errors, number, outside, company, self.seed)
         return self
 
     def predict(
@@ -155,7 +157,8 @@ class TargetModel:
         differences = opinions - log_value[:, None]
         if look is None and self.unit.roofline:  # with neighbours the unit is an opinion
             differences = np.column_stack([differences, -log_value])
-        return log_value + log_unit, self.spread.half_width(Z, outside, beyond), differences
+        width = self.spread.half_width(Z, outside, beyond, _company(self.hood, look, len(X)))
+        return log_value + log_unit, width, differences
 
     def _look(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
         """Return what rows see of their neighbours; None where there are none."""
@@ -198,8 +201,8 @@ class TargetModel:
         alone: bool,
         smooth: Smooth | None,
         rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return circumstances and opinions of held-out rows, and which rows these are."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return circumstances, opinions, numbers and company of the rows held out."""
         known = np.flatnonzero(~out)
         some = _sample(known, MOST_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MOST_TRIAL_ROWS, rng)
@@ -210,7 +213,8 @@ class TargetModel:
             experts = Experts.fit_all(self._quick, table, known, some, smooth, rng)
             look = table.look(known, wanted)
         opinions = experts.opinions(X, look, log_unit)
-        return circumstances(X, look, opinions), opinions, wanted
+        company = _company(table.hood, look, len(wanted))
+        return circumstances(X, look, opinions), opinions, wanted, company
 
     def _outside(
         self, rows: pd.DataFrame, held_out: list[np.ndarray], judged: list[np.ndarray]
@@ -305,6 +309,11 @@ def _has_neighbours(table: Table) -> bool:
         return False
     look = table.hood.look(table.places, table.y, table.places)
     return bool(np.isfinite(look[:, -1]).mean() >= LEAST_WITH_NEIGHBOURS)
+
+
+def _company(hood: Neighbourhood | None, look: np.ndarray | None, rows: int) -> np.ndarray:
+    """Return the company of rows; where none has neighbours, the same for all."""
+    return np.zeros(rows, dtype=int) if hood is None or look is None else hood.company(look)
 
 
 def _sample(rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:

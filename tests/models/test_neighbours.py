@@ -1,5 +1,7 @@
 """Neighbours: the rows beside a row, found as by looking at all of them."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -354,3 +356,16 @@ def test_some_of_the_places_have_the_neighbours_they_have_alone(rows, random, wa
     values = np.arange(len(some)) * 1.0
     of_part, of_alone = (around.look(known, values, asked) for known in (part, alone))
     np.testing.assert_array_equal(of_part, of_alone)
+
+
+def test_company_is_along_how_many_axes_there_are_neighbours_on_both_sides():
+    columns = [f"problem.{c}" for c in "abcd"]
+    grid = pd.DataFrame(list(product([1.0, 2.0, 4.0], repeat=4)), columns=columns).assign(
+        device="d"
+    )
+    around = Neighbourhood.of(grid)
+    cases = {(2, 2, 2, 2): 3, (2, 2, 1, 4): 2, (1, 2, 1, 4): 1, (1, 1, 4, 4): 0,
+             (3, 2, 2, 2): 1, (3, 3, 2, 2): 0, (8, 2, 2, 2): 0}  # fmt: skip
+    wanted = pd.DataFrame(list(cases), columns=columns).assign(device="d")
+    look = around.look(around.locate(grid), np.zeros(len(grid)), around.locate(wanted))
+    assert around.company(look).tolist() == list(cases.values())
