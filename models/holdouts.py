@@ -82,8 +82,8 @@ def _some(combination: np.ndarray, share: float, rng: np.random.Generator) -> np
     """
     counts = np.bincount(combination)
     order = np.argsort(rng.exponential(size=len(counts)) / np.sqrt(counts))
-    few = np.searchsorted(np.cumsum(counts[order]), share * len(combination), side="right")
-    return order[: max(1, int(few))]
+    middle = np.cumsum(counts[order]) - counts[order] / 2.0
+    return order[: max(1, int(np.searchsorted(middle, share * len(combination))))]
 
 
 def _largest(places: Places, rng: np.random.Generator) -> np.ndarray:
