@@ -139,7 +139,7 @@ class Neighbourhood:
         for column in self.series:
             shared += _hash(column, rows)
         for size in self.repeated:
-            shared[~size.holds(rows)] += np.uint64(_hash_of_text(size.column, "") & WRAP)
+            shared[~size.holds(rows)] += np.uint64(_hash_of_text(size.column, ""))
         return Places(
             np.array(positions).reshape(len(self.axes), len(rows)),
             np.array(keys, dtype=np.uint64).reshape(len(self.axes), len(rows)),

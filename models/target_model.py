@@ -29,8 +29,6 @@ from foretune.models.spread import Spread
 from foretune.models.targets import Target, Unit
 from foretune.models.training_range import TrainingRange
 
-FEW_ROWS = 3000
-"""Tables of so many rows have a smooth expert."""
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
 ROWS_OF_MORE = 20_000
 """Tables of so many rows are held out of more often: it costs little there, and judges better."""
@@ -44,8 +42,8 @@ LEAST_DEVICES, MOST_DEVICES = 3, 4
 """With so many devices, so many are held out whole, one at a time: a new one will come."""
 LEAST_ROWS = 200
 """Fewer rows have no neighbours worth the name."""
-LEAST_SMOOTH = 40
-"""Fewer rows have no smooth expert."""
+LEAST_SMOOTH, MOST_SMOOTH = 40, 3000
+"""Tables of so many rows have a smooth expert."""
 
 
 class TargetModel:
@@ -103,7 +101,7 @@ class TargetModel:
         alone = not _has_neighbours(table)
         held_out = self._holdouts(table, rows, alone, rng)
         smooth = None
-        if LEAST_SMOOTH <= len(rows) <= FEW_ROWS:
+        if LEAST_SMOOTH <= len(rows) <= MOST_SMOOTH:
             smooth = Smooth.tuned(table.columns, table.X, table.y, rng)
         trials = [self._trial(table, out, alone, smooth, rng) for out in held_out]
         number = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])

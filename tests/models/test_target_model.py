@@ -102,7 +102,7 @@ def test_few_rows_have_a_smooth_expert_and_many_have_none(off_grid, monkeypatch)
     assert off_grid[0].experts.smooth is not None
     truth = np.log(scattered(400).tail(100)["time_ms"])
     blended = np.abs(predict(off_grid, scattered(400).tail(100))[0] - truth).mean()
-    for name, value in (("LEAST_SMOOTH", len(runs) + 1), ("FEW_ROWS", len(runs) - 1)):
+    for name, value in (("LEAST_SMOOTH", len(runs) + 1), ("MOST_SMOOTH", len(runs) - 1)):
         with monkeypatch.context() as patch:
             patch.setattr(f"foretune.models.target_model.{name}", value)
             alone = fit(runs)
