@@ -2,62 +2,29 @@
 
 Run: ``python benchmarks/predictors.py DATA [--only gemm,moe]`` where DATA holds ``llm/`` and
 ``spaces/`` (tables of other tools' measurements, see their manifests for source and licence). Every
-line trains on rows of DATA and tests on rows that were held out as the line says.
+line trains on rows of DATA and tests on rows that were held out as the line says; the group
+``installed`` takes both from the tables of the package aiconfigurator-core.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from machine import heading
+from predictor_tasks import GROUPS, SHARE, Task
 from sklearn.ensemble import RandomForestRegressor
 
 from foretune.collect import local_device
-from foretune.datasets import import_runs, read_runs
 from foretune.models import Predictor
 from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
 from foretune.models.splits import groups_of
 
-H100, RTX, B60 = (
-    "NVIDIA H100 80GB HBM3",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-    "Intel Arc Pro B60",
-)
-SHARE = 0.2
-OTHERS = {
-    "gdn": "tokens",
-    "context_mla": "seq_len",
-    "generation_mla": "kv_len",
-    "mla_bmm": "tokens",
-    "encoder_attention": "seq_len",
-    "scale_matrix": "M",
-    "wideep_deepep_normal": "tokens",
-}
-RANDOM = (
-    ("gemm", "GEMM, H100,", "time_ms"),
-    ("context_attention", "attention prefill, H100,", "time_ms"),
-    ("generation_attention", "attention decode, H100,", "time_ms"),
-    ("power_h200_gemm", "power, GEMM, H200,", "power_w"),
-)
-MODEL = ["problem.hidden", "problem.intermediate", "problem.top_k", "problem.experts"]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One line of the table: ``runs`` with the rows in ``test`` held out."""
-
-    name: str
-    runs: pd.DataFrame
-    test: np.ndarray
-    target: str = "time_ms"
-    few: Mapping[int, int] = field(default_factory=dict)
-    """How many runs of a new device to calibrate with -> in how many draws."""
+LABELS = ("config.implementation", "config.backend")
+"""Columns that say which library measured, not what."""
 
 
 def main() -> None:
@@ -98,6 +65,8 @@ def run_task(task: Task, model: str) -> None:
     cells.append(errors(score(truth, shallow_forest(predictor, known, test, task.target), groups)))
     scores = score_of(predictor, test, task.target)
     line(task.name, len(known), len(test), scores, cells, seconds)
+    if task.few:
+        copy_known(known, test)
     for n, draws in task.few.items():
         for how, draw in (("chosen", choose), ("at random", draw_at_random)):
             several = [
@@ -124,6 +93,20 @@ def choose(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.nd
 def draw_at_random(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.ndarray:
     """Return ``n`` rows of ``test``."""
     return np.random.default_rng(seed).choice(len(test), n, replace=False)
+
+
+def copy_known(known: pd.DataFrame, test: pd.DataFrame) -> None:
+    """Print the error of taking each known device's measurement of the same, where there is one."""
+    keys = [c for c in test if c.startswith(("problem.", "config.")) and c not in LABELS]
+    keys = [c for c in keys if test[c].notna().any()]
+    for device in known["device"].unique():
+        there = known[known["device"] == device].drop_duplicates(keys)[[*keys, "time_ms"]]
+        both = test[[*keys, "time_ms"]].astype(dict.fromkeys(keys, str)).merge(
+            there.astype(dict.fromkeys(keys, str)), on=keys, suffixes=("", "_there")
+        )  # fmt: skip
+        value, truth = both["time_ms_there"].to_numpy(), both["time_ms"].to_numpy()
+        cell = errors(score(truth, value, np.zeros(len(both), dtype=int))) if len(both) else "–"
+        print(f"| … copying {device} | {len(both):,} | {cell} | | | | | | |", flush=True)
 
 
 def few_shot(
@@ -219,151 +202,6 @@ def choose_format(predictor: Predictor, test: pd.DataFrame) -> None:
         flush=True,
     )
 
-
-def held_out(runs: pd.DataFrame, columns: list[str], seed: int = 0) -> np.ndarray:
-    """Return the rows of a fifth of the combinations of ``columns``."""
-    number = runs.groupby(columns, observed=True, dropna=False).ngroup().to_numpy()
-    rng, distinct = np.random.default_rng(seed), int(number.max()) + 1
-    return np.isin(number, rng.choice(distinct, max(1, round(SHARE * distinct)), replace=False))
-
-
-def operators(data: Path, name: str, **only: str) -> pd.DataFrame:
-    """Return a table of LLM operators, rows where ``device`` and ``backend`` are as given."""
-    runs = import_runs(data / "llm" / f"{name}.parquet", "aiconfigurator").runs
-    if "device" in only:
-        runs = runs[runs["device"] == only["device"]]
-    if "backend" in only:
-        runs = runs[runs["config.backend"] == only["backend"]]
-    runs = runs.reset_index(drop=True)
-    texts = runs.select_dtypes("category").columns
-    return runs.assign(**{c: runs[c].cat.remove_unused_categories() for c in texts})
-
-
-def gemm(data: Path) -> Iterator[Task]:
-    """GEMM on one known device."""
-    runs = operators(data, "gemm", device=H100, backend="trtllm")
-    yield Task("GEMM (n, k), H100", runs, held_out(runs, ["problem.N", "problem.K"]))
-    yield Task("GEMM m, H100", runs, held_out(runs, ["problem.M"]))
-    beyond = (runs["problem.N"] >= 16384) | (runs["problem.K"] >= 16384)
-    yield Task("GEMM n or k ≥ 16384, H100", runs, beyond.to_numpy())
-
-
-def devices(data: Path) -> Iterator[Task]:
-    """GEMM on devices never seen."""
-    runs = operators(data, "gemm")
-    formats = runs["config.format"].isin(["bf16", "fp8", "fp8_block"])
-    ours = (runs["config.backend"] == "trtllm") | runs["device"].isin([B60]) | (
-        runs["device"].astype(str).str.contains("A100") & (runs["config.backend"] == "sglang")
-    )  # fmt: skip
-    runs = runs[formats & ours].reset_index(drop=True)
-    known = ~runs["device"].isin([RTX, B60])
-    for device, name in ((RTX, "RTX PRO 6000"), (B60, "Arc B60")):
-        part = runs[known | (runs["device"] == device)].reset_index(drop=True)
-        test = (part["device"] == device).to_numpy()
-        copy_nearest(part, test, name)
-        few = {10: 10, 64: 10, 512: 3}
-        yield Task(f"GEMM, device {name} (from A100, H100, L40S)", part, test, few=few)
-
-
-def copy_nearest(runs: pd.DataFrame, test: np.ndarray, name: str) -> None:
-    """Print the error of taking a known device's measurement of the same shape and format."""
-    keys = ["problem.M", "problem.N", "problem.K", "config.format"]
-    for device in runs["device"][~test].unique():
-        there = runs[(runs["device"] == device) & ~test].drop_duplicates(keys)
-        both = runs[test].merge(there[[*keys, "time_ms"]], on=keys, suffixes=("", "_there"))
-        value, truth = both["time_ms_there"].to_numpy(), both["time_ms"].to_numpy()
-        cell = errors(score(truth, value, np.zeros(len(both), dtype=int)))
-        print(f"| {name}: copying {device} | {len(both):,} | {cell} | | | | | | |", flush=True)
-
-
-def attention(data: Path) -> Iterator[Task]:
-    """Attention on one known device."""
-    runs = operators(data, "context_attention", device=H100, backend="trtllm")
-    heads = ["problem.heads", "problem.kv_heads", "problem.head_dim"]
-    yield Task("attention prefill, heads, H100", runs, held_out(runs, heads))
-    runs = operators(data, "generation_attention", device=H100, backend="trtllm")
-    yield Task("attention decode, KV length, H100", runs, held_out(runs, ["problem.kv_len"]))
-
-
-def moe(data: Path) -> Iterator[Task]:
-    """Mixtures of experts on one known device."""
-    runs = operators(data, "moe", device=H100, backend="trtllm")
-    yield Task("MoE tokens, H100", runs, held_out(runs, ["problem.tokens"]))
-    for seed in range(2):
-        yield Task(f"MoE models, H100 (draw {seed + 1})", runs, held_out(runs, MODEL, seed))
-
-
-def collectives(data: Path) -> Iterator[Task]:
-    """All-reduce."""
-    tables = [operators(data, name) for name in ("custom_allreduce", "nccl")]
-    runs = pd.concat(tables, ignore_index=True)
-    runs = runs[runs["kernel"] == "all_reduce"].reset_index(drop=True)
-    sizes = ["problem.message_bytes"]
-    for seed in range(2):
-        one = runs[runs["device"] == H100].reset_index(drop=True)
-        yield Task(f"all-reduce sizes, H100 (draw {seed + 1})", one, held_out(one, sizes, seed))
-    yield Task("all-reduce sizes, four devices", runs, held_out(runs, sizes))
-
-
-def power(data: Path) -> Iterator[Task]:
-    """Mean watts on one known device."""
-    runs = operators(data, "power_h200_gemm")
-    shape = ["problem.N", "problem.K"]
-    yield Task("power, GEMM (n, k), H200", runs, held_out(runs, shape), "power_w")
-    runs = operators(data, "power_h200_moe")
-    yield Task("power, MoE tokens, H200", runs, held_out(runs, ["problem.tokens"]), "power_w")
-    runs = operators(data, "power_h200_context_attention")
-    heads = ["problem.heads", "problem.kv_heads", "problem.head_dim"]
-    yield Task("power, prefill heads, H200", runs, held_out(runs, heads), "power_w")
-
-
-def spaces(data: Path) -> Iterator[Task]:
-    """Tuning spaces: a tenth of the configurations known."""
-    for path in sorted((data / "spaces").glob("*.parquet")):
-        runs = read_runs(path)
-        runs = runs.drop(columns=[c for c in runs if c.startswith(("static.", "counter."))])
-        rng = np.random.default_rng(0)
-        yield Task(f"space {path.stem}", runs, rng.random(len(runs)) >= 0.1)
-
-
-def vidur(data: Path) -> Iterator[Task]:
-    """Whole models held out of Vidur's MLP profiles."""
-    runs = import_runs(data / "llm" / "vidur_mlp.parquet", "vidur").runs
-    for kernel in ("gemm", "norm", "elementwise"):
-        rows = runs[runs["kernel"] == kernel].reset_index(drop=True).dropna(axis=1, how="all")
-        for models in (["CodeLlama-34b"], ["Llama-2-70b", "Llama-3-70B"]):
-            test = rows["source"].astype(str).str.contains("|".join(models)).to_numpy()
-            yield Task(f"Vidur {kernel}, {' and '.join(models)}", rows, test)
-
-
-def others(data: Path) -> Iterator[Task]:
-    """Operators of which no more is known than their columns, or little."""
-    for name, size in OTHERS.items():
-        runs = operators(data, name, device=H100)
-        yield Task(f"{name} {size}, H100", runs, held_out(runs, [f"problem.{size}"]))
-
-
-def random_rows(data: Path) -> Iterator[Task]:
-    """Single rows held out: what most of the literature reports, and what a table allows at all."""
-    for name, what, target in RANDOM:
-        only = {} if name.startswith("power") else {"device": H100, "backend": "trtllm"}
-        runs = operators(data, name, **only)
-        out = np.random.default_rng(0).random(len(runs)) < SHARE
-        yield Task(f"{what} random rows", runs, out, target)
-
-
-GROUPS: dict[str, Callable[[Path], Iterator[Task]]] = {
-    "gemm": gemm,
-    "devices": devices,
-    "attention": attention,
-    "moe": moe,
-    "collectives": collectives,
-    "power": power,
-    "vidur": vidur,
-    "spaces": spaces,
-    "others": others,
-    "random": random_rows,
-}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -36,7 +36,7 @@ SMALL_GAP = 0.05
 NAN = np.float64(np.nan)
 WRAP = 2**64 - 1
 PER_AXIS = ("value", "below", "above", "step_below", "step_above")
-MOST_COMPANY = 3
+ALONE, MOST_COMPANY = -1, 3
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,18 @@ class Neighbourhood:
     def company(self, look: np.ndarray) -> np.ndarray:
         """Return along how many axes rows have neighbours on both sides, `MOST_COMPANY` at most.
 
+        `ALONE` if there are none on their own device, on neither side: the device may be new.
+
         Args:
             look: what `look` returned.
         """
         below, above = (
-            look[:, i : i + len(PER_AXIS) * len(self.axes) : len(PER_AXIS)] for i in (1, 2)
+            np.isfinite(look[:, i : i + len(PER_AXIS) * len(self.axes) : len(PER_AXIS)])
+            for i in (1, 2)
         )
-        both = np.isfinite(below) & np.isfinite(above)
-        return np.minimum(both.sum(axis=1), MOST_COMPANY)
+        own = [i for i, axis in enumerate(self.axes) if axis.column != DEVICE_AXIS]
+        alone = ~(below | above)[:, own].any(axis=1)
+        return np.where(alone, ALONE, np.minimum((below & above).sum(axis=1), MOST_COMPANY))
 
     def measure_axes(self, places: "Places", values: np.ndarray) -> None:
         """Learn how well interpolation along each axis does, each row from the others."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.features.arrays import Rows
-from foretune.models.neighbours import MOST_AXES, Neighbourhood, Places
+from foretune.models.neighbours import ALONE, MOST_AXES, Neighbourhood, Places
 
 AXES = ["problem.M", "problem.x"]
 SIZES = [1.0, 2.0, 3.0, 8.0, 64.0, None]
@@ -237,6 +237,7 @@ def test_the_same_work_on_another_device_is_a_neighbour():
     seen = dict(zip(around.columns, look[0], strict=True))
     assert seen["device.memory_gbps.step_below"] == seen["device.memory_gbps.step_above"] == 2
     assert np.isnan(seen["problem.N.below"])  # none of this device's runs is known
+    assert (around.company(look) == ALONE).all()
 
 
 @pytest.mark.parametrize(
@@ -365,7 +366,7 @@ def test_company_is_along_how_many_axes_there_are_neighbours_on_both_sides():
     )
     around = Neighbourhood.of(grid)
     cases = {(2, 2, 2, 2): 3, (2, 2, 1, 4): 2, (1, 2, 1, 4): 1, (1, 1, 4, 4): 0,
-             (3, 2, 2, 2): 1, (3, 3, 2, 2): 0, (8, 2, 2, 2): 0}  # fmt: skip
+             (3, 2, 2, 2): 1, (3, 3, 2, 2): ALONE, (8, 2, 2, 2): 0}  # fmt: skip
     wanted = pd.DataFrame(list(cases), columns=columns).assign(device="d")
     look = around.look(around.locate(grid), np.zeros(len(grid)), around.locate(wanted))
     assert around.company(look).tolist() == list(cases.values())

@@ -1,0 +1,227 @@
+"""What is held out of which table: the lines of the table of predictors."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets import import_runs, read_runs
+from foretune.datasets.importers.aiconfigurator_data import installed_data
+
+H100, RTX, B60 = (
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "Intel Arc Pro B60",
+)
+KNOWN_SYSTEMS = ("a100_sxm", "h100_sxm", "l40s")
+SHARE = 0.2
+OTHERS = {
+    "gdn": "tokens",
+    "context_mla": "seq_len",
+    "generation_mla": "kv_len",
+    "mla_bmm": "tokens",
+    "encoder_attention": "seq_len",
+    "scale_matrix": "M",
+    "wideep_deepep_normal": "tokens",
+}
+RANDOM = (
+    ("gemm", "GEMM, H100,", "time_ms"),
+    ("context_attention", "attention prefill, H100,", "time_ms"),
+    ("generation_attention", "attention decode, H100,", "time_ms"),
+    ("power_h200_gemm", "power, GEMM, H200,", "power_w"),
+)
+MODEL = ["problem.hidden", "problem.intermediate", "problem.top_k", "problem.experts"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One line of the table: ``runs`` with the rows in ``test`` held out."""
+
+    name: str
+    runs: pd.DataFrame
+    test: np.ndarray
+    target: str = "time_ms"
+    few: Mapping[int, int] = field(default_factory=dict)
+    """How many runs of a new device to calibrate with -> in how many draws."""
+
+
+def held_out(runs: pd.DataFrame, columns: list[str], seed: int = 0) -> np.ndarray:
+    """Return the rows of a fifth of the combinations of ``columns``."""
+    number = runs.groupby(columns, observed=True, dropna=False).ngroup().to_numpy()
+    rng, distinct = np.random.default_rng(seed), int(number.max()) + 1
+    return np.isin(number, rng.choice(distinct, max(1, round(SHARE * distinct)), replace=False))
+
+
+def operators(data: Path, name: str, **only: str) -> pd.DataFrame:
+    """Return a table of LLM operators, rows where ``device`` and ``backend`` are as given."""
+    runs = import_runs(data / "llm" / f"{name}.parquet", "aiconfigurator").runs
+    if "device" in only:
+        runs = runs[runs["device"] == only["device"]]
+    if "backend" in only:
+        runs = runs[runs["config.backend"] == only["backend"]]
+    return without_unused_texts(runs)
+
+
+def without_unused_texts(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs``, numbered anew, whose categories are those that occur."""
+    runs = runs.reset_index(drop=True)
+    texts = runs.select_dtypes("category").columns
+    return runs.assign(**{c: runs[c].cat.remove_unused_categories() for c in texts})
+
+
+def gemm(data: Path) -> Iterator[Task]:
+    """GEMM on one known device."""
+    runs = operators(data, "gemm", device=H100, backend="trtllm")
+    yield Task("GEMM (n, k), H100", runs, held_out(runs, ["problem.N", "problem.K"]))
+    yield Task("GEMM m, H100", runs, held_out(runs, ["problem.M"]))
+    beyond = (runs["problem.N"] >= 16384) | (runs["problem.K"] >= 16384)
+    yield Task("GEMM n or k ≥ 16384, H100", runs, beyond.to_numpy())
+
+
+def devices(data: Path) -> Iterator[Task]:
+    """GEMM on devices never seen."""
+    runs = operators(data, "gemm")
+    formats = runs["config.format"].isin(["bf16", "fp8", "fp8_block"])
+    ours = (runs["config.backend"] == "trtllm") | runs["device"].isin([B60]) | (
+        runs["device"].astype(str).str.contains("A100") & (runs["config.backend"] == "sglang")
+    )  # fmt: skip
+    runs = runs[formats & ours].reset_index(drop=True)
+    known = ~runs["device"].isin([RTX, B60])
+    for device, name in ((RTX, "RTX PRO 6000"), (B60, "Arc B60")):
+        part = runs[known | (runs["device"] == device)].reset_index(drop=True)
+        test = (part["device"] == device).to_numpy()
+        few = {10: 10, 64: 10, 512: 3}
+        yield Task(f"GEMM, device {name} (from A100, H100, L40S)", part, test, few=few)
+
+
+def installed(data: Path) -> Iterator[Task]:
+    """Operators on devices never seen, of the tables that aiconfigurator-core installs."""
+    if installed_data() is None:
+        print("skipped: needs aiconfigurator-core (the extra llm)", file=sys.stderr)
+        return
+    few = {64: 3, 512: 3}
+    plain = ["bf16", "fp8", "fp8_block"]
+    for what, kernel, formats, system in (
+        ("GEMM", "gemm", plain, "h200_sxm"),
+        ("GEMM", "gemm", plain, "b200_sxm"),
+        ("attention prefill", "attention_prefill", ["bf16", "fp8"], "b200_sxm"),
+        ("attention decode", "attention_decode", ["bf16"], "b200_sxm"),
+        ("MoE", "moe", plain, "h200_sxm"),
+    ):
+        parts = [installed_table(name, kernel, formats) for name in (*KNOWN_SYSTEMS, system)]
+        runs, test = before_and_new(parts)
+        name = system.partition("_")[0].upper()
+        yield Task(f"{what}, device {name} (from A100, H100, L40S)", runs, test, few=few)
+    every = [*plain, "nvfp4"]
+    systems = (*KNOWN_SYSTEMS, "rtx_pro_6000_server")
+    parts = [installed_table(name, "gemm", every) for name in systems]
+    runs, test = before_and_new([*parts, installed_table("b200_sxm", "gemm", ["nvfp4"])])
+    name = "GEMM nvfp4, device B200 (from A100, H100, L40S, RTX PRO 6000)"
+    yield Task(name, runs, test, few=few)
+
+
+def installed_table(system: str, kernel: str, formats: list[str]) -> pd.DataFrame:
+    """Return one operator on one system, in some formats, as one library ran it."""
+    runs = import_runs(system, "aiconfigurator", kernel=kernel).runs
+    library = "sglang" if system == "a100_sxm" and kernel == "gemm" else "trtllm"
+    return runs[runs["config.format"].isin(formats) & (runs["config.backend"] == library)]
+
+
+def before_and_new(parts: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return all rows, and which are of the last part: a device that was never seen."""
+    runs = without_unused_texts(pd.concat(parts, ignore_index=True))
+    return runs, np.arange(len(runs)) >= len(runs) - len(parts[-1])
+
+
+def attention(data: Path) -> Iterator[Task]:
+    """Attention on one known device."""
+    runs = operators(data, "context_attention", device=H100, backend="trtllm")
+    heads = ["problem.heads", "problem.kv_heads", "problem.head_dim"]
+    yield Task("attention prefill, heads, H100", runs, held_out(runs, heads))
+    runs = operators(data, "generation_attention", device=H100, backend="trtllm")
+    yield Task("attention decode, KV length, H100", runs, held_out(runs, ["problem.kv_len"]))
+
+
+def moe(data: Path) -> Iterator[Task]:
+    """Mixtures of experts on one known device."""
+    runs = operators(data, "moe", device=H100, backend="trtllm")
+    yield Task("MoE tokens, H100", runs, held_out(runs, ["problem.tokens"]))
+    for seed in range(2):
+        yield Task(f"MoE models, H100 (draw {seed + 1})", runs, held_out(runs, MODEL, seed))
+
+
+def collectives(data: Path) -> Iterator[Task]:
+    """All-reduce."""
+    tables = [operators(data, name) for name in ("custom_allreduce", "nccl")]
+    runs = pd.concat(tables, ignore_index=True)
+    runs = runs[runs["kernel"] == "all_reduce"].reset_index(drop=True)
+    sizes = ["problem.message_bytes"]
+    for seed in range(2):
+        one = runs[runs["device"] == H100].reset_index(drop=True)
+        yield Task(f"all-reduce sizes, H100 (draw {seed + 1})", one, held_out(one, sizes, seed))
+    yield Task("all-reduce sizes, four devices", runs, held_out(runs, sizes))
+
+
+def power(data: Path) -> Iterator[Task]:
+    """Mean watts on one known device."""
+    runs = operators(data, "power_h200_gemm")
+    shape = ["problem.N", "problem.K"]
+    yield Task("power, GEMM (n, k), H200", runs, held_out(runs, shape), "power_w")
+    runs = operators(data, "power_h200_moe")
+    yield Task("power, MoE tokens, H200", runs, held_out(runs, ["problem.tokens"]), "power_w")
+    runs = operators(data, "power_h200_context_attention")
+    heads = ["problem.heads", "problem.kv_heads", "problem.head_dim"]
+    yield Task("power, prefill heads, H200", runs, held_out(runs, heads), "power_w")
+
+
+def spaces(data: Path) -> Iterator[Task]:
+    """Tuning spaces: a tenth of the configurations known."""
+    for path in sorted((data / "spaces").glob("*.parquet")):
+        runs = read_runs(path)
+        runs = runs.drop(columns=[c for c in runs if c.startswith(("static.", "counter."))])
+        rng = np.random.default_rng(0)
+        yield Task(f"space {path.stem}", runs, rng.random(len(runs)) >= 0.1)
+
+
+def vidur(data: Path) -> Iterator[Task]:
+    """Whole models held out of Vidur's MLP profiles."""
+    runs = import_runs(data / "llm" / "vidur_mlp.parquet", "vidur").runs
+    for kernel in ("gemm", "norm", "elementwise"):
+        rows = runs[runs["kernel"] == kernel].reset_index(drop=True).dropna(axis=1, how="all")
+        for models in (["CodeLlama-34b"], ["Llama-2-70b", "Llama-3-70B"]):
+            test = rows["source"].astype(str).str.contains("|".join(models)).to_numpy()
+            yield Task(f"Vidur {kernel}, {' and '.join(models)}", rows, test)
+
+
+def others(data: Path) -> Iterator[Task]:
+    """Operators of which no more is known than their columns, or little."""
+    for name, size in OTHERS.items():
+        runs = operators(data, name, device=H100)
+        yield Task(f"{name} {size}, H100", runs, held_out(runs, [f"problem.{size}"]))
+
+
+def random_rows(data: Path) -> Iterator[Task]:
+    """Single rows held out: what most of the literature reports, and what a table allows at all."""
+    for name, what, target in RANDOM:
+        only = {} if name.startswith("power") else {"device": H100, "backend": "trtllm"}
+        runs = operators(data, name, **only)
+        out = np.random.default_rng(0).random(len(runs)) < SHARE
+        yield Task(f"{what} random rows", runs, out, target)
+
+
+GROUPS: dict[str, Callable[[Path], Iterator[Task]]] = {
+    "gemm": gemm,
+    "devices": devices,
+    "installed": installed,
+    "attention": attention,
+    "moe": moe,
+    "collectives": collectives,
+    "power": power,
+    "vidur": vidur,
+    "spaces": spaces,
+    "others": others,
+    "random": random_rows,
+}
