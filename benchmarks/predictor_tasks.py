@@ -107,7 +107,9 @@ def installed(data: Path) -> Iterator[Task]:
     for what, kernel, formats, system in (
         ("GEMM", "gemm", plain, "h200_sxm"),
         ("GEMM", "gemm", plain, "b200_sxm"),
+        ("attention prefill", "attention_prefill", ["bf16", "fp8"], "h200_sxm"),
         ("attention prefill", "attention_prefill", ["bf16", "fp8"], "b200_sxm"),
+        ("attention decode", "attention_decode", ["bf16"], "h200_sxm"),
         ("attention decode", "attention_decode", ["bf16"], "b200_sxm"),
         ("MoE", "moe", plain, "h200_sxm"),
     ):
@@ -124,10 +126,11 @@ def installed(data: Path) -> Iterator[Task]:
 
 
 def installed_table(system: str, kernel: str, formats: list[str]) -> pd.DataFrame:
-    """Return one operator on one system, in some formats, as one library ran it."""
+    """Return one operator on one system, in some formats, as one version of one library ran it."""
     runs = import_runs(system, "aiconfigurator", kernel=kernel).runs
     library = "sglang" if system == "a100_sxm" and kernel == "gemm" else "trtllm"
-    return runs[runs["config.format"].isin(formats) & (runs["config.backend"] == library)]
+    runs = runs[runs["config.format"].isin(formats) & (runs["config.backend"] == library)]
+    return runs[runs["environment"] == runs["environment"].mode()[0]]  # versions differ tenfold
 
 
 def before_and_new(parts: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:

@@ -134,7 +134,7 @@ def line(
     regret = ""
     if np.isfinite(s["top5_regret"]) and "space" in name:
         regret = f" (regret of the top 5: {100 * s['top5_regret']:.1f})"
-    text = [name, f"{train:,} / {test:,}", errors(s) + regret, interval, *cells, f"{seconds:.0f}"]
+    text = [name, f"{train:,} / {test:,}", errors(s) + regret, interval, *cells, f"{seconds:.0f}" if seconds else ""]
     print("| " + " | ".join(text) + " |", flush=True)
 
 
