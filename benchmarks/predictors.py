@@ -134,7 +134,8 @@ def line(
     regret = ""
     if np.isfinite(s["top5_regret"]) and "space" in name:
         regret = f" (regret of the top 5: {100 * s['top5_regret']:.1f})"
-    text = [name, f"{train:,} / {test:,}", errors(s) + regret, interval, *cells, f"{seconds:.0f}" if seconds else ""]
+    fit = f"{seconds:.0f}" if seconds else ""
+    text = [name, f"{train:,} / {test:,}", errors(s) + regret, interval, *cells, fit]
     print("| " + " | ".join(text) + " |", flush=True)
 
 
