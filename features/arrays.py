@@ -158,6 +158,9 @@ class OneRow(Rows):
 
     def group(self, name: str) -> Mapping[str, Any]:
         """Return the cells of a dotted group by their short names."""
+        return self.once(("group", name), lambda: self._group(name))
+
+    def _group(self, name: str) -> Mapping[str, Any]:
         names = short_names(self.columns, name)
         return {short: self._arrays[column] for short, column in names.items()}
 

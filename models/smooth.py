@@ -107,6 +107,6 @@ class Smooth:
 def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray:
     inputs = X[:, order].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log2(inputs[:, octaves])
-    inputs[:, octaves] = np.where(np.isfinite(logs), logs, np.nan)
+        np.log2(inputs, out=inputs, where=octaves)
+    inputs[np.isinf(inputs)] = np.nan
     return inputs

@@ -90,9 +90,13 @@ class TrainingRange:
         """Return the columns that may hold values outside: all, but for numbers that do not."""
         there = frozenset(rows.columns)
         texts = [c for c in self.texts if c in there]
-        columns = [c for c in self.numbers if c in there]
         if isinstance(rows, OneRow):
-            return [c for c in [*columns, *texts] if not self._includes(c, rows)]
+            return [
+                *(c for c, (low, high) in self.numbers.items()
+                  if c in there and _is_outside(rows[c], low, high)),
+                *(c for c in texts if rows.text(c) not in self.texts[c]),
+            ]  # fmt: skip
+        columns = [c for c in self.numbers if c in there]
         plain = [c for c in columns if rows[c].dtype.kind != "U"]
         if not plain:
             return [*columns, *texts]
@@ -101,12 +105,6 @@ class TrainingRange:
         within = ~((values < low) | (values > high)).any(axis=1)
         inside = {plain[i] for i in np.flatnonzero(within)}
         return [*(c for c in columns if c not in inside), *texts]
-
-    def _includes(self, column: str, row: OneRow) -> bool:
-        if column in self.texts:
-            return row.text(column) in self.texts[column]
-        (low, high), value = self.numbers[column], row[column]
-        return value.dtype.kind != "U" and not (value < low or value > high)
 
     def _outside(self, column: str, rows: Rows) -> np.ndarray:
         values = rows[column]
@@ -132,6 +130,10 @@ class TrainingRange:
         low, high = self.numbers[column]
         how = f"{octaves:.1f} octaves" if low > 0 else f"{octaves:.1f} ranges"
         return f"{how} outside {low:g} … {high:g}"
+
+
+def _is_outside(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, str) or value < low or value > high
 
 
 def _columns(runs: pd.DataFrame) -> list[str]:
