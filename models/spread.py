@@ -2,8 +2,8 @@
 
 Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
 others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
-factor makes 90 % of the held-out errors fit. Rows with many neighbours, with few, and on devices
-that were never run have factors of their own (Mondrian, in their words), or easy ones would make up
+factor makes 90 % of the held-out errors fit. Rows with many neighbours, with few and with none (on
+a new device, say) have factors of their own (Mondrian, in their words), or easy ones would make up
 for hard ones. How errors grow outside the range of the rows learned from is learned where rows were
 held out there; beyond that, intervals grow with the distance.
 """
