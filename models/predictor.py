@@ -42,7 +42,7 @@ from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 RUNS_FILE = "runs.parquet"
 CHUNK_ROWS = 32_768
 """Rows predicted at a time by one core: features of a million never are in memory together."""

@@ -19,7 +19,7 @@ from foretune.features.arrays import OneRow, Rows
 from foretune.models.blend import Blend
 from foretune.models.experts import Experts, Make, Table, circumstances
 from foretune.models.holdouts import kinds_of_novelty, mixed_holdouts
-from foretune.models.neighbours import Axis, Neighbourhood, Places
+from foretune.models.neighbours import ALONE, Axis, Neighbourhood, Places
 from foretune.models.regressor import Regressor
 from foretune.models.repeated_sizes import Repeated
 from foretune.models.repeats import Repeats
@@ -113,7 +113,8 @@ class TargetModel:
         every = np.arange(len(table.y))
         predicted = opinions[:, 0]
         if opinions.shape[1] > 1:
-            self.blend, predicted = Blend.fit(Z, opinions, truth, number, self.seed)
+            new = company == ALONE
+            self.blend, predicted = Blend.fit(Z, opinions, truth, number, new, self.seed)
         if alone:
             self.experts = Experts.fit_alone(self.make, table, every, smooth, rng)
         else:
@@ -151,11 +152,14 @@ class TargetModel:
         look = self._look(rows, log_unit)
         opinions = self.experts.opinions(X, look, log_unit)
         Z = circumstances(X, look, opinions)
-        log_value = opinions[:, 0] if self.blend is None else self.blend.predict(Z, opinions)
+        company = _company(self.hood, look, len(X))
+        log_value = opinions[:, 0]
+        if self.blend is not None:
+            log_value = self.blend.predict(Z, opinions, company == ALONE)
         differences = opinions - log_value[:, None]
         if look is None and self.unit.roofline:  # with neighbours the unit is an opinion
             differences = np.column_stack([differences, -log_value])
-        width = self.spread.half_width(Z, outside, beyond, _company(self.hood, look, len(X)))
+        width = self.spread.half_width(Z, outside, beyond, company)
         return log_value + log_unit, width, differences
 
     def _look(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
