@@ -18,7 +18,7 @@ class AttentionPrefill(Family):
     """Columns: problem.batch, seq_len, heads, kv_heads, head_dim (prefix_len, window)."""
 
     name = "attention_prefill"
-    source_hash = "attention-1"
+    source_hash = "attention-2"
     causal = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
@@ -56,9 +56,14 @@ class AttentionPrefill(Family):
     def _keys_per_query(self, problem: Mapping[str, Any]) -> Quantity:
         """Return how many keys a query sees on average."""
         seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
-        keys = prefix + ((seq + 1.0) / 2.0 if self.causal else seq)
         window = problem.get("window", 0.0)
-        return np.where(np.greater(window, 0), np.minimum(keys, window), keys)
+        window = np.where(np.greater(window, 0), window, np.inf)
+        if not self.causal:
+            return np.minimum(prefix + seq, window)
+        growing = np.clip(window - prefix, 0.0, seq)  # as many queries see one key more each
+        pairs = growing * (prefix + (growing + 1.0) / 2.0)
+        full = seq - growing
+        return (pairs + full * np.where(full > 0, window, 0.0)) / seq
 
 
 class AttentionEncoder(AttentionPrefill):

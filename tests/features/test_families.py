@@ -44,7 +44,8 @@ MESSAGE = {"message_bytes": 1024, "devices": 4}
          2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2), "bf16"),
         ("attention_prefill", {**PREFILL, "prefix_len": 10}, {}, 4 * 2 * 4 * 16 * 8 * 14.5,
          2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 18 * 2), "bf16"),
-        ("attention_prefill", {**PREFILL, "window": 4}, {}, 4 * 2 * 4 * 16 * 8 * 4,
+        # 1, 2, 3 keys, then 4 each
+        ("attention_prefill", {**PREFILL, "window": 4}, {}, 4 * 2 * 4 * 16 * (1 + 2 + 3 + 5 * 4),
          2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2), "bf16"),
         ("attention_encoder", {**PREFILL, "kv_heads": 0}, {}, 4 * 2 * 4 * 16 * 8 * 8,
          2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 4), "bf16"),
