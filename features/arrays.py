@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 
 NAMES = ("kernel", "device")
+BOOLEANS = {"False": "0", "True": "1"}
+"""A boolean is written as the number it is: text or not, by itself or beside texts."""
 T = TypeVar("T")
 
 
@@ -25,7 +27,7 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 
 
 def as_text(values: Iterable[object]) -> np.ndarray:
-    """Return values as text, the same for equal ones; gaps are empty strings."""
+    """Return values as text, the same for equal ones; gaps are empty strings, True is 1."""
     return np.array([_text(v) for v in values], dtype=np.str_)
 
 
@@ -77,10 +79,7 @@ class Rows:
 
     def spelt(self, column: str, texts: Sequence[str]) -> list[np.ndarray]:
         """Return per text in which rows the cell, be it text or a number, is written so."""
-        if self[column].dtype.kind == "U":  # no million strings to compare
-            distinct, codes = self.distinct(column)
-        else:
-            distinct, codes = as_text(self.frame[column]), np.arange(len(self))
+        distinct, codes = self.distinct(column)  # no million strings to compare
         return [(distinct == text)[codes] for text in texts]
 
     def group(self, name: str) -> Mapping[str, np.ndarray]:
@@ -115,7 +114,6 @@ class OneRow(Rows):
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self.columns = tuple(cells)
-        self._cells = cells
         self._arrays: dict[str, Any] = {
             c: np.str_(v) if isinstance(v, str) else np.float64(v) for c, v in cells.items()
         }
@@ -153,7 +151,7 @@ class OneRow(Rows):
 
     def spelt(self, column: str, texts: Sequence[str]) -> list[Any]:
         """Return per text whether the cell is written so."""
-        written = _text(self._cells[column])
+        written = self.text(column)
         return [written == text for text in texts]
 
     def group(self, name: str) -> Mapping[str, Any]:
@@ -235,22 +233,13 @@ def _cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes, distinct = column.cat.codes.to_numpy(), column.cat.categories
-        return _plain([*distinct, None]), codes  # code -1, a gap, is the last
-    codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    cells = [*distinct, None]
-    if column.dtype == object and not _are_numbers(cells) and any(v in (0, 1) for v in distinct):
-        # True and 1 are equal, so that of both only one is distinct
-        codes, texts = pd.factorize(as_text(column))
-        return texts, codes
-    text = isinstance(column.dtype, pd.StringDtype)  # even if there is nothing in it
-    return (as_text if text else _plain)(cells), codes
-
-
-def _plain(cells: list[Any]) -> np.ndarray:
-    """Return cells, None for a gap, as numbers if they all are, else as text."""
-    if _are_numbers(cells):
-        return np.array([np.nan if v is None else float(v) for v in cells])
-    return as_text(cells)
+    else:
+        codes, distinct = pd.factorize(column, use_na_sentinel=True)
+    cells = [*distinct, None]  # code -1, a gap, is the last
+    if _are_numbers(cells) and not isinstance(column.dtype, pd.StringDtype):
+        return np.array([np.nan if v is None else float(v) for v in cells]), codes
+    number, texts = pd.factorize(as_text(cells))  # 1, "1" and True are written alike
+    return texts, number[codes]
 
 
 def _are_numbers(cells: list[Any]) -> bool:
@@ -268,4 +257,5 @@ def _text(value: object) -> str:
     if value is None or value is pd.NA or value != value:
         return ""
     whole = isinstance(value, float) and value.is_integer()  # a number in a column with gaps
-    return str(int(value)) if whole else str(value)  # type: ignore[call-overload]
+    text = str(int(value)) if whole else str(value)  # type: ignore[call-overload]
+    return BOOLEANS.get(text, text)

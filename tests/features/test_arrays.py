@@ -15,6 +15,7 @@ TABLE = pd.DataFrame(
         "config.text": ["a", "b", "", "a"],
         "config.gaps": pd.Series(["a", None, "c", "a"], dtype=object),
         "config.mixed": pd.Series(["auto", 1, 0.5, "auto"], dtype=object),
+        "config.switch": pd.Series(["auto", True, False, True], dtype=object),
         "config.kind": pd.Categorical(["x", None, "y", "x"], categories=["y", "unused", "x"]),
         "config.either": pd.Categorical([1, "auto", 2, 1]),
         "config.number": pd.Categorical([16, 32, 16, 16]),
@@ -30,7 +31,7 @@ def test_columns_are_arrays(column):
     assert rows[column] is rows[column]  # converted once
 
 
-@pytest.mark.parametrize("column", [c for c in TABLE if c not in ("config.gaps", "config.mixed")])
+@pytest.mark.parametrize("column", [c for c in TABLE if c not in ("config.gaps", "config.mixed", "config.switch")])
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_one_row_reads_as_in_company(column, row):
     alone, together = OneRow.read(TABLE.iloc[[row]]), Rows(TABLE)
@@ -57,6 +58,14 @@ def test_how_cells_are_written(row):
         assert alone.spelt(column, texts) == together
 
 
+def test_what_is_written_alike_is_one_value():
+    column = pd.Series(["auto", True, 1, "1", "True", 1.0, "auto"], dtype=object)
+    for values in (column, column.astype("category")):
+        groups = groups_of(pd.DataFrame({"config.switch": values}), ["config.switch"])
+        assert [groups.names[code] for code in groups.codes] == ["auto", *["1"] * 5, "auto"]
+        assert len(groups.names) == 2
+
+
 def test_whole_numbers_as_text_are_those_of_each():
     values = [3.0, -0.0, 12345678.0, 2.0**52, -7.0]
     for extra in ([], [0.5], [1e300], [np.nan], [np.inf]):
@@ -72,7 +81,7 @@ def test_without_columns():
     assert "config.flag" in rows
     assert "config.flag" not in rest
     assert list(Columns(rest, "config")) == [
-        "maybe", "gaps", "mixed", "kind", "either", "number",
+        "maybe", "gaps", "mixed", "switch", "kind", "either", "number",
     ]  # fmt: skip
     assert rows.without([]) is rows
 

@@ -350,7 +350,7 @@ def test_numbers_become_floats(column, expected):
         (pd.Series(["a", None, "bc"]), ["a", "", "bc"]),
         (pd.Series(["a", None, "bc"], dtype=object), ["a", "", "bc"]),
         (pd.Categorical(["b", None, "a"]), ["b", "", "a"]),
-        (pd.Series(["a", 1, 2.0, True, None], dtype=object), ["a", "1", "2", "True", ""]),
+        (pd.Series(["a", 1, 2.0, True, None], dtype=object), ["a", "1", "2", "1", ""]),
     ],
 )
 def test_text_has_empty_strings_in_gaps(column, expected):
