@@ -21,8 +21,8 @@ FEATURES_VERSION = 5
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
-MAY_BE_UNKNOWN = (f"{COMPILED}.", "device.")
-"""Columns that training had and rows may lack: code not compiled, a descriptor that says less."""
+MAY_BE_UNKNOWN = "device."
+"""Columns that training had and rows may lack: a descriptor that says less."""
 
 
 class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -42,7 +42,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         family: knows cost and derived quantities; None uses the rest alone.
-        compiled: use the ``static.…`` columns too; rows to predict may lack them.
+        compiled: use the ``static.…`` columns too; rows to predict must have them then.
 
     Attributes:
         columns_: names of the float columns, in order.
@@ -115,6 +115,10 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             matrix[infinite] = np.nan  # of a size of 0, say: not known
         return matrix
 
+    def known(self, rows: Rows) -> Rows:
+        """Return the rows without what they say of devices that training did not know."""
+        return rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
+
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the float columns."""
         check_is_fitted(self, "columns_")
@@ -124,8 +128,13 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Return every feature, an array or one number for all rows."""
         needed, there = [*self.numbers_, *self.categories_], frozenset(rows.columns)
         if absent := [c for c in needed if c not in there and not c.startswith(MAY_BE_UNKNOWN)]:
-            raise PredictorError(f"the runs lack column {absent[0]!r}, which the predictor uses")
-        rows = rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
+            how = ""
+            if absent[0].startswith(f"{COMPILED}."):
+                how = ": only compiled code has it; train without --compiled to predict candidates"
+            raise PredictorError(
+                f"the runs lack column {absent[0]!r}, which the predictor uses{how}"
+            )
+        rows = self.known(rows)
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
         table |= {c: rows[c] for c in self.numbers_ if c in there}
         if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:
@@ -177,7 +186,7 @@ def _varies(values: Quantity) -> bool:
 
 
 def _indicators(column: str, rows: Rows, known: list[str]) -> dict[str, Quantity]:
-    if column not in rows:  # what the compiled code shows
+    if column not in rows:
         return {f"{column}={v}": 0.0 for v in known}
     names = [f"{column}={v}" for v in known]
     return dict(zip(names, rows.spelt(column, known), strict=True))

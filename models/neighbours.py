@@ -58,6 +58,17 @@ class Axis:
     span: float
     error: float = 1.0
 
+    @property
+    def key(self) -> str:
+        """The column that names places along it: two devices may have the same bandwidth."""
+        return "device" if self.column == DEVICE_AXIS else self.column
+
+    def of(self, rows: Rows) -> Any:
+        """Return the values of rows; NaN where a device's are not known."""
+        if self.column in rows:
+            return rows[self.column]
+        return NAN if isinstance(rows, OneRow) else np.full(len(rows), NAN)
+
     def position(self, values: np.ndarray) -> np.ndarray:
         """Return where ``values`` lie."""
         if self.octaves:
@@ -121,20 +132,20 @@ class Neighbourhood:
         return "places", axes, tuple(self.series), tuple(self.repeated)
 
     def _locate_one(self, row: OneRow) -> "Place":
-        keys = [_hash_of_text(axis.column, row.text(axis.column)) for axis in self.axes]
+        keys = [_hash_of_text(axis.key, row.text(axis.key)) for axis in self.axes]
         shared = sum(_hash_of_text(column, row.text(column)) for column in self.series)
         shared += sum(
             _hash_of_text(size.column, "") for size in self.repeated if not size.holds(row)
         )
         everything = shared + sum(keys)
         return Place(
-            [axis.position(row[axis.column]) for axis in self.axes],
+            [axis.position(axis.of(row)) for axis in self.axes],
             [np.uint64(everything - key & WRAP) for key in keys],
         )
 
     def _locate(self, rows: Rows) -> "Places":
-        positions = [axis.position(rows[axis.column]) for axis in self.axes]
-        keys = [_hash(axis.column, rows) for axis in self.axes]
+        positions = [axis.position(axis.of(rows)) for axis in self.axes]
+        keys = [_hash(axis.key, rows) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
         for column in self.series:
             shared += _hash(column, rows)

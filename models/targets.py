@@ -54,7 +54,7 @@ class Unit:
         """
         if self.roofline is None:
             return np.zeros(len(runs))
-        runs = Rows.of(runs)
+        runs = features.known(Rows.of(runs))
         limits = row_limits_ms(features.family, runs)
         if not np.isfinite(limits).all():
             row = int(np.flatnonzero(~np.isfinite(limits).all(axis=-1))[0])

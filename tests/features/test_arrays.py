@@ -31,7 +31,9 @@ def test_columns_are_arrays(column):
     assert rows[column] is rows[column]  # converted once
 
 
-@pytest.mark.parametrize("column", [c for c in TABLE if c not in ("config.gaps", "config.mixed", "config.switch")])
+@pytest.mark.parametrize(
+    "column", [c for c in TABLE if c not in ("config.gaps", "config.mixed", "config.switch")]
+)
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_one_row_reads_as_in_company(column, row):
     alone, together = OneRow.read(TABLE.iloc[[row]]), Rows(TABLE)

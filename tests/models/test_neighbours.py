@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.features.arrays import Rows
+from foretune.features.arrays import OneRow, Rows
 from foretune.models.neighbours import ALONE, MOST_AXES, Neighbourhood, Places
 
 AXES = ["problem.M", "problem.x"]
@@ -238,6 +238,25 @@ def test_the_same_work_on_another_device_is_a_neighbour():
     assert seen["device.memory_gbps.step_below"] == seen["device.memory_gbps.step_above"] == 2
     assert np.isnan(seen["problem.N.below"])  # none of this device's runs is known
     assert (around.company(look) == ALONE).all()
+
+
+def test_a_device_as_fast_as_a_known_one_is_another():
+    runs = on_devices({"slow": 100.0, "fast": 1600.0})
+    around = Neighbourhood.of(runs)
+    twin = on_devices({"twin": 1600.0})
+    look = around.look(around.locate(runs), np.arange(len(runs)) * 1.0, around.locate(twin))
+    assert (around.company(look) == ALONE).all()
+    seen = pd.DataFrame(look[:, : len(around.columns)], columns=around.columns)
+    assert seen["device.memory_gbps.step_below"].tolist() == [4.0] * 4  # to the slow one
+
+
+def test_a_device_of_unknown_speed_has_no_neighbours():
+    runs = on_devices({"slow": 100.0, "fast": 1600.0})
+    around = Neighbourhood.of(runs)
+    nameless = on_devices({"new": 0.0}).drop(columns="device.memory_gbps")
+    for wanted in (around.locate(nameless), around.locate_one(OneRow.read(nameless.iloc[:1]))):
+        look = around.look(around.locate(runs), np.arange(len(runs)) * 1.0, wanted)
+        assert (around.company(np.atleast_2d(look)) == ALONE).all()
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_cells_are_numbers_and_text():
     assert [row[c] for c in row.columns[:3]] == [3.0, 1.0, "x"]
     assert np.isnan(row["config.d"])
     assert [row.text(c) for c in row.columns] == ["3", "1", "x", ""]
-    assert row.spelt("config.b", ["1", "True"]) == [False, True]  # as in a table
+    assert row.spelt("config.b", ["1", "0"]) == [True, False]  # as in a table
     assert set(row.group("config")) == set("abcd")
     assert "config.a" not in row.without(["config.a"])
 

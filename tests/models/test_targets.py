@@ -68,6 +68,14 @@ def gemms(formats, n=60):
     return runs.assign(time_ms=np.hypot(limits[:, 0], limits[:, 1]) + 0.005)
 
 
+def test_rates_that_training_did_not_know_are_not_looked_at(matmul, ok):
+    unit, features = unit_of("time_ms", matmul, ok)
+    more = {f"device.{name}": 1e6 for name in ("fp16_tflops", "bf16_tflops", "l2_gbps")}
+    more = {name: value for name, value in more.items() if name not in ok}
+    assert more
+    np.testing.assert_array_equal(unit.log(features, ok.assign(**more)), unit.log(features, ok))
+
+
 def test_formats_are_calibrated_apart():
     runs = gemms({"bf16": 0.8, "fp8": 0.4})
     unit, features = unit_of("time_ms", Gemm(), runs)
