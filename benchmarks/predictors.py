@@ -21,7 +21,7 @@ from foretune.collect import local_device
 from foretune.models import Predictor
 from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
-from foretune.models.splits import groups_of
+from foretune.models.splits import tasks_of
 
 LABELS = ("config.implementation", "config.backend")
 """Columns that say which library measured, not what."""
@@ -56,7 +56,7 @@ def run_task(task: Task, model: str) -> None:
     started = time.perf_counter()
     predictor = Predictor(model, (task.target,)).fit(train)  # type: ignore[arg-type]
     seconds = time.perf_counter() - started
-    truth, groups = test[task.target].to_numpy(), groups_of(test)
+    truth, groups = test[task.target].to_numpy(), tasks_of(test)
     family = predictor.features_.family
     cells = []
     for name in ("calibrated roofline", "grid interpolation", "nearest neighbour"):
@@ -123,7 +123,7 @@ def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str,
     predicted = predictor.predict(test)
     value = predicted[target].to_numpy()
     widths = np.log(predicted[f"{target}_high"].to_numpy() / value)
-    return score(test[target].to_numpy(), value, groups_of(test), widths)
+    return score(test[target].to_numpy(), value, tasks_of(test), widths)
 
 
 def line(
@@ -166,7 +166,7 @@ def gpperf_protocol(predictor: Predictor, runs: pd.DataFrame) -> None:
     truth = np.clip(truth, *np.percentile(truth, [1, 99]))
     out = np.random.default_rng(0).random(len(runs)) < SHARE
     guess = np.asarray(depth_6_forest().fit(X[~out], truth[~out]).predict(X[out]))
-    scores = score(truth[out], guess, groups_of(runs[out]))
+    scores = score(truth[out], guess, tasks_of(runs[out]))
     print(
         f"| GPPerf's protocol: random rows, all clipped | {(~out).sum():,} / {out.sum():,} | "
         f"| | | | | {errors(scores)}, R² {scores['r2']:.3f} | |",

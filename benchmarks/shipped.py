@@ -30,7 +30,7 @@ from foretune.models import Predictor
 from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
 from foretune.models.pretrained import SHIPPED, Pretrained
-from foretune.models.splits import fold_of_rows, groups_of
+from foretune.models.splits import fold_of_rows, tasks_of
 from foretune.models.targets import usable_rows
 from foretune.registry import load as load_registered
 from foretune.registry import registered
@@ -64,7 +64,7 @@ class Judged:
         rows = self.held_out
         widths = rows["width"].to_numpy() if column == "predicted" else None
         truth, value = rows["time_ms"].to_numpy(), rows[column].to_numpy()
-        return score(truth, value, groups_of(rows), widths)
+        return score(truth, value, tasks_of(rows), widths)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -230,7 +230,7 @@ def choices(judged: Judged) -> list[str]:
     """Return a row: what choosing keeps."""
     rng = np.random.default_rng(0)
     kept: dict[str, list[float]] = {}
-    for _, rows in judged.held_out.groupby(groups_of(judged.held_out)):
+    for _, rows in judged.held_out.groupby(tasks_of(judged.held_out)):
         times = rows["time_ms"].to_numpy()
         order = np.argsort(rows["predicted"].to_numpy(), kind="stable")
         share = times.min() / times

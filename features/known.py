@@ -11,11 +11,16 @@ from foretune.registry import load, registered
 def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Family | None:
     """Return who knows the cost of runs of kernel ``name``, or None.
 
-    The kernel ``given`` if it has that name, the registered kernel, or the registered family,
+    The kernel ``given``, the registered kernel, or the registered family,
     whichever finds its columns in ``runs``; a kernel of ours that does not is returned all the
     same, so that its own error says what is missing.
+
+    Raises:
+        PredictorError: the kernel ``given`` has another name.
     """
-    if given is not None and given.name == name:
+    if given is not None:
+        if given.name != name:
+            raise PredictorError(f"the runs are of kernel {name!r}, not of {given.name!r}")
         return given
     candidates: list[Family] = [
         load(group, name)() for group in ("kernels", "families") if name in registered(group)

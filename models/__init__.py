@@ -6,7 +6,7 @@ from foretune.lazy import lazy
 
 if TYPE_CHECKING:
     from foretune.models.curve import learning_curve
-    from foretune.models.evaluation import evaluate_predictor, metrics_table
+    from foretune.models.evaluation import evaluate_predictor
     from foretune.models.noise import noise_floor
     from foretune.models.predictor import Predictor
     from foretune.models.pretrained import find_pretrained
@@ -18,7 +18,6 @@ __all__ = [
     "evaluate_predictor",
     "find_pretrained",
     "learning_curve",
-    "metrics_table",
     "noise_floor",
     "train_predictor",
 ]
@@ -26,10 +25,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "evaluation": (
-            "evaluate_predictor",
-            "metrics_table",
-        ),
+        "evaluation": ("evaluate_predictor",),
         "curve": ("learning_curve",),
         "noise": ("noise_floor",),
         "predictor": ("Predictor",),

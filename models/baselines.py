@@ -70,7 +70,7 @@ class Roofline(Baseline):
 
 
 class Calibrated(Baseline):
-    """Overhead and efficiencies fitted per device and format (`CalibratedRoofline`)."""
+    """Overhead and efficiencies fitted per format, over all devices (`CalibratedRoofline`)."""
 
     def _rest(self, runs: pd.DataFrame) -> np.ndarray:
         return np.full(len(runs), np.nan)
@@ -80,7 +80,7 @@ class ProblemMedian(Baseline):
     """The median of a problem's own runs: hard to beat where configurations matter little."""
 
     def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
-        self.columns_ = group_columns(runs)
+        self.columns_ = group_columns(runs, "task")
         table = runs[self.columns_].assign(rest=rest)
         by = table.groupby(self.columns_, dropna=False, observed=True)["rest"]
         self.medians_ = by.median().reset_index()

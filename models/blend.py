@@ -14,18 +14,17 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from foretune.models.boosting import BoostingModel
-from foretune.models.spread import SMALLEST
+from foretune.models.spread import GENTLE, SMALLEST
 from foretune.models.together import Together
 
 LARGEST = 2.0
 """Errors beyond a factor of seven are all equally bad."""
 SHARPNESSES = (1.0, 2.0, 3.0, 5.0, 8.0)
-_GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
 
 
 @dataclass
@@ -132,7 +131,7 @@ def _error_models(
         if not known.any():  # never speaks: any model will do
             known = np.ones(len(truth), dtype=bool)
         size = np.clip(np.nan_to_num(np.abs(opinion - truth))[known], SMALLEST, LARGEST)
-        models.append(BoostingModel(seed=seed, **_GENTLE).fit(Z[known], np.sqrt(size)))
+        models.append(BoostingModel(seed=seed, **GENTLE).fit(Z[known], np.sqrt(size)))
     return models
 
 

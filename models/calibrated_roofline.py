@@ -5,9 +5,10 @@ a share of the peak. Three numbers put that right, and a fourth says how far the
 
     t = (overhead**p + (a * compute)**p + (b * memory)**p) ** (1/p)
 
-fitted per device and per text-valued configuration (format, backend, implementation) where there
-are enough runs, and over everything else together. What is left for a model to learn is a factor
-around one, smooth along every size: that is why it interpolates, and extrapolates, far better.
+fitted per text-valued configuration (format, backend, implementation) where there are enough runs,
+and over everything else together; over all devices, so that it holds on others. What is left for a
+model to learn is a factor around one, smooth along every size: that is why it interpolates, and
+extrapolates, far better.
 """
 
 from dataclasses import dataclass, field

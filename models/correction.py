@@ -19,7 +19,6 @@ from foretune.models.process import Process
 from foretune.models.scaling import Scaling
 from foretune.models.spread import SMALLEST, quantile
 
-LEAST_ROWS = 5
 MOST_ROWS = 1500
 """A Gaussian process costs the cube of its rows."""
 MOST_TO_TUNE = 512
@@ -42,7 +41,7 @@ class Correction:
     def fit(
         self, runs: pd.DataFrame, evidence: Evidence, errors: np.ndarray, seed: int = 0
     ) -> Self:
-        """Learn from ``errors`` of ``runs``, at least `LEAST_ROWS`; `MOST_ROWS` are used."""
+        """Learn from ``errors`` of ``runs``, of which `MOST_ROWS` are used."""
         some = np.random.default_rng(seed).permutation(len(runs))[:MOST_ROWS]
         runs, evidence, y = runs.iloc[some], evidence[some], errors[some]
         self.likeness = Likeness.of(runs, evidence)
@@ -58,6 +57,11 @@ class Correction:
         """Return the correction of the log prediction and the half-width of the interval."""
         mean, deviation = self.process.predict(self.likeness.points(Rows.of(rows), evidence)[0])
         return mean, self.widening * deviation
+
+    @property
+    def typical(self) -> float:
+        """The half-width of the interval of a typical run it was learned from, left out."""
+        return float(self.widening * np.median(self.process.left_out()[1]))
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``: plain numbers and texts."""

@@ -19,12 +19,11 @@ from scipy.stats import binom, norm
 from foretune.collect.timer import median_interval
 from foretune.datasets import latest
 from foretune.datasets.schema import validate
-from foretune.models.evaluation import evaluate_predictor
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NONE, repeats_of
-from foretune.models.splits import groups_of
+from foretune.models.splits import tasks_of
 from foretune.models.spread import CONFIDENCE
-from foretune.models.targets import Target, usable_rows
+from foretune.models.targets import Target, present_targets, usable_rows
 
 CHANCE = 0.05
 """How often each check may be wrong about fresh runs that are as the predictor expects."""
@@ -91,8 +90,8 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
         PredictorError: the runs are of another kernel, or fewer than five succeeded.
     """
     fresh = latest(validate(fresh)).reset_index(drop=True)
-    scores = evaluate_predictor(predictor, fresh)  # refuses another kernel
-    known = [t for t in predictor.targets_ if t in scores]
+    present = present_targets(fresh)
+    known = [t for t in predictor.targets_ if t in present] or list(predictor.targets_)
     return {t: _drift(predictor, usable_rows(t, fresh), t) for t in known}
 
 
@@ -101,7 +100,7 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     truth = rows[target].to_numpy(float)
     off = np.log(truth / predicted[target].to_numpy())
     inside = (truth >= predicted[f"{target}_low"]) & (truth <= predicted[f"{target}_high"])
-    groups = groups_of(rows)
+    groups = tasks_of(rows)
     problems = len(np.unique(groups))
     coverage = float(inside.mean())
     least = _least_coverage(inside.to_numpy(float), groups)

@@ -1,6 +1,6 @@
 """Honest validation: every row predicted by a model that did not see it, baselines beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +15,8 @@ from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
 from foretune.models.predictor import Predictor, only_kernel
 from foretune.models.repeats import NONE, repeats_of
-from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows, groups_of
-from foretune.models.targets import Target, usable_rows
+from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows, tasks_of
+from foretune.models.targets import Target, measured_rows, usable_rows
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
@@ -47,10 +47,13 @@ def cross_validate(
 ) -> Validation:
     """Return how well predictors like ``predictor`` do on what they have not seen.
 
-    Every fold trains a predictor from nothing, intervals included, on the other folds; the given
-    one, which must be fitted, is not changed. Splits that the runs do not allow are left out.
+    Every fold trains a predictor from nothing, intervals included, on all that was measured of the
+    other folds; the given one, which must be fitted, is not changed. Splits that the runs do not
+    allow are left out.
     """
-    runs = latest(validate(runs)).reset_index(drop=True)
+    every = validate(runs).reset_index(drop=True)
+    runs = latest(every).reset_index(drop=True)
+    newest = repeats_of(runs, every)
     found = Validation()
     for target in predictor.targets_:
         scores: Scores = {}
@@ -58,7 +61,7 @@ def cross_validate(
             folds = fold_of_rows(runs, split, predictor.seed, group)
             if folds is None:
                 continue
-            tables = _predict_folds(predictor, runs, folds, target)
+            tables = _predict_folds(predictor, target, runs, folds, every, folds[newest])
             if not tables:
                 continue
             table = pd.concat(tables, ignore_index=True)
@@ -85,13 +88,13 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
         )
     scores = {}
     for target in predictor.targets_:
-        if target not in runs or runs[target].isna().all():
+        rows = measured_rows(target, runs)
+        if rows.empty:
             continue
-        rows = usable_rows(target, runs)
         predicted = predictor.predict(rows)
         value = predicted[target].to_numpy()
         widths = np.log(predicted[f"{target}_high"].to_numpy() / value)
-        scores[str(target)] = score(rows[target].to_numpy(float), value, groups_of(rows), widths)
+        scores[str(target)] = score(rows[target].to_numpy(float), value, tasks_of(rows), widths)
     if not scores:
         raise PredictorError(f"none of the runs succeeded with {', '.join(predictor.targets_)}")
     return scores
@@ -99,35 +102,29 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
 
 def seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
     """Return how many of ``runs`` have a twin, the same run in all but time, in training."""
-    return int((repeats_of(predictor.runs_, runs) != NONE).sum())
-
-
-def metrics_table(scores: Mapping[str, Scores]) -> pd.DataFrame:
-    """Return one row per target, split and model, for people."""
-    return pd.DataFrame(
-        [
-            {"target": target, "split": split, "model": model, **metrics}
-            for target, splits in scores.items()
-            for split, models in splits.items()
-            for model, metrics in models.items()
-        ]
-    )
+    return int((repeats_of(predictor.measured_runs(), runs) != NONE).sum())
 
 
 def _predict_folds(
-    predictor: Predictor, runs: pd.DataFrame, folds: np.ndarray, target: Target
+    predictor: Predictor,
+    target: Target,
+    runs: pd.DataFrame,
+    folds: np.ndarray,
+    every: pd.DataFrame,
+    folds_of_every: np.ndarray,
 ) -> list[pd.DataFrame]:
+    """Return what was predicted of each fold of ``runs``; ``every`` has older measurements too."""
     numbers = [f for f in np.unique(folds) if f >= 0]
     tables = []
     for fold in numbers[:1] if len(runs) > MANY_ROWS else numbers:
-        train, test = runs[folds != fold], runs[folds == fold]
-        test = test[(test["status"] == "ok") & test[target].notna()]
+        test = measured_rows(target, runs[folds == fold])
         try:
-            known = usable_rows(target, train)
+            known = usable_rows(target, runs[folds != fold])
         except PredictorError:  # too few are left
             continue
         if len(test):
-            trial: Predictor = clone(predictor).set_params(targets=(target,)).fit(train)
+            trial: Predictor = clone(predictor).set_params(targets=(target,))
+            trial.fit(every[folds_of_every != fold])
             tables.append(_predict_fold(trial, known, test, target))
     return tables
 

@@ -27,14 +27,15 @@ from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, fami
 from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
+from foretune.models.calibration import Calibration
 from foretune.models.choosing import candidates, typical_points
-from foretune.models.correction import LEAST_ROWS, Correction
+from foretune.models.correction import Correction
 from foretune.models.likeness import Evidence, Likeness
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor, side_by_side
 from foretune.models.repeats import Repeats
 from foretune.models.target_model import TargetModel, share_places
-from foretune.models.targets import Target, present_targets, usable_rows
+from foretune.models.targets import LEAST_ROWS, Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
 from foretune.models.walk import compile_from_now_on
@@ -64,7 +65,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         kernel_name_: the kernel it knows.
         features_: the fitted `FeatureSet`.
         targets_: target -> its fitted `TargetModel`.
-        corrections_: (target, device) -> what `calibrate` learned there.
+        calibration_: what `calibrate` learned on other devices.
         validity_: the model of which configurations run at all.
         range_: the training range, to say what lies outside it.
         runs_: the rows it was trained on, older measurements of the same runs among them; saved
@@ -96,14 +97,15 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             PredictorError: several kernels, or too few successful runs.
         """
         self.runs_ = validate(runs).reset_index(drop=True)
-        runs = latest(self.runs_).reset_index(drop=True)
+        newest = latest(self.runs_)
+        runs = newest.reset_index(drop=True)
         self.kernel_name_ = only_kernel(runs)
         family = family_for(self.kernel_name_, runs, self.kernel)
         self.features_ = FeatureSet(family, self.compiled).fit(runs)
-        check_times(family, runs)
+        check_times(family, newest)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.range_ = TrainingRange.of(runs)
-        self.corrections_: dict[tuple[Target, str], Correction] = {}
+        self.calibration_ = Calibration()
 
         def learn(target: Target) -> TargetModel:
             rows = usable_rows(target, runs)
@@ -139,8 +141,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
             if set(names[np.unique(codes)]) != {self.kernel_name_}:
-                name = only_kernel(runs)
-                raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
+                self._refuse_others(runs)
         if len(rows) <= CHUNK_ROWS:
             return self._table(self._predict_rows(rows), runs.index)
         cells = self._in_chunks(len(rows), lambda start, end: Rows(runs.iloc[start:end]))
@@ -200,10 +201,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             rows = rows[rows["device"] == device]
         return configurations_of(rows[columns_of(rows, "config")].drop_duplicates())
 
-    def predict_valid(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return the probability that each row's configuration runs and is right."""
-        return self.validity_.probability(self.features_.matrix(runs))
-
     def score(self, runs: pd.DataFrame, y: Any = None) -> float:
         """Return R² of the logarithm of the first target on ``runs``: larger is better."""
         target = next(iter(self.targets_))
@@ -214,38 +211,48 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """Return this predictor, corrected for the devices of ``runs`` by what was measured there.
 
         Ten runs find the scale, some hundred also how it depends on sizes and formats; `choose`
-        says which, else draw them at random from what is to be predicted. Other devices are
-        predicted as before.
+        says which, else draw them at random from what is to be predicted. Runs it was calibrated
+        with before still count, and other devices are predicted as before.
 
         Raises:
             RunTableError, PredictorError: a row is impossible, of another kernel, or a device has
                 fewer than five runs.
         """
         check_is_fitted(self, "targets_")
-        runs = latest(validate(runs)).reset_index(drop=True)
+        runs = validate(runs).reset_index(drop=True)
+        self._refuse_others(runs)
         check_times(self.features_.family, runs)
-        learned: dict[tuple[Target, str], Correction] = {}
-        present = present_targets(runs)
-        for target in (t for t in self.targets_ if t in present):
-            rows = usable_rows(target, runs)
-            plain, evidence = self._evidence(target, rows)
-            errors = np.log(rows[target].to_numpy(dtype=float)) - plain
-            for device in rows["device"].astype(str).unique():
-                here = np.flatnonzero(rows["device"] == device)
-                if len(here) >= LEAST_ROWS:
-                    learned[target, device] = Correction().fit(
-                        rows.iloc[here], evidence[here], errors[here], self.seed
-                    )
-        if not learned:
-            raise PredictorError(f"no device has {LEAST_ROWS} successful runs to calibrate with")
+        before = self.calibration_
+        every = pd.concat([before.runs, runs], ignore_index=True)
+        newest = latest(every)
+        corrections, ranges = dict(before.corrections), dict(before.ranges)
+        for device in sorted(runs["device"].astype(str).unique()):
+            here = newest[newest["device"] == device].reset_index(drop=True)
+            present = [t for t in self.targets_ if t in present_targets(here)]
+            if not present:
+                raise PredictorError(
+                    f"{device} has fewer than {LEAST_ROWS} successful runs to calibrate with"
+                )
+            for target in present:
+                corrections[target, device] = self._correction(target, usable_rows(target, here))
+            ranges[device] = TrainingRange.of(pd.concat([self.runs_, here], ignore_index=True))
         calibrated = copy.copy(self)
-        calibrated.corrections_ = self.corrections_ | learned
-        calibrated.range_ = TrainingRange.of(pd.concat([self.runs_, runs], ignore_index=True))
-        calibrated.training_ = {
-            **self.training_,
-            "calibrated": sorted({device for _, device in calibrated.corrections_}),
-        }
+        calibrated.calibration_ = Calibration(every, corrections, ranges)
+        calibrated.training_ = {**self.training_, "calibrated": calibrated.calibration_.devices}
         return calibrated
+
+    def _correction(self, target: Target, rows: pd.DataFrame) -> Correction:
+        plain, evidence = self._evidence(target, rows)
+        errors = np.log(rows[target].to_numpy(dtype=float)) - plain
+        return Correction().fit(rows, evidence, errors, self.seed)
+
+    def measured_runs(self) -> pd.DataFrame:
+        """Return every run that it has learned from, those it was calibrated with among them."""
+        return pd.concat([self.runs_, self.calibration_.runs], ignore_index=True)
+
+    def range_on(self, device: str) -> TrainingRange:
+        """Return the range of what was measured that tells of ``device``."""
+        return self.calibration_.ranges.get(device, self.range_)
 
     def choose(
         self,
@@ -254,10 +261,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         device: Device | None = None,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """Return ``count`` of ``rows`` whose measurements tell `calibrate` most about all of them.
+        """Return those of ``rows`` whose measurements tell `calibrate` most about all of them.
 
         Args:
-            count: how many; where there are no more, all.
+            count: how many per device; where there are no more, all.
             rows: what is to be predicted; None: what was learned, each run once.
             device: where they are to be measured; None: the device of ``rows``.
             seed: of which of many rows are looked at.
@@ -285,9 +292,16 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             chosen.append(here.iloc[typical_points(points, count, seed)].sort_index())
         return pd.concat(chosen, ignore_index=True)
 
-    def log_spread(self, target: Target = "time_ms") -> float:
-        """Return the standard deviation of log errors that the typical 90 % interval stands for."""
-        return self.targets_[target].spread.typical / 1.645
+    def log_spread(self, target: Target = "time_ms", device: str = "") -> float:
+        """Return the standard deviation of log errors that the typical 90 % interval stands for.
+
+        Args:
+            target: which quantity's.
+            device: where; it matters if it was calibrated for.
+        """
+        correction = self.calibration_.corrections.get((target, device))
+        typical = self.targets_[target].spread.typical if correction is None else correction.typical
+        return typical / 1.645
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of the kind this predictor uses."""
@@ -298,6 +312,10 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 raise UnknownName(f"parameter of {self.model}", name, known)
         regressor: Regressor = kind(**parameters)
         return regressor
+
+    def _refuse_others(self, runs: pd.DataFrame) -> None:
+        if (name := only_kernel(runs)) != self.kernel_name_:
+            raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
 
     def _evidence(self, target: Target, rows: pd.DataFrame) -> tuple[np.ndarray, Evidence]:
         """Return the logarithm of what is predicted without corrections, and what is known."""
@@ -324,14 +342,17 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return what `predict` does of a chunk, as an array (columns, rows)."""
         X = self.features_.matrix(rows)
-        outside = self.range_.octaves_outside(rows)
+        calibration, known = self.calibration_, self.range_
+        outside = calibration.octaves_outside(rows, known)
         cells: dict[str, np.ndarray] = {}
         for target, model in self.targets_.items():
-            beyond = self.range_.octaves_outside(rows, model.reach) if outside.any() else outside
+            beyond = outside
+            if outside.any():
+                beyond = calibration.octaves_outside(rows, known, model.reach)
             log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
-            if self.corrections_:
+            if calibration.ranges:
                 evidence = Evidence.of(self.features_.columns_ or (), X, log_value, differences)
-                self._correct(target, rows, evidence, log_value, width)
+                calibration.correct(target, rows, evidence, log_value, width)
             value, factor = np.exp(log_value), np.exp(width)
             cells[target] = value
             cells |= {f"{target}_low": value / factor, f"{target}_high": value * factor}
@@ -341,25 +362,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
         return pd.DataFrame(cells.T, columns=_columns(tuple(self.targets_)).view(), index=index)
-
-    def _correct(
-        self,
-        target: Target,
-        rows: Rows,
-        evidence: Evidence,
-        log_value: np.ndarray,
-        width: np.ndarray,
-    ) -> None:
-        """Correct ``log_value`` and ``width`` in place where a device was calibrated."""
-        for (corrected, device), correction in self.corrections_.items():
-            if corrected != target:
-                continue
-            names, codes = rows.distinct("device")
-            here = np.flatnonzero((names == device)[codes])
-            if len(here):
-                there = rows if len(here) == len(rows) else Rows(rows.frame.iloc[here])
-                shift, width[here] = correction.predict(there, evidence[here])
-                log_value[here] += shift
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and models in formats that run no code.
@@ -385,7 +387,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "specs": self.features_.specs_,
             "roofline_known": self.features_.roofline_known_,
             "targets": list(self.targets_),
-            "corrections": list(self.corrections_),
             "range": self.range_.to_json(),
             "training": self.training_,
         }
@@ -395,17 +396,18 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             for target, model in self.targets_.items():
                 model.save(new / target)
             self.validity_.save(new)
-            for i, correction in enumerate(self.corrections_.values()):
-                correction.save(new, f"correction{i}")
+            self.calibration_.save(new)
             write_runs(new / RUNS_FILE, self.runs_)
-            (new / "predictor.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
+            text = json.dumps(card, indent=1, default=_plain)
+            (new / "predictor.json").write_text(text, encoding="utf-8")
             if (folder / "predictor.json").exists():  # never anything but a predictor
                 shutil.rmtree(folder)
             new.replace(folder)
         except (OSError, ValueError) as e:  # XGBoost's errors are ValueErrors
-            shutil.rmtree(new, ignore_errors=True)
             reason = getattr(e, "strerror", None) or str(e).partition("\n")[0]
             raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
@@ -469,11 +471,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             for target in card["targets"]
         }
         share_places(self.targets_.values())
-        self.corrections_ = {
-            (target, device): Correction.load(folder, f"correction{i}")
-            for i, (target, device) in enumerate(card["corrections"])
-        }
+        self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
+
+
+def _plain(number: np.generic) -> Any:
+    return number.item()
 
 
 @cache

@@ -1,11 +1,11 @@
 """Splits: which rows are held out together.
 
 ``random`` holds out single rows, as most of the literature does: other configurations of the same
-problem are in training. ``grouped`` holds out whole problems (what a user who tunes a new problem
-will see), or whatever columns are named; ``device`` whole devices; ``time`` the latest fifth.
+problem are in training. ``grouped`` holds out whole problems, on all devices (what a user who
+tunes a new problem will see), or whatever columns are named; ``device`` whole devices; ``time`` the
+latest fifth.
 """
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,7 +16,7 @@ from foretune.errors import UnknownName
 
 Split = Literal["random", "grouped", "device", "time"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped")
+DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped", "device")
 FOLDS = 5
 NEVER = -1
 """The fold of rows that no model is tested on."""
@@ -27,14 +27,15 @@ def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
 
     Args:
         runs: a run table.
-        group: ``problem`` (one problem on one device), ``device``, or run-table columns separated
-            by commas, such as ``problem.N,problem.K``.
+        group: ``problem`` (on whatever device), ``task`` (a problem on one device), ``device``, or
+            run-table columns separated by commas, such as ``problem.N,problem.K``.
 
     Raises:
         UnknownName: there is no such column.
     """
-    if group == "problem":
-        return ["device", *columns_of(runs, "problem")]
+    problem = columns_of(runs, "problem")
+    if group in ("problem", "task"):
+        return problem if group == "problem" else ["device", *problem]
     columns = [column.strip() for column in group.split(",")]
     for column in columns:
         if column not in runs:
@@ -42,11 +43,17 @@ def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
     return columns
 
 
-def groups_of(runs: pd.DataFrame, group: str = "problem") -> np.ndarray:
+def group_numbers(runs: pd.DataFrame, group: str) -> np.ndarray:
     """Return an integer per row: the same within a group (see `group_columns`)."""
-    columns: Sequence[str] = group_columns(runs, group)
-    grouped = runs.groupby(list(columns), sort=False, dropna=False, observed=True)
-    return grouped.ngroup().to_numpy()
+    columns = group_columns(runs, group)
+    if not columns:
+        return np.zeros(len(runs), dtype=int)
+    return runs.groupby(columns, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+
+
+def tasks_of(runs: pd.DataFrame) -> np.ndarray:
+    """Return an integer per row, the same for configurations that compete: of one task."""
+    return group_numbers(runs, "task")
 
 
 def fold_of_rows(
@@ -60,7 +67,7 @@ def fold_of_rows(
     if split == "time":
         return _latest_fifth(runs)
     by = "device" if split == "device" else group
-    units = np.arange(len(runs)) if split == "random" else groups_of(runs, by)
+    units = np.arange(len(runs)) if split == "random" else group_numbers(runs, by)
     distinct = np.unique(units)
     if len(distinct) < 2:
         return None

@@ -22,7 +22,8 @@ LEAST_ROWS = 200
 LEAST_OF_CLASS = 100
 SMALLEST = 1e-3
 """Errors below a tenth of a percent are noise: none is taken for smaller."""
-_GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
+GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
+"""Parameters of models of errors, which are mostly noise."""
 
 
 @dataclass
@@ -126,13 +127,13 @@ class Spread:
         return cls(data["factor"], model, data["typical"], factors)
 
 
-def quantile(sizes: np.ndarray, confidence: float = CONFIDENCE) -> float:
-    """Return what covers ``confidence`` of ``sizes``, with conformal prediction's finite step.
+def quantile(sizes: np.ndarray) -> float:
+    """Return what covers `CONFIDENCE` of ``sizes``, with conformal prediction's finite step.
 
     With too few for the level, the largest one.
     """
     n = len(sizes)
-    rank = min(n, int(np.ceil((n + 1) * confidence)))
+    rank = min(n, int(np.ceil((n + 1) * CONFIDENCE)))
     return float(np.sort(sizes)[rank - 1])
 
 
@@ -141,4 +142,4 @@ def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
 
 
 def _model(seed: int) -> BoostingModel:
-    return BoostingModel(seed=seed, **_GENTLE)
+    return BoostingModel(seed=seed, **GENTLE)

@@ -190,7 +190,7 @@ class TargetModel:
         if not alone:
             mixed = mixed_holdouts(table.places, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
-        folds = fold_of_rows(rows, "grouped", self.seed, folds=count)
+        folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
         if folds is None:
             folds = fold_of_rows(rows, "random", self.seed, folds=count)
         assert folds is not None  # five rows at least

@@ -18,6 +18,8 @@ from foretune.models.calibrated_roofline import CalibratedRoofline
 
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+LEAST_ROWS = 5
+"""Successful runs that teach a target."""
 
 
 class Unit:
@@ -76,6 +78,13 @@ class Unit:
         return cls() if data is None else cls(CalibratedRoofline.from_json(data), data["columns"])
 
 
+def measured_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that were measured successfully and have ``target``."""
+    if target not in runs:
+        return runs.iloc[:0]
+    return runs[(runs["status"] == "ok") & runs[target].notna()].reset_index(drop=True)
+
+
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that can teach ``target``: successful ones that have it.
 
@@ -84,15 +93,15 @@ def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     """
     if target not in runs:
         raise PredictorError(f"the runs have no column {target!r}: nothing to learn from")
-    rows = runs[(runs["status"] == "ok") & runs[target].notna()].reset_index(drop=True)
-    if len(rows) < 5:
+    rows = measured_rows(target, runs)
+    if len(rows) < LEAST_ROWS:
         raise PredictorError(
-            f"only {len(rows)} successful runs with {target}: at least 5 are needed, 100 are better"
+            f"only {len(rows)} successful runs with {target}: at least "
+            f"{LEAST_ROWS} are needed, 100 are better"
         )
     return rows
 
 
 def present_targets(runs: pd.DataFrame) -> list[Target]:
     """Return the targets that ``runs`` can teach."""
-    ok = runs["status"] == "ok"
-    return [t for t in TARGETS if t in runs and int((ok & runs[t].notna()).sum()) >= 5]
+    return [target for target in TARGETS if len(measured_rows(target, runs)) >= LEAST_ROWS]

@@ -45,7 +45,7 @@ class TrainingRange:
         """Return how far each row lies outside, 0 inside: that of the farthest column.
 
         A positive number counts in octaves (twice the largest is one); others in parts of the
-        range; a text that was never seen counts one.
+        range; a text that was never seen counts one, as does another number than the only one.
 
         Args:
             rows: in question.
@@ -121,7 +121,8 @@ class TrainingRange:
                 distance = np.fmax(np.log2(values / high), np.log2(low / values))
                 distance = np.where(values <= 0, np.inf, distance)
             else:
-                distance = np.fmax(values - high, low - values) / ((high - low) or 1.0)
+                distance = np.fmax(values - high, low - values)
+                distance = distance / (high - low) if high > low else distance != 0.0
         return np.nan_to_num(np.maximum(distance, 0.0), nan=0.0, posinf=64.0)
 
     def _reason(self, column: str, octaves: float) -> str:

@@ -45,9 +45,9 @@ def prior_of(
     p_valid = predicted["p_valid"].to_numpy()
     for limit in limits:
         p_valid = p_valid * limit.probability(predicted)
-    known = {canonical_name(str(name)) for name in predictor.runs_["device"].unique()}
+    known = {canonical_name(str(name)) for name in predictor.measured_runs()["device"].unique()}
     foreign = canonical_name(device.name) not in known
-    return Prior(np.log(value), predictor.log_spread(), p_valid, foreign)
+    return Prior(np.log(value), predictor.log_spread(device=device.name), p_valid, foreign)
 
 
 def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:

@@ -112,7 +112,7 @@ def test_runs_without_power_are_not_judged_by_it(predictor, fresh):
 
 
 def test_another_kernel_and_too_few_rows(predictor, fresh):
-    with pytest.raises(PredictorError, match="the runs are of 'other'"):
+    with pytest.raises(PredictorError, match="not 'other'"):
         check_drift(predictor, fresh.assign(kernel="other"))
     with pytest.raises(PredictorError, match="at least 5"):
         check_drift(predictor, fresh.iloc[:3])

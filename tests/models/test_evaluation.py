@@ -2,15 +2,17 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from foretune.datasets import from_measurements
 from foretune.errors import PredictorError, RunTableError
-from foretune.models import Predictor, evaluate_predictor, metrics_table, train_predictor
+from foretune.models import Predictor, evaluate_predictor, train_predictor
 from foretune.models.baselines import BASELINES
 from foretune.models.evaluation import cross_validate, seen_before
 from foretune.models.metrics import METRICS
+from foretune.models.splits import tasks_of
 
 QUICK = {"rounds": 40, "rate": 0.2}
 
@@ -34,14 +36,6 @@ def test_baselines_stand_in_every_table(training):
             assert set(models) == {"xgboost", *BASELINES} - unknown
             for metrics in models.values():
                 assert set(METRICS) <= set(metrics)
-
-
-def test_the_table_for_people(training):
-    table = metrics_table(training.scores)
-    assert list(table)[:3] == ["target", "split", "model"]
-    assert len(table) == 2 * (1 + len(BASELINES)) + 2 * len(BASELINES)
-    row = table[(table["target"] == "time_ms") & (table["split"] == "grouped")].iloc[0]
-    assert row["mape"] == training.scores["time_ms"]["grouped"]["xgboost"]["mape"]
 
 
 def test_every_successful_row_is_scored_once(training, toy_runs):
@@ -90,6 +84,38 @@ def test_devices_can_be_held_out(toy_runs):
         (scores,) = validate(both, **options).scores["time_ms"].values()
         # each device is predicted with the times of the other: by 2, or by one half
         assert scores["nearest neighbour"]["median_ape"] == pytest.approx(0.75, abs=0.25)
+
+
+def test_a_problem_is_held_out_on_all_devices(toy_runs):
+    """On another device it would tell the answer."""
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    law = np.random.default_rng(0).normal(0, 1, 6)[tasks_of(ok)]
+    on_device = [
+        ok.assign(device=name, time_ms=np.exp(law) * factor)
+        for name, factor in (("a", 1.0), ("b", 1.1), ("c", 1.2))
+    ]
+    runs = pd.concat(on_device, ignore_index=True)
+    scores = validate(runs, splits=("grouped", "device")).scores["time_ms"]
+    assert scores["device"]["xgboost"]["mape"] < 0.3 < scores["grouped"]["xgboost"]["mape"]
+
+
+def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs):
+    """Every run measured four times: what is held out is not there, what is learned is noisy."""
+    rng = np.random.default_rng(0)
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    times = [ok.assign(time_ms=np.exp(rng.normal(0, 0.3, len(ok)))) for _ in range(4)]
+    found = validate(pd.concat(times, ignore_index=True), splits=("random",))
+    metrics = found.scores["time_ms"]["random"]["xgboost"]
+    assert metrics["rows"] == len(ok)
+    assert metrics["width90"] > 0.3
+    assert 0.8 < metrics["coverage90"] < 0.98
+
+
+def test_a_quantity_of_few_rows_is_scored_on_them(training, toy_runs):
+    few = toy_runs[toy_runs["status"] == "ok"].head(20).copy()
+    few.loc[few.index[3:], "power_w"] = math.nan
+    scores = evaluate_predictor(training.predictor, few)
+    assert (scores["time_ms"]["rows"], scores["power_w"]["rows"]) == (20, 3)
 
 
 def test_columns_can_be_held_out(toy_runs):

@@ -12,6 +12,7 @@ from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.errors import ForetuneError, OutputError, PredictorError, RunTableError
 from foretune.features import candidate_rows, rows_of
+from foretune.features.families.gemm import Gemm
 from foretune.models import Predictor, train_predictor
 from foretune.space import Configuration, SearchSpace
 
@@ -94,7 +95,7 @@ def test_most_unseen_truths_lie_in_the_interval(predictor, unseen, matmul, toy_d
 def test_it_learns_which_configurations_fail(predictor, unseen, toy_device, toy_law):
     problem, configs = unseen
     rows = rows_of("matmul", problem, configs, toy_device)
-    p_valid = predictor.predict_valid(rows)
+    p_valid = predictor.predict(rows)["p_valid"].to_numpy()
     bad = np.array([toy_law.fails(c) for c in configs])
     assert 10 < bad.sum() < 190
     assert p_valid[~bad].mean() > 0.85
@@ -300,8 +301,21 @@ def test_problems_that_lack_a_parameter(model):
 def test_a_few_failures_give_their_rate():
     runs = theirs()
     runs.loc[:2, ["status", "time_ms"]] = ["timeout", math.nan]
-    p_valid = Predictor().fit(runs).predict_valid(runs)
+    p_valid = Predictor().fit(runs).predict(runs)["p_valid"]
     np.testing.assert_allclose(p_valid, 38 / 42)
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones(toy_runs, tmp_path):
+    parameters = {"rounds": np.int64(5), "rate": np.float32(0.5)}
+    Predictor(seed=np.int64(3), parameters=parameters).fit(toy_runs).save(tmp_path / "p")
+    loaded = Predictor.load(tmp_path / "p")
+    assert (loaded.seed, loaded.parameters) == (3, {"rounds": 5, "rate": 0.5})
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_kernel_of_another_name_is_refused(toy_runs):
+    with pytest.raises(PredictorError, match="of kernel 'matmul', not of 'gemm'"):
+        Predictor(kernel=Gemm()).fit(toy_runs)
 
 
 def test_a_place_that_cannot_be_written(boosted, tmp_path):

@@ -13,7 +13,7 @@ from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor, find_pretrained, pretrained
 from foretune.models.metrics import score
 from foretune.models.pretrained import NotShipped, Pretrained, shipped_predictors
-from foretune.models.splits import groups_of
+from foretune.models.splits import tasks_of
 from foretune.objective import Objective
 from foretune.registry import get_kernel
 from foretune.tune.prior import predictor_for
@@ -200,13 +200,13 @@ def test_errors_are_as_stated(of_it):
     runs = load(of_it.table)
     runs = runs[(runs["kernel"] == of_it.kernel) & (runs["role"] != "finalist")]
     runs = runs.dropna(axis=1, how="all").drop(columns="time_ms_samples")
-    fourth = groups_of(runs) % 4 == 0
+    fourth = tasks_of(runs) % 4 == 0
     known, unseen = runs[~fourth], runs[fourth]
     unseen = unseen[(unseen["status"] == "ok") & (unseen["counter.repeat"] == 0)]
     few = known.sample(min(len(known), 400), random_state=0)
     predictor = Predictor(targets=("time_ms",)).fit(few)
     predicted = predictor.predict(unseen)["time_ms"].to_numpy()
-    found = score(unseen["time_ms"].to_numpy(), predicted, groups_of(unseen))
+    found = score(unseen["time_ms"].to_numpy(), predicted, tasks_of(unseen))
     stated = of_it.held_out
     assert 0.4 * stated["median_ape"] < found["median_ape"] < 2.5 * stated["median_ape"]
     assert found["top5_regret"] < stated["top5_regret"] + 0.25

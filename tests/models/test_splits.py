@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UnknownName
-from foretune.models.splits import FOLDS, NEVER, fold_of_rows, group_columns, groups_of
+from foretune.models.splits import (
+    FOLDS,
+    NEVER,
+    fold_of_rows,
+    group_columns,
+    group_numbers,
+    tasks_of,
+)
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 4), st.sampled_from([None, 1, 2])),
@@ -23,11 +30,11 @@ def table(rows):
     )
 
 
-@given(ROWS, st.sampled_from(["problem", "device"]), st.integers(0, 3))
+@given(ROWS, st.sampled_from(["problem", "task", "device"]), st.integers(0, 3))
 def test_grouped_folds_never_split_a_group(rows, group, seed):
     runs = table(rows)
-    key = [r if group == "problem" else r[0] for r in rows]
-    groups = groups_of(runs, group)
+    key = [{"problem": r[1:], "task": r, "device": r[0]}[group] for r in rows]
+    groups = group_numbers(runs, group)
     assert [key.index(k) for k in key] == [groups.tolist().index(g) for g in groups]
     folds = fold_of_rows(runs, "grouped", seed, group)
     if len(set(key)) == 1:
@@ -57,13 +64,16 @@ def test_one_row_cannot_be_split():
 
 
 def test_toy_problems(toy_runs):
-    assert len(np.unique(groups_of(toy_runs))) == 6
-    assert np.unique(groups_of(toy_runs, "device")).tolist() == [0]
+    assert len(np.unique(tasks_of(toy_runs))) == 6
+    assert np.unique(group_numbers(toy_runs, "device")).tolist() == [0]
     assert fold_of_rows(toy_runs, "grouped", group="device") is None
 
 
 def test_groups_by_column(toy_runs):
-    assert group_columns(toy_runs) == ["device", *toy_runs.filter(like="problem.")]
+    problem = list(toy_runs.filter(like="problem."))
+    assert group_columns(toy_runs) == problem
+    assert group_columns(toy_runs, "task") == ["device", *problem]
+    assert fold_of_rows(toy_runs.drop(columns=problem), "grouped") is None
     assert group_columns(toy_runs, "problem.N, problem.K") == ["problem.N", "problem.K"]
     folds = fold_of_rows(toy_runs, "grouped", group="problem.K")
     assert len(np.unique(folds)) == toy_runs["problem.K"].nunique()

@@ -21,7 +21,7 @@ def choose(
         None, help="Run tables of what is to be predicted; else what the predictor learned."
     ),
     kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
-    count: int = typer.Option(64, help="How many runs; 10 tell little, more than 512 hardly more."),
+    count: int = typer.Option(64, help="Runs per device: 10 tell little, over 512 hardly more."),
     device: str = typer.Option(
         None,
         help="Where they will be measured: cpu, cuda:0 or a device name; else as in the files.",
@@ -86,6 +86,6 @@ def calibrate(
         for target in scores["after"]:
             named = {when: by_target[target] for when, by_target in scores.items()}
             output.table(f"predicting {target}", SCORE_COLUMNS, score_rows({"checked": named}))
-    devices = ", ".join(sorted({device for _, device in after.corrections_}))
+    devices = ", ".join(after.calibration_.devices)
     output.say(f"\npredictor: {out}, calibrated for {devices} with {len(runs)} runs")
     output.result({"out": str(out), "rows": len(runs), "devices": devices, **scores})

@@ -96,7 +96,7 @@ def _compare(
     rows = rows_of(predictor.kernel_name_, problem, [a, b], device)
     done = compare(predictor, rows, 0, 1, target)
     _show_comparison(output, done, problem, a, b)
-    for line in predictor.range_.explain(rows).to_dict("records"):
+    for line in predictor.range_on(device.name).explain(rows).to_dict("records"):
         output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
     output.result(
         {

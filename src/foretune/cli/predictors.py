@@ -37,7 +37,8 @@ def train(
         "problem", help="What is held out together: problem, device, or columns (problem.N,…)."
     ),
     split: list[str] = typer.Option(
-        ["random", "grouped"], help="How to validate: random, grouped, device, time (repeatable)."
+        ["random", "grouped", "device"],
+        help="How to validate: random, grouped, device, time (repeatable).",
     ),
     compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
     kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
@@ -90,7 +91,7 @@ def train(
     if floor == floor:
         output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
     for name, share in done.validation.twins.items():
-        if share > 0.5:
+        if share > 0.5 and "grouped" in done.scores[name]:
             output.say(
                 f"{percent(share)} of the randomly held-out rows for {name} have their problem in "
                 "training too: judge by the grouped split"
@@ -159,7 +160,9 @@ def predict(
         raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
     wanted, configs, predicted, rows = _candidates(loaded, problem, device)
     best = np.argsort(predicted["time_ms"].to_numpy(), kind="stable")[:top]
-    reasons = loaded.range_.explain(rows(best)).groupby("row")
+    shown = rows(best)
+    known = loaded.range_on(str(shown["device"].iloc[0]))
+    reasons = known.explain(shown).groupby("row")
     entries = [
         {
             "config": dict(configs(i)),
@@ -234,10 +237,10 @@ def _after(predictor: "Predictor", new: "pd.DataFrame", folder: Path) -> "pd.Dat
             f"{folder} knows {predictor.kernel_name_!r}, the new runs are of {', '.join(others)}: "
             "choose with --kernel, or train without --resume"
         )
-    if predictor.corrections_:
+    if predictor.calibration_.devices:
         raise PredictorError(
-            f"{folder} was calibrated with runs it does not hold: resume the one it was made from, "
-            "and give those runs too"
+            f"{folder} was calibrated, and its runs on {', '.join(predictor.calibration_.devices)} "
+            "are no training rows: resume the one it was made from, and give those runs too"
         )
     return pd.concat([predictor.runs_, new], ignore_index=True)
 
