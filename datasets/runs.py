@@ -184,8 +184,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
                 f"{path} is a tuning store, no run table: make one with 'foretune store export "
                 f"--store {path} --out {path.stem}.parquet'"
             ) from e
-        reason = str(e).splitlines()[0]
-        raise RunTableError(f"{path} is not a readable Parquet file: {reason}") from e
+        hint = ": read it with 'foretune import --format generic'" if path.suffix == ".csv" else ""
+        reason = hint or f": {str(e).splitlines()[0]}"
+        raise RunTableError(f"{path} is not a readable Parquet file{reason}") from e
     version = int((table.schema.metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
     if version > SCHEMA_VERSION:
         raise RunTableError(

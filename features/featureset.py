@@ -57,7 +57,11 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.compiled = compiled
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
-        """Learn which columns vary and which values text columns take."""
+        """Learn which columns vary and which values text columns take.
+
+        Raises:
+            PredictorError: a number is infinite, or a row does less than no work.
+        """
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
         groups = (*GROUPS, "static") if self.compiled else GROUPS
@@ -73,6 +77,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).all())
         table = self._table(rows)
         self._refuse_infinite(table)
+        self._refuse_negative(rows)
         varies = [name for name, values in table.items() if _varies(values)]
         if not CACHES.intersection(varies):
             varies = [name for name in varies if not name.endswith(OF_CACHE)]
@@ -156,6 +161,12 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for column in self.numbers_:
             if len(infinite := np.flatnonzero(np.isinf(table[column]))):
                 raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
+
+    def _refuse_negative(self, rows: Rows) -> None:
+        if self.family is not None:
+            cost = row_cost(self.family, rows)
+            if len(less := np.flatnonzero(np.minimum(cost.flops, cost.bytes_moved) < 0)):
+                raise PredictorError(f"row {less[0]} has less than no work: is a size negative?")
 
     def _physics(self, family: Family, rows: Rows) -> dict[str, Quantity]:
         cost = row_cost(family, rows)

@@ -31,13 +31,27 @@ def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Fa
     return candidates[0] if len(candidates) == 1 and name in registered("kernels") else None
 
 
+def why_unknown(name: str, runs: pd.DataFrame) -> str:
+    """Return why no family knows the cost of runs of kernel ``name``; nothing if there is none."""
+    if name not in registered("families"):
+        return ""
+    reason = _misunderstood(load("families", name)(), runs)
+    return reason and f"{name} is known by its sizes, and {reason}"
+
+
 def _understands(family: Family, runs: pd.DataFrame) -> bool:
+    return not _misunderstood(family, runs)
+
+
+def _misunderstood(family: Family, runs: pd.DataFrame) -> str:
     one = runs.iloc[:1]
     try:
         family.cost(Columns(one, "problem"), Columns(one, "config"))
-    except (KeyError, TypeError):  # a column is missing, or holds text
-        return False
-    return True
+    except KeyError as e:
+        return f"the runs lack problem.{e.args[0]}"
+    except TypeError:
+        return "one of them is text"
+    return ""
 
 
 def known_family(name: str, kind: str | None, given: Family | None = None) -> Family | None:

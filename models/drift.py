@@ -19,6 +19,7 @@ from scipy.stats import binom, norm
 from foretune.collect.timer import median_interval
 from foretune.datasets import latest
 from foretune.datasets.schema import validate
+from foretune.models.plausibility import check_times
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NONE, repeats_of
 from foretune.models.splits import tasks_of
@@ -89,7 +90,9 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
         RunTableError: a row is impossible.
         PredictorError: the runs are of another kernel, or fewer than five succeeded.
     """
-    fresh = latest(validate(fresh)).reset_index(drop=True)
+    fresh = validate(fresh)
+    check_times(predictor.features_.family, fresh)
+    fresh = latest(fresh).reset_index(drop=True)
     present = present_targets(fresh)
     known = [t for t in predictor.targets_ if t in present] or list(predictor.targets_)
     return {t: _drift(predictor, usable_rows(t, fresh), t) for t in known}

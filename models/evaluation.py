@@ -13,6 +13,7 @@ from foretune.datasets.schema import validate
 from foretune.errors import PredictorError
 from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
+from foretune.models.plausibility import check_times
 from foretune.models.predictor import Predictor, only_kernel
 from foretune.models.repeats import NONE, repeats_of
 from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows, tasks_of
@@ -79,9 +80,11 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
     """Return the scores of a fitted predictor on runs it has not seen, by target.
 
     Raises:
-        PredictorError: the runs are of another kernel, or none succeeded.
+        PredictorError: the runs are of another kernel, none succeeded, or times are incredible.
     """
-    runs = latest(validate(runs))
+    runs = validate(runs)
+    check_times(predictor.features_.family, runs)
+    runs = latest(runs)
     if (name := only_kernel(runs)) != predictor.kernel_name_:
         raise PredictorError(
             f"the predictor knows {predictor.kernel_name_!r}, the runs are of {name!r}"

@@ -35,7 +35,7 @@ from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor, side_by_side
 from foretune.models.repeats import Repeats
 from foretune.models.target_model import TargetModel, share_places
-from foretune.models.targets import LEAST_ROWS, Target, present_targets, usable_rows
+from foretune.models.targets import LEAST_ROWS, TARGETS, Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
 from foretune.models.walk import compile_from_now_on
@@ -44,7 +44,11 @@ from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
 
 FORMAT_VERSION = 7
-RUNS_FILE = "runs.parquet"
+CARD, RUNS_FILE = "predictor.json", "runs.parquet"
+OWN = (CARD, RUNS_FILE, "valid", "calibration", "correction", *TARGETS)
+"""What the names of a saved predictor's files begin with."""
+INCREDIBLE = 100.0
+"""No descriptor leads so far astray: measurements off by this factor are in other units."""
 CHUNK_ROWS = 32_768
 """Rows predicted at a time by one core: features of a million never are in memory together."""
 
@@ -67,7 +71,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         targets_: target -> its fitted `TargetModel`.
         calibration_: what `calibrate` learned on other devices.
         validity_: the model of which configurations run at all.
-        range_: the training range, to say what lies outside it.
+        range_: what was run and, if it succeeded, has the first target: to say what lies outside.
         runs_: the rows it was trained on, older measurements of the same runs among them; saved
             with it, so that training can go on.
         training_: where it was trained: rows, problems, devices.
@@ -104,7 +108,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         self.features_ = FeatureSet(family, self.compiled).fit(runs)
         check_times(family, newest)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
-        self.range_ = TrainingRange.of(runs)
         self.calibration_ = Calibration()
 
         def learn(target: Target) -> TargetModel:
@@ -113,7 +116,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             model = TargetModel(target, self.make_regressor, self.seed)
             return model.fit(self.features_, rows, X, Repeats.of(rows, self.runs_, target))
 
-        wanted = tuple(self.targets or present_targets(runs) or ("time_ms",))
+        wanted = self._wanted_targets(runs)
+        self.range_ = TrainingRange.of(_telling(wanted[0], runs))
         with threadpool_limits(1, user_api="blas"):  # its threads wait for each other on few rows
             models = side_by_side(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
@@ -199,7 +203,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         rows = self.runs_
         if device is not None and (rows["device"] == device).any():
             rows = rows[rows["device"] == device]
-        return configurations_of(rows[columns_of(rows, "config")].drop_duplicates())
+        columns = columns_of(rows, "config")
+        return configurations_of(rows[columns].drop_duplicates() if columns else rows.iloc[:1, :0])
 
     def score(self, runs: pd.DataFrame, y: Any = None) -> float:
         """Return R² of the logarithm of the first target on ``runs``: larger is better."""
@@ -244,15 +249,25 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def _correction(self, target: Target, rows: pd.DataFrame) -> Correction:
         plain, evidence = self._evidence(target, rows)
         errors = np.log(rows[target].to_numpy(dtype=float)) - plain
+        if (times := float(np.exp(abs(np.median(errors))))) > INCREDIBLE:
+            raise PredictorError(
+                f"half of the {len(rows)} runs are over {times:,.0f} times off what is predicted: "
+                f"is their {target} in the right unit, and is this the device?"
+            )
         return Correction().fit(rows, evidence, errors, self.seed)
 
     def measured_runs(self) -> pd.DataFrame:
         """Return every run that it has learned from, those it was calibrated with among them."""
         return pd.concat([self.runs_, self.calibration_.runs], ignore_index=True)
 
-    def range_on(self, device: str) -> TrainingRange:
-        """Return the range of what was measured that tells of ``device``."""
-        return self.calibration_.ranges.get(device, self.range_)
+    def explain_outside(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return `TrainingRange.explain` of rows, each by what is known of its device."""
+        parts, rows = [], rows.reset_index(drop=True)
+        for device, here in rows.groupby("device", observed=True, sort=False):
+            known = self.calibration_.ranges.get(str(device), self.range_)
+            lines = known.explain(here)
+            parts.append(lines.assign(row=here.index.to_numpy()[lines["row"].to_numpy(dtype=int)]))
+        return pd.concat(parts, ignore_index=True).sort_values("row", kind="stable")
 
     def choose(
         self,
@@ -302,6 +317,34 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         correction = self.calibration_.corrections.get((target, device))
         typical = self.targets_[target].spread.typical if correction is None else correction.typical
         return typical / 1.645
+
+    def device(self, name: str | None = None) -> Device:
+        """Return a device as it was measured: its name and what the runs say of it.
+
+        Args:
+            name: of one that there are runs of; None where there is only one.
+
+        Raises:
+            PredictorError: there are several.
+            UnknownName: there are no runs of it.
+        """
+        runs = self.measured_runs()
+        known = sorted(map(str, runs["device"].unique()))
+        if name is None and len(known) > 1:
+            raise PredictorError(
+                f"there are runs of several devices: name one of {', '.join(known)}"
+            )
+        if name is not None and name not in known:
+            raise UnknownName("device", name, known)
+        row = runs[runs["device"] == (name or known[0])].iloc[-1]
+        # Of a device in question only name and specs are read, not the kind.
+        specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
+        return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
+
+    def _wanted_targets(self, runs: pd.DataFrame) -> tuple[Target, ...]:
+        if isinstance(self.targets, str):
+            raise PredictorError(f"targets are several: write ({self.targets!r},)")
+        return tuple(self.targets or present_targets(runs) or ("time_ms",))
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of the kind this predictor uses."""
@@ -399,10 +442,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             self.calibration_.save(new)
             write_runs(new / RUNS_FILE, self.runs_)
             text = json.dumps(card, indent=1, default=_plain)
-            (new / "predictor.json").write_text(text, encoding="utf-8")
-            if (folder / "predictor.json").exists():  # never anything but a predictor
-                shutil.rmtree(folder)
-            new.replace(folder)
+            (new / CARD).write_text(text, encoding="utf-8")
+            _put(new, folder)
         except (OSError, ValueError) as e:  # XGBoost's errors are ValueErrors
             reason = getattr(e, "strerror", None) or str(e).partition("\n")[0]
             raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
@@ -422,7 +463,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """
         folder = Path(folder)
         try:
-            card = json.loads((folder / "predictor.json").read_text(encoding="utf-8"))
+            card = json.loads((folder / CARD).read_text(encoding="utf-8"))
             if not isinstance(card, dict):
                 raise ValueError("predictor.json is no object")
         except (OSError, ValueError) as e:
@@ -473,6 +514,42 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         share_places(self.targets_.values())
         self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
+
+
+def _telling(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that have ``target``, and those that failed on the same devices."""
+    have = runs[target].notna() if target in runs else pd.Series(False, runs.index)
+    failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[have, "device"].unique())
+    return runs[have | failed]
+
+
+def refuse_place(folder: Path) -> None:
+    """Do nothing if a predictor can be saved in ``folder``.
+
+    Raises:
+        OutputError: there is something else.
+    """
+    if folder.is_dir():
+        if (folder / CARD).exists() or not any(folder.iterdir()):
+            return
+        raise OutputError(f"cannot write the predictor to {folder}: other files are there")
+    if folder.exists():
+        raise OutputError(f"cannot write the predictor to {folder}: it is a file")
+
+
+def _put(new: Path, folder: Path) -> None:
+    """Put a predictor where one may have been; files that are none of its own stay."""
+    refuse_place(folder)
+    if not (folder / CARD).exists():
+        new.replace(folder)
+        return
+    before = new.with_name(f"{new.name}.before")
+    folder.replace(before)
+    new.replace(folder)
+    for path in before.iterdir():
+        if not path.name.startswith(OWN):
+            path.replace(folder / path.name)
+    shutil.rmtree(before)
 
 
 def _plain(number: np.generic) -> Any:

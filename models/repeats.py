@@ -32,6 +32,14 @@ def repeats_of(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
     return row_of[same.codes[len(known) :]]
 
 
+def missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
+    """Return how many of ``runs`` are not in ``known``, kernel by kernel."""
+    missing = 0
+    for kernel, here in runs.groupby("kernel", observed=True):
+        missing += int((repeats_of(known[known["kernel"] == kernel], here) == NONE).sum())
+    return missing
+
+
 @dataclass(frozen=True)
 class Repeats:
     """How far measurements of the same run are apart: what no prediction of it can be better than.

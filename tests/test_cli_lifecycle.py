@@ -202,6 +202,65 @@ def test_choose_measure_calibrate(capsys):
     assert abs(np.log(corrected["time_ms"] / 0.5)).mean() < 0.2
 
 
+def test_what_was_filled_in_is_not_overwritten(capsys):
+    choose = ("choose", "predictor", "--device", "cpu", "--count", "5", "--out")
+    run_json(capsys, *choose, "chosen.csv")
+    run_json(capsys, *choose, "chosen.csv")  # nothing was
+    pd.read_csv("chosen.csv").assign(time_ms=0.5).to_csv("chosen.csv", index=False)
+    assert "time_ms filled in: give another --out" in fails(capsys, 2, *choose, "chosen.csv")
+    assert "name it so" in fails(capsys, 2, *choose, "chosen.parquet")
+    imports = ("import", "chosen.csv", "--format", "generic", "--out")
+    assert "is what is read" in fails(capsys, 2, *imports, "./chosen.csv")
+    run_json(capsys, *imports, "there.parquet")
+    run_json(capsys, *imports, "there.parquet")
+    assert "holds 80 runs that are not among these" in fails(capsys, 2, *imports, "new.parquet")
+
+
+def test_what_cannot_be_held_out_is_said(capsys):
+    assert main(["train", "old.parquet", "--split", "device", "--split", "time", "--out", "p"]) == 0
+    said = capsys.readouterr().out
+    assert "not held out: device: there is one device only" in said
+    assert "not held out: time: the runs do not say when" in said
+    (Path("mine") / "folder").mkdir(parents=True)
+    assert "other files are there" in fails(capsys, 1, "train", "old.parquet", "--out", "mine")
+
+
+def test_why_there_is_no_roofline(capsys):
+    rng = np.random.default_rng(0)
+    sizes = {f"problem.{c}": 2 ** rng.integers(5, 12, 40) for c in "MN"}
+    runs = pd.DataFrame({"kernel": "gemm", "device": "d", "status": "ok", "time_ms": 1.0, **sizes})
+    write_runs("gemm.parquet", runs.assign(time_ms=rng.uniform(1, 2, 40)))
+    assert main(["train", "gemm.parquet", "--split", "random", "--out", "p"]) == 0
+    assert "no roofline: gemm is known by its sizes, and the runs lack problem.K" in (
+        capsys.readouterr().out
+    )
+    predict = ("predict", "p", "--kernel", "gemm", "--problem")
+    assert "lacks N" in fails(capsys, 2, *predict, "M=64")
+    assert "unknown size 'Q'" in fails(capsys, 2, *predict, "M=64,N=64,Q=3")
+    assert len(run_json(capsys, *predict, "M=64,N=64")["configs"]) == 1
+
+
+def test_a_predictor_of_power_alone(capsys):
+    watts = read_runs("old.parquet").assign(time_ms=np.nan, power_w=50.0)
+    watts.loc[watts["status"] != "ok", "power_w"] = np.nan
+    watts["power_w"] += np.arange(len(watts)) % 7
+    write_runs("watts.parquet", watts)
+    assert main(["train", "watts.parquet", "--split", "random", "--out", "p"]) == 0
+    capsys.readouterr()
+    found = run_json(capsys, "predict", "p", "--kernel", "toy", "--problem", "n=30")
+    assert [c["time_ms"] for c in found["configs"]] == [None] * 10
+    assert all(c["low"] < c["power_w"] < c["high"] for c in found["configs"])
+
+
+def test_rows_outside_are_pointed_out(capsys):
+    far = read_runs("new.parquet").assign(device="Other CPU")
+    write_runs("far.parquet", far)
+    assert main(["evaluate", "predictor", "far.parquet"]) == 0
+    said = capsys.readouterr().out
+    assert f"{len(far):,} of these {len(far):,} runs lie outside of training:" in said
+    assert "device=Other CPU: never seen" in said
+
+
 def test_a_choice_needs_a_device(capsys):
     assert "give --device" in fails(capsys, 2, "choose", "predictor", "--out", "chosen.csv")
     run_json(capsys, "choose", "predictor", "new.parquet", "--count", "5", "--out", "chosen.csv")
@@ -251,4 +310,4 @@ def test_drift_is_an_exit_code(capsys):
 
 def test_drift_of_another_kernel(capsys):
     write_runs("other.parquet", read_runs("new.parquet").assign(kernel="other"))
-    assert "the runs are of 'other'" in fails(capsys, 1, "drift", "predictor", "other.parquet")
+    assert "knows 'toy', not 'other'" in fails(capsys, 1, "drift", "predictor", "other.parquet")

@@ -93,6 +93,12 @@ def test_runs_of_another_kernel_or_too_few_of_one_device(predictor):
         predictor.calibrate(pd.concat([there, few], ignore_index=True))
 
 
+def test_measurements_in_another_unit_are_refused(predictor):
+    runs = products(THERE, 10, 7)
+    with pytest.raises(PredictorError, match=r"times off what is predicted.*right unit"):
+        predictor.calibrate(runs.assign(time_ms=runs["time_ms"] * 1000))
+
+
 def test_the_typical_interval_is_that_of_the_correction(predictor):
     noisy = products(THERE, 60, 7)
     noisy["time_ms"] *= np.exp(np.random.default_rng(0).normal(0, 0.4, 60))

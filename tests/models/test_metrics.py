@@ -1,5 +1,7 @@
 """Every metric, against numbers worked out by hand."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -88,7 +90,17 @@ def test_what_cannot_be_computed_is_nan():
 def test_a_constant_prediction_has_no_rank_but_a_regret():
     flat = score(np.array([2.0, 1.0]), np.array([3.0, 3.0]), np.zeros(2))
     assert np.isnan(flat["spearman"])
-    assert flat["top1_regret"] == 1.0
+    assert flat["top1_regret"] == 0.5  # twice as slow if the first is taken, else not
+
+
+def test_of_rows_predicted_alike_any_may_be_taken():
+    truth = np.array([7.0, 9.0, 1.0, 2.0, 3.0, 8.0, 5.0, 6.0])
+    tied = np.array([1.0, 1.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    taken = [truth[[0, 1, *three]].min() - 1.0 for three in combinations(range(3, 8), 3)]
+    for order in (np.arange(8), np.arange(8)[::-1]):
+        found = score(truth[order], tied[order], np.zeros(8))
+        assert found["top5_regret"] == pytest.approx(np.mean(taken))
+        assert found["top1_regret"] == 7.0
 
 
 def test_groups_without_a_rank_do_not_count():

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from foretune.datasets import from_measurements
 from foretune.device import Device
-from foretune.errors import ForetuneError, OutputError, PredictorError, RunTableError
+from foretune.errors import ForetuneError, OutputError, PredictorError, RunTableError, UnknownName
 from foretune.features import candidate_rows, rows_of
 from foretune.features.families.gemm import Gemm
 from foretune.models import Predictor, train_predictor
@@ -324,6 +324,46 @@ def test_a_place_that_cannot_be_written(boosted, tmp_path):
         boosted.save(tmp_path / "file")
     with pytest.raises(OutputError, match="cannot write the predictor"):
         boosted.save(tmp_path / "file" / "model")
+
+
+def test_other_files_are_left_alone(boosted, tmp_path):
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="other files are there"):
+        boosted.save(folder)
+    (folder / "notes.txt").rename(tmp_path / "notes.txt")
+    boosted.save(folder)
+    (tmp_path / "notes.txt").rename(folder / "notes.txt")
+    (folder / "time_ms" / "old.json").write_text("{}")
+    boosted.save(folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert not (folder / "time_ms" / "old.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_what_was_never_timed_is_outside(toy_runs):
+    """Power is known of a device, time is not: predictions of time there are guesses."""
+    elsewhere = toy_runs.assign(device="Metered CPU", time_ms=math.nan)
+    runs = pd.concat([toy_runs.assign(power_w=math.nan), elsewhere], ignore_index=True)
+    predictor = Predictor(parameters={"rounds": 5}).fit(runs)
+    assert set(predictor.targets_) == {"time_ms", "power_w"}
+    assert (predictor.predict(toy_runs)["outside"] == 0).all()
+    ok = elsewhere[elsewhere["status"] == "ok"]
+    assert (predictor.predict(ok)["outside"] == 1).all()
+    assert set(predictor.explain_outside(ok)["column"]) == {"device"}
+
+
+def test_devices_as_they_were_measured(toy_runs, toy_device):
+    predictor = Predictor(parameters={"rounds": 5}).fit(toy_runs)
+    assert predictor.device().specs == toy_device.specs
+    with pytest.raises(UnknownName, match="unknown device 'Toy GPU'"):
+        predictor.device("Toy GPU")
+
+
+def test_targets_are_several(toy_runs):
+    with pytest.raises(PredictorError, match=r"write \('time_ms',\)"):
+        Predictor(targets="time_ms").fit(toy_runs)
 
 
 def test_saving_before_fitting(tmp_path):

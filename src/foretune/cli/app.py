@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> int:
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
-        kept = "interrupted: what was measured is kept; the same command goes on"
+        kept = "interrupted: what was measured is kept; the same command goes on or starts again"
         return _fail(kept, INTERRUPTED, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,12 +1,16 @@
 """``foretune choose`` and ``calibrate``: a few runs on a new device correct a predictor."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import SCORE_COLUMNS, Output, score_rows
 from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +49,7 @@ def choose(
     hardware = None if device is None else options.any_device(device)
     loaded = Predictor.load(predictor)
     chosen = loaded.choose(count, read_files(files, kernel) if files else None, hardware, seed)
+    _keep_times(out, chosen)
     with replacing(out) as new:
         chosen.to_csv(new, index=False)
     devices = sorted(map(str, chosen["device"].unique()))
@@ -59,6 +64,15 @@ def choose(
     )
     output.say(f"foretune calibrate {predictor} there.parquet --out calibrated")
     output.result({"out": str(out), "rows": len(chosen), "devices": devices})
+
+
+def _keep_times(out: Path, chosen: "pd.DataFrame") -> None:
+    import pandas as pd
+
+    if out.suffix != ".csv":
+        raise UsageError(f"--out {out}: the runs are written as CSV, name it so")
+    if out.exists() and (added := set(pd.read_csv(out, nrows=0)) - set(chosen)):
+        raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")
 
 
 def calibrate(

@@ -34,7 +34,7 @@ def explain(
     config: list[str] = typer.Option(
         [], help="NAME=VALUE,…, default or best; give two: why is the second faster?"
     ),
-    device: str | None = typer.Option(None, help="Its name; where training had one, that one."),
+    device: str | None = options.TRAINED_DEVICE,
     target: str = typer.Option("time_ms", help="time_ms or power_w."),
     as_json: bool = options.JSON,
 ) -> None:
@@ -91,12 +91,12 @@ def _compare(
     kernel = _kernel_of(predictor)
     problem = Problem.parse(problem_text)
     problem = kernel.problem(problem) if kernel else problem
-    device = _device(predictor, device_name)
+    device = options.device_of(predictor, device_name)
     a, b = (_read_config(predictor, kernel, problem, device, text) for text in config_texts)
     rows = rows_of(predictor.kernel_name_, problem, [a, b], device)
     done = compare(predictor, rows, 0, 1, target)
     _show_comparison(output, done, problem, a, b)
-    for line in predictor.range_on(device.name).explain(rows).to_dict("records"):
+    for line in predictor.explain_outside(rows).to_dict("records"):
         output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
     output.result(
         {
@@ -129,23 +129,6 @@ def _kernel_of(predictor: "Predictor") -> "Kernel | None":
 
     family = predictor.features_.family
     return family if isinstance(family, Kernel) else None
-
-
-def _device(predictor: "Predictor", name: str | None) -> "Device":
-    """Return the device called ``name``, as training knew it or else as this machine's."""
-    from foretune.datasets.schema import columns_of
-    from foretune.device import Device
-
-    runs = predictor.runs_
-    known = sorted(map(str, runs["device"].unique()))
-    if name is None and len(known) > 1:
-        raise UsageError(f"training had several devices: give --device, one of {', '.join(known)}")
-    if name is not None and name not in known:
-        return options.read_device(name)
-    row = runs[runs["device"] == (name or known[0])].iloc[-1]
-    # Only name and specs are read from here on, not the kind.
-    specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
-    return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
 
 
 def _read_config(

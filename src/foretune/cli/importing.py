@@ -36,18 +36,26 @@ def import_(
 
     Rows that cannot be believed are left out and counted by reason.
     """
-    from foretune.datasets import import_runs, write_runs
+    from foretune.datasets import import_runs, read_runs, write_runs
     from foretune.datasets.importers.records import as_number
+    from foretune.models.repeats import missing_runs
 
     mapping, constants = _pairs(map_, "--map"), _pairs(set_, "--set")
     output = Output(as_json)
+    if any(Path(file).resolve() == out.resolve() for file in files):
+        raise UsageError(f"{out} is what is read: give another --out")
     with progress_bar() as progress:
         imported = import_runs(
             files, format, kernel=kernel or None, device=device or None, mapping=mapping,
             constants={c: as_number(v) for c, v in constants.items()}, progress=progress,
         )  # fmt: skip
-    write_runs(out, imported.runs)
     rows, rejected = len(imported.runs), sum(imported.rejected.values())
+    if not rows:
+        reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
+        raise UsageError(f"nothing was imported: {reasons}")
+    if out.exists() and (lost := missing_runs(imported.runs, read_runs(out))):
+        raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
+    write_runs(out, imported.runs)
     for reason in imported.skipped.values():
         output.say(f"skipped: {reason}")
     output.say(f"{out}: {rows} rows, {rejected} rejected")

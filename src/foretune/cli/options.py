@@ -11,15 +11,19 @@ from foretune.problem import Problem
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
+    from foretune.models import Predictor
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
+TRAINED_DEVICE = typer.Option(
+    None, "--device", help="cpu, cuda:0 or a name; where training had one, that one."
+)
 JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
 OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
 MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
 SEARCHERS = "surrogate, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner's)."
 SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
-SEED = typer.Option(0, "--seed", help="Of everything random.")
+SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
 
 
 def known_engine(backend: str) -> None:
@@ -115,6 +119,19 @@ def any_device(name: str) -> "Device":
     from foretune.device import find_device
 
     return read_device(name) if name == "cpu" or ":" in name else find_device(name)
+
+
+def device_of(predictor: "Predictor", name: str | None) -> "Device":
+    """Return the device that ``name`` means to ``predictor``: one it knows, else `any_device`.
+
+    Raises:
+        UsageError: there is no name, and training had several devices.
+        UnknownName: there is no such device.
+    """
+    known = sorted(map(str, predictor.measured_runs()["device"].unique()))
+    if name is None and len(known) > 1:
+        raise UsageError(f"training had several devices: give --device, one of {', '.join(known)}")
+    return predictor.device(name) if name is None or name in known else any_device(name)
 
 
 def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import SCORE_COLUMNS, Output, percent, score_rows
-from foretune.errors import PredictorError, UnknownName
+from foretune.errors import PredictorError, UnknownName, UsageError
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from foretune.models import Predictor, Training
 
 FILES = typer.Argument(help="Run tables (Parquet).")
+UNITS = {"time_ms": "ms", "power_w": "W"}
+IMPOSSIBLE = {
+    "random": "there are too few rows",
+    "grouped": "there is one group only, or too few rows",
+    "device": "there is one device only, or too few rows",
+    "time": "the runs do not say when they were made (recorded_at), or all at once",
+}
+MOST_EXPLAINED = 10_000
+"""Rows of a table that 'evaluate' says of in what they lie outside of training."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +64,7 @@ def train(
     from foretune.models import Predictor, train_predictor
     from foretune.models.curve import learning_curve
     from foretune.models.noise import noise_floor
+    from foretune.models.predictor import refuse_place
     from foretune.models.splits import SPLITS, group_columns
     from foretune.models.targets import TARGETS
     from foretune.registry import load
@@ -72,6 +82,7 @@ def train(
         like = Predictor.load(resume)
         runs = _after(like, runs, resume)
     group_columns(runs, group)
+    refuse_place(out)
     with _tracked(mlflow, like.model, runs) as log:
         done = train_predictor(
             runs,
@@ -87,6 +98,8 @@ def train(
         log(done, out)
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", SCORE_COLUMNS, score_rows(scores))
+    for line in _notes(done, split, context):
+        output.say(line)
     floor, curves = noise_floor(runs), {}
     if floor == floor:
         output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
@@ -135,6 +148,14 @@ def evaluate(
             f"{twins:,} of these {len(runs):,} runs were in training too: "
             "their errors say nothing about new runs"
         )
+    lines = loaded.explain_outside(runs.head(MOST_EXPLAINED))
+    if len(lines):
+        count = lines["row"].nunique()
+        output.say(
+            f"{count:,} of these {min(len(runs), MOST_EXPLAINED):,} runs lie outside of training:"
+        )
+        for column, here in lines.groupby("column", sort=False):
+            output.say(f"  {column}={here['value'].iloc[0]}: {here['reason'].iloc[0]}")
     for name, metrics in scores.items():
         rows = score_rows({"these runs": {str(predictor): metrics}})
         output.table(f"predicting {name}", SCORE_COLUMNS, rows)
@@ -146,7 +167,7 @@ def predict(
     kernel: str = typer.Option(..., help="Name of the kernel."),
     problem: str = typer.Option(..., help="M=…,N=…,…"),
     top: int = typer.Option(10, help="How many of the best to show."),
-    device: str = options.DEVICE,
+    device: str | None = options.TRAINED_DEVICE,
     as_json: bool = options.JSON,
 ) -> None:
     """Rank the configurations of a problem without running anything."""
@@ -159,16 +180,15 @@ def predict(
     if loaded.kernel_name_ != kernel:
         raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
     wanted, configs, predicted, rows = _candidates(loaded, problem, device)
-    best = np.argsort(predicted["time_ms"].to_numpy(), kind="stable")[:top]
-    shown = rows(best)
-    known = loaded.range_on(str(shown["device"].iloc[0]))
-    reasons = known.explain(shown).groupby("row")
+    first = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
+    best = np.argsort(predicted[first].to_numpy(), kind="stable")[:top]
+    reasons = loaded.explain_outside(rows(best)).groupby("row")
     entries = [
         {
             "config": dict(configs(i)),
-            "time_ms": row["time_ms"],
-            "low": row["time_ms_low"],
-            "high": row["time_ms_high"],
+            "time_ms": row.get("time_ms"),
+            "low": row[f"{first}_low"],
+            "high": row[f"{first}_high"],
             "power_w": row.get("power_w"),
             "p_valid": row["p_valid"],
             "outside": [
@@ -179,13 +199,20 @@ def predict(
         for k, (i, row) in enumerate((int(i), predicted.iloc[int(i)]) for i in best)
     ]
     output = Output(as_json)
+    watts = [] if first == "power_w" or "power_w" not in predicted else ["power_w"]
     cells = [
-        [f"{e['time_ms']:.3g}", f"{e['low']:.3g}–{e['high']:.3g}", f"{e['p_valid']:.2f}", _text(e)]
+        [
+            f"{e[first]:.3g}",
+            f"{e['low']:.3g}–{e['high']:.3g}",
+            *(f"{e[name]:.3g}" for name in watts),
+            f"{e['p_valid']:.2f}",
+            _text(e),
+        ]
         for e in entries
     ]
     output.table(
         f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
-        ("ms", "90 % interval", "valid", "configuration"),
+        (UNITS[first], "90 % interval", *(UNITS[n] for n in watts), "valid", "configuration"),
         cells,
     )
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
@@ -193,8 +220,24 @@ def predict(
     output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
 
 
+def _notes(done: "Training", splits: list[str], context: typer.Context) -> "Iterator[str]":
+    """Yield what is missing in a training's figures, and why."""
+    from foretune.features.known import why_unknown
+
+    features, runs = done.predictor.features_, done.predictor.runs_
+    if features.family is None and (reason := why_unknown(done.predictor.kernel_name_, runs)):
+        yield f"no roofline: {reason}"
+    elif features.family is not None and not features.roofline_known_:
+        yield "no roofline: some runs lack their device's peak rates (device.…) or a size"
+    asked = context.get_parameter_source("split")
+    for split in splits:
+        typed = asked is not None and asked.name == "COMMANDLINE"
+        if (typed or split != "device") and not all(split in s for s in done.scores.values()):
+            yield f"not held out: {split}: {IMPOSSIBLE[split]}"
+
+
 def _candidates(
-    loaded: "Predictor", problem: str, device: str
+    loaded: "Predictor", problem: str, device: str | None
 ) -> tuple[Problem, "Callable[[int], Any]", "pd.DataFrame", "Callable[[np.ndarray], pd.DataFrame]"]:
     """Return the problem, configuration number i, predictions of all, and rows by number.
 
@@ -204,9 +247,9 @@ def _candidates(
     from foretune.features import candidate_rows, rows_of
     from foretune.registry import get_kernel, registered
 
-    name = loaded.kernel_name_
+    name, hardware = loaded.kernel_name_, options.device_of(loaded, device)
     if name in registered("kernels"):
-        chosen, hardware = get_kernel(name), options.read_device(device)
+        chosen = get_kernel(name)
         wanted = options.read_problem(chosen, problem)
         space = chosen.space(wanted)
         predicted = loaded.predict_space(wanted, space, hardware)
@@ -216,7 +259,7 @@ def _candidates(
             predicted,
             lambda numbers: candidate_rows(name, wanted, space, hardware, numbers),
         )
-    wanted, hardware = Problem.parse(problem), options.any_device(device)
+    wanted = _problem(loaded, problem)
     measured = loaded.measured_configurations(hardware.name)
     table = rows_of(name, wanted, measured, hardware)
     return (
@@ -225,6 +268,23 @@ def _candidates(
         loaded.predict(table),
         lambda numbers: table.iloc[numbers],
     )
+
+
+def _problem(predictor: "Predictor", text: str) -> Problem:
+    """Return the problem meant by ``text``; what was the same in all runs need not be said."""
+    from foretune.datasets.schema import columns_of
+
+    given, runs = Problem.parse(text), predictor.runs_
+    columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
+    for name in given:
+        if name not in columns:
+            raise UnknownName("size", name, columns)
+    common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
+    lacks = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
+    if lacks:
+        raise UsageError(f"--problem lacks {', '.join(lacks)}")
+    plain = {n: v.item() if hasattr(v, "item") else v for n, v in common.items()}
+    return Problem({**plain, **given})
 
 
 def _after(predictor: "Predictor", new: "pd.DataFrame", folder: Path) -> "pd.DataFrame":
