@@ -1,9 +1,7 @@
 """The predictor: runs in; time, power and energy out, each with an interval."""
 
 import copy
-import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -21,9 +19,9 @@ from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device, available_cores
-from foretune.errors import ForetuneError, OutputError, PredictorError, UnknownName
+from foretune.errors import ForetuneError, PredictorError, UnknownName
 from foretune.family import Family
-from foretune.features import FEATURES_VERSION, FeatureSet, candidate_rows, family_for, settings_of
+from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
@@ -34,8 +32,9 @@ from foretune.models.likeness import Evidence, Likeness
 from foretune.models.plausibility import check_times
 from foretune.models.regressor import Regressor, side_by_side
 from foretune.models.repeats import Repeats
+from foretune.models.saved_folder import RUNS_FILE, read_card, writing
 from foretune.models.target_model import TargetModel, share_places
-from foretune.models.targets import LEAST_ROWS, TARGETS, Target, present_targets, usable_rows
+from foretune.models.targets import LEAST_ROWS, Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.validity import ValidityModel
 from foretune.models.walk import compile_from_now_on
@@ -43,10 +42,6 @@ from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
 
-FORMAT_VERSION = 7
-CARD, RUNS_FILE = "predictor.json", "runs.parquet"
-OWN = (CARD, RUNS_FILE, "valid", "calibration", "correction", *TARGETS)
-"""What the names of a saved predictor's files begin with."""
 INCREDIBLE = 100.0
 """No descriptor leads so far astray: measurements off by this factor are in other units."""
 CHUNK_ROWS = 32_768
@@ -413,42 +408,30 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             OutputError: the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
-        folder = Path(folder)
+        features = self.features_
         card = {
-            "format": FORMAT_VERSION,
-            "features_version": FEATURES_VERSION,
             "kernel": self.kernel_name_,
-            "kernel_source": self.features_.family and self.features_.family.source_hash,
-            "family": type(self.features_.family).__name__ if self.features_.family else None,
+            "kernel_source": features.family and features.family.source_hash,
+            "family": type(features.family).__name__ if features.family else None,
             "model": self.model,
             "seed": self.seed,
             "compiled": self.compiled,
             "parameters": dict(self.parameters or {}),
-            "columns": self.features_.columns_,
-            "numbers": self.features_.numbers_,
-            "categories": self.features_.categories_,
-            "specs": self.features_.specs_,
-            "roofline_known": self.features_.roofline_known_,
+            "columns": features.columns_,
+            "numbers": features.numbers_,
+            "categories": features.categories_,
+            "specs": features.specs_,
+            "roofline_known": features.roofline_known_,
             "targets": list(self.targets_),
             "range": self.range_.to_json(),
             "training": self.training_,
         }
-        new = folder.with_name(f".{folder.name}.{os.getpid()}")
-        try:
-            new.mkdir(parents=True)
+        with writing(Path(folder), card) as new:
             for target, model in self.targets_.items():
                 model.save(new / target)
             self.validity_.save(new)
             self.calibration_.save(new)
             write_runs(new / RUNS_FILE, self.runs_)
-            text = json.dumps(card, indent=1, default=_plain)
-            (new / CARD).write_text(text, encoding="utf-8")
-            _put(new, folder)
-        except (OSError, ValueError) as e:  # XGBoost's errors are ValueErrors
-            reason = getattr(e, "strerror", None) or str(e).partition("\n")[0]
-            raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
@@ -462,18 +445,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             PredictorError: there is no predictor, or it was made by another version.
         """
         folder = Path(folder)
-        try:
-            card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-            if not isinstance(card, dict):
-                raise ValueError("predictor.json is no object")
-        except (OSError, ValueError) as e:
-            raise PredictorError(
-                f"{folder} holds no predictor ({e}): train one with 'foretune train'"
-            ) from e
-        if (card.get("format"), card.get("features_version")) != (FORMAT_VERSION, FEATURES_VERSION):
-            raise PredictorError(
-                f"{folder} was made by another version of Foretune: train it again from its runs"
-            )
+        card = read_card(folder)
         try:
             if card["model"] not in registered("models"):
                 raise PredictorError(
@@ -521,39 +493,6 @@ def _telling(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     have = runs[target].notna() if target in runs else pd.Series(False, runs.index)
     failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[have, "device"].unique())
     return runs[have | failed]
-
-
-def refuse_place(folder: Path) -> None:
-    """Do nothing if a predictor can be saved in ``folder``.
-
-    Raises:
-        OutputError: there is something else.
-    """
-    if folder.is_dir():
-        if (folder / CARD).exists() or not any(folder.iterdir()):
-            return
-        raise OutputError(f"cannot write the predictor to {folder}: other files are there")
-    if folder.exists():
-        raise OutputError(f"cannot write the predictor to {folder}: it is a file")
-
-
-def _put(new: Path, folder: Path) -> None:
-    """Put a predictor where one may have been; files that are none of its own stay."""
-    refuse_place(folder)
-    if not (folder / CARD).exists():
-        new.replace(folder)
-        return
-    before = new.with_name(f"{new.name}.before")
-    folder.replace(before)
-    new.replace(folder)
-    for path in before.iterdir():
-        if not path.name.startswith(OWN):
-            path.replace(folder / path.name)
-    shutil.rmtree(before)
-
-
-def _plain(number: np.generic) -> Any:
-    return number.item()
 
 
 @cache

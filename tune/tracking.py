@@ -20,7 +20,7 @@ import pandas as pd
 
 from foretune.errors import TrackingError
 from foretune.models import Predictor, Training
-from foretune.models.predictor import RUNS_FILE
+from foretune.models.saved_folder import RUNS_FILE
 from foretune.tune.flavour import log_model
 from foretune.tune.results import TuneResult
 

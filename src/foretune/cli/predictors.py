@@ -64,7 +64,7 @@ def train(
     from foretune.models import Predictor, train_predictor
     from foretune.models.curve import learning_curve
     from foretune.models.noise import noise_floor
-    from foretune.models.predictor import refuse_place
+    from foretune.models.saved_folder import refuse_place
     from foretune.models.splits import SPLITS, group_columns
     from foretune.models.targets import TARGETS
     from foretune.registry import load
