@@ -115,7 +115,7 @@ class OneRow(Rows):
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self.columns = tuple(cells)
         self._arrays: dict[str, Any] = {
-            c: np.str_(v) if isinstance(v, str) else np.float64(v) for c, v in cells.items()
+            c: np.str_(_text(v)) if isinstance(v, str) else np.float64(v) for c, v in cells.items()
         }
         self._made = {}
 

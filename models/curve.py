@@ -11,6 +11,7 @@ from foretune.datasets.schema import validate
 from foretune.errors import PredictorError
 from foretune.models.evaluation import evaluate_predictor
 from foretune.models.predictor import Predictor
+from foretune.models.repeats import repeats_of
 from foretune.models.splits import fold_of_rows
 from foretune.models.targets import Target, usable_rows
 
@@ -34,20 +35,23 @@ def learning_curve(
     Raises:
         PredictorError: there is only one group.
     """
-    runs = latest(validate(runs)).reset_index(drop=True)
+    every = validate(runs).reset_index(drop=True)
+    runs = latest(every).reset_index(drop=True)
+    newest = repeats_of(runs, every)
     folds = fold_of_rows(runs, "grouped", predictor.seed, group)
     if folds is None:
         raise PredictorError("all runs are of one group: nothing can be held out")
-    train, test = runs[folds != 0], runs[folds == 0]
+    train, test = np.flatnonzero(folds != 0), runs[folds == 0]
     order = np.random.default_rng(predictor.seed).permutation(len(train))
     points = []
     for share in shares:
-        some = train.iloc[np.sort(order[: max(int(share * len(train)), 1)])]
+        some = train[order[: max(int(share * len(train)), 1)]]
         try:
-            usable_rows(target, some)
+            usable_rows(target, runs.iloc[some])
         except PredictorError:  # too few to learn from
             continue
-        trial: Predictor = clone(predictor).set_params(targets=(target,)).fit(some)
+        trial: Predictor = clone(predictor).set_params(targets=(target,))
+        trial.fit(every[np.isin(newest, some)])
         scores = evaluate_predictor(trial, test)[target]
         kept = {name: scores[name] for name in ("mape", "median_ape", "coverage90")}
         points.append({"rows": len(some), **kept})

@@ -91,6 +91,7 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
         PredictorError: the runs are of another kernel, or fewer than five succeeded.
     """
     fresh = validate(fresh)
+    predictor.refuse_others(fresh)
     check_times(predictor.features_.family, fresh)
     fresh = latest(fresh).reset_index(drop=True)
     present = present_targets(fresh)
@@ -107,10 +108,11 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     problems = len(np.unique(groups))
     coverage = float(inside.mean())
     least = _least_coverage(inside.to_numpy(float), groups)
-    spread = _expected_spread(predictor, predicted, target)
+    hold_outs = max(predictor.log_spread(target, d) for d in rows["device"].astype(str).unique())
+    spread = max(hold_outs, _own_spread(predicted, target))
     limit = _bias_limit(problems, spread)
     bias = float(np.median(off))
-    repeated = _change(predictor.runs_, rows, target)
+    repeated = _change(predictor.measured_runs(), rows, target)
     low, high = median_interval(repeated) if len(repeated) >= LEAST_REPEATS else (-np.inf, np.inf)
     change = float(np.median(repeated)) if len(repeated) else np.nan
     reasons = []
@@ -174,15 +176,13 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
     return 1.0 + (n / k - 1.0) * alike
 
 
-def _expected_spread(predictor: Predictor, predicted: pd.DataFrame, target: Target) -> float:
-    """Return the standard deviation of log errors to expect: the hold-outs', or more.
+def _own_spread(predicted: pd.DataFrame, target: Target) -> float:
+    """Return the standard deviation of log errors that the rows' own intervals stand for.
 
-    Fresh rows may be harder, outside the training range or on a device that the predictor is only
-    calibrated for: then their own intervals are wider.
+    Fresh rows may be harder than the hold-outs, or outside the training range.
     """
     widths = np.log(predicted[f"{target}_high"] / predicted[target])
-    own = float(widths.median() / norm.ppf((1 + CONFIDENCE) / 2))
-    return max(predictor.log_spread(target), own)
+    return float(widths.median() / norm.ppf((1 + CONFIDENCE) / 2))
 
 
 def _bias_limit(problems: int, spread: float) -> float:

@@ -14,7 +14,7 @@ from foretune.errors import PredictorError
 from foretune.models.baselines import BASELINES
 from foretune.models.metrics import score
 from foretune.models.plausibility import check_times
-from foretune.models.predictor import Predictor, only_kernel
+from foretune.models.predictor import Predictor
 from foretune.models.repeats import NONE, repeats_of
 from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows, tasks_of
 from foretune.models.targets import Target, measured_rows, usable_rows
@@ -54,7 +54,8 @@ def cross_validate(
     """
     every = validate(runs).reset_index(drop=True)
     runs = latest(every).reset_index(drop=True)
-    newest = repeats_of(runs, every)
+    kept, newest = np.unique(repeats_of(runs, every), return_inverse=True)
+    runs = runs.iloc[kept].reset_index(drop=True)
     found = Validation()
     for target in predictor.targets_:
         scores: Scores = {}
@@ -83,12 +84,9 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
         PredictorError: the runs are of another kernel, none succeeded, or times are incredible.
     """
     runs = validate(runs)
+    predictor.refuse_others(runs)
     check_times(predictor.features_.family, runs)
     runs = latest(runs)
-    if (name := only_kernel(runs)) != predictor.kernel_name_:
-        raise PredictorError(
-            f"the predictor knows {predictor.kernel_name_!r}, the runs are of {name!r}"
-        )
     scores = {}
     for target in predictor.targets_:
         rows = measured_rows(target, runs)
@@ -121,14 +119,14 @@ def _predict_folds(
     tables = []
     for fold in numbers[:1] if len(runs) > MANY_ROWS else numbers:
         test = measured_rows(target, runs[folds == fold])
+        trial: Predictor = clone(predictor).set_params(targets=(target,))
         try:
             known = usable_rows(target, runs[folds != fold])
-        except PredictorError:  # too few are left
+            if len(test):
+                trial.fit(every[folds_of_every != fold])
+                tables.append(_predict_fold(trial, known, test, target))
+        except PredictorError:  # too few are left, or they know what these rows do not say
             continue
-        if len(test):
-            trial: Predictor = clone(predictor).set_params(targets=(target,))
-            trial.fit(every[folds_of_every != fold])
-            tables.append(_predict_fold(trial, known, test, target))
     return tables
 
 
@@ -144,7 +142,7 @@ def _predict_fold(
             "prediction": predicted[target].to_numpy(),
             "low": predicted[f"{target}_low"].to_numpy(),
             "high": predicted[f"{target}_high"].to_numpy(),
-            "group": test["device"].astype(str).to_numpy() + "/" + list(map(str, problems)),
+            "task": test["device"].astype(str).to_numpy() + "/" + list(map(str, problems)),
             "twin": [p in known_problems for p in problems],
         }
     )
@@ -156,7 +154,7 @@ def _predict_fold(
 
 def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
     truth = table["truth"].to_numpy()
-    groups = pd.factorize(table["group"])[0]
+    groups = pd.factorize(table["task"])[0]
     prediction = table["prediction"].to_numpy()
     widths = np.log(table["high"].to_numpy() / prediction)
     scores = {model: score(truth, prediction, groups, widths)}

@@ -81,6 +81,8 @@ def _spearman(truth: np.ndarray, prediction: np.ndarray) -> float:
 
 def _regret_of_top(k: int) -> Measure:
     def regret(truth: np.ndarray, prediction: np.ndarray) -> float:
+        if np.isnan(prediction).any():
+            return np.nan
         last = np.partition(prediction, min(k, len(prediction)) - 1)[:k].max()
         surely, ties = truth[prediction < last], np.sort(truth[prediction == last])
         drawn = k - len(surely)

@@ -140,7 +140,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
             if set(names[np.unique(codes)]) != {self.kernel_name_}:
-                self._refuse_others(runs)
+                self.refuse_others(runs)
         if len(rows) <= CHUNK_ROWS:
             return self._table(self._predict_rows(rows), runs.index)
         cells = self._in_chunks(len(rows), lambda start, end: Rows(runs.iloc[start:end]))
@@ -195,7 +195,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def measured_configurations(self, device: str | None = None) -> list[Configuration]:
         """Return the different configurations that were trained on, of ``device`` if it has any."""
-        rows = self.runs_
+        rows = self.measured_runs()
         if device is not None and (rows["device"] == device).any():
             rows = rows[rows["device"] == device]
         columns = columns_of(rows, "config")
@@ -220,7 +220,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
-        self._refuse_others(runs)
+        self.refuse_others(runs)
         check_times(self.features_.family, runs)
         before = self.calibration_
         every = pd.concat([before.runs, runs], ignore_index=True)
@@ -235,7 +235,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 )
             for target in present:
                 corrections[target, device] = self._correction(target, usable_rows(target, here))
-            ranges[device] = TrainingRange.of(pd.concat([self.runs_, here], ignore_index=True))
+            known = pd.concat([self.runs_, here], ignore_index=True)
+            ranges[device] = TrainingRange.of(_telling(next(iter(self.targets_)), known))
         calibrated = copy.copy(self)
         calibrated.calibration_ = Calibration(every, corrections, ranges)
         calibrated.training_ = {**self.training_, "calibrated": calibrated.calibration_.devices}
@@ -257,7 +258,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def explain_outside(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return `TrainingRange.explain` of rows, each by what is known of its device."""
-        parts, rows = [], rows.reset_index(drop=True)
+        rows = rows.reset_index(drop=True)
+        parts = [self.range_.explain(rows.iloc[:0])]
         for device, here in rows.groupby("device", observed=True, sort=False):
             known = self.calibration_.ranges.get(str(device), self.range_)
             lines = known.explain(here)
@@ -327,7 +329,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         known = sorted(map(str, runs["device"].unique()))
         if name is None and len(known) > 1:
             raise PredictorError(
-                f"there are runs of several devices: name one of {', '.join(known)}"
+                f"there are runs of several devices: give one of {', '.join(known)}"
             )
         if name is not None and name not in known:
             raise UnknownName("device", name, known)
@@ -351,7 +353,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         regressor: Regressor = kind(**parameters)
         return regressor
 
-    def _refuse_others(self, runs: pd.DataFrame) -> None:
+    def refuse_others(self, runs: pd.DataFrame) -> None:
+        """Do nothing if all ``runs`` are of the kernel it knows.
+
+        Raises:
+            PredictorError: they are of another, or several.
+        """
         if (name := only_kernel(runs)) != self.kernel_name_:
             raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
 

@@ -1,7 +1,8 @@
-"""The folder a predictor is saved in: replaced in one step, and nothing else in it touched."""
+"""The folder a predictor is saved in: replaced as a whole, and nothing else in it touched."""
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,15 @@ from foretune.models.targets import TARGETS
 
 FORMAT_VERSION = 7
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
-OWN = (CARD, RUNS_FILE, "valid", "calibration", "correction", *TARGETS)
-"""What the names of a saved predictor's files begin with."""
+OWN = (
+    CARD,
+    RUNS_FILE,
+    r"valid\.[a-z.]+",
+    r"calibration\.[a-z]+",
+    r"correction\d+\.[a-z]+",
+    *TARGETS,
+)
+"""Patterns of the names of a saved predictor's files."""
 
 
 def refuse_place(folder: Path) -> None:
@@ -41,6 +49,8 @@ def writing(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be written.
     """
+    folder = folder.resolve()
+    refuse_place(folder)
     new = folder.with_name(f".{folder.name}.{os.getpid()}")
     versions = {"format": FORMAT_VERSION, "features_version": FEATURES_VERSION}
     try:
@@ -78,18 +88,24 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def _put(new: Path, folder: Path) -> None:
-    refuse_place(folder)
     if not (folder / CARD).exists():
         new.replace(folder)
         return
     before = new.with_name(f"{new.name}.before")
     folder.replace(before)
-    new.replace(folder)
+    try:
+        new.replace(folder)
+    except OSError:
+        before.replace(folder)
+        raise
+    own = re.compile("|".join(OWN))
     for path in before.iterdir():
-        if not path.name.startswith(OWN):
+        if not own.fullmatch(path.name):
             path.replace(folder / path.name)
     shutil.rmtree(before)
 
 
-def _plain(number: np.generic) -> Any:
-    return number.item()
+def _plain(value: object) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise ValueError(f"a parameter is {value!r}: no number or text")

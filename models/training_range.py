@@ -122,13 +122,15 @@ class TrainingRange:
                 distance = np.where(values <= 0, np.inf, distance)
             else:
                 distance = np.fmax(values - high, low - values)
-                distance = distance / (high - low) if high > low else distance != 0.0
+                distance = distance / (high - low) if high > low else distance > 0.0
         return np.nan_to_num(np.maximum(distance, 0.0), nan=0.0, posinf=64.0)
 
     def _reason(self, column: str, octaves: float) -> str:
         if column in self.texts:
             return f"never seen: training had {', '.join(self.texts[column][:6])}"
         low, high = self.numbers[column]
+        if low == high <= 0:
+            return f"never seen: training had {low:g} only"
         how = f"{octaves:.1f} octaves" if low > 0 else f"{octaves:.1f} ranges"
         return f"{how} outside {low:g} … {high:g}"
 

@@ -241,7 +241,7 @@ def test_failures_are_one_line_and_exit_code_1(capsys, place, runs, predictor):
         (["train", "runs.parquet", "other.parquet", "--out", "p"], "choose with --kernel"),
         (["train", "runs.parquet", "--out", "p", "--target", "power_w"], "power_w"),
         (["train", "runs.parquet", "--out", "file/p"], "cannot write"),
-        (["evaluate", predictor, "other.parquet"], "the runs are of 'other'"),
+        (["evaluate", predictor, "other.parquet"], "knows 'toy', not 'other'"),
         (["evaluate", "nowhere", "runs.parquet"], "holds no predictor"),
         (["predict", predictor, "--kernel", "matmul", "--problem", "M=8,N=8,K=8"], "knows 'toy'"),
         (["collect", "toy", "--out", "file/x.parquet"], "cannot write"),

@@ -41,10 +41,11 @@ def test_a_family_needs_its_columns_and_a_kernel_of_ours_complains_itself():
     assert kind("nobody's", runs(M=8)) is None
 
 
-def test_who_is_given_comes_first_if_the_name_fits():
+def test_who_is_given_comes_first_and_must_have_the_name():
     mine = Theirs()
     assert family_for("theirs", runs(M=8), mine) is mine
-    assert kind("gemm", runs(M=8, N=8, K=8), mine) == "features Gemm"
+    with pytest.raises(PredictorError, match="of kernel 'gemm', not of 'theirs'"):
+        family_for("gemm", runs(M=8, N=8, K=8), mine)
 
 
 def test_a_family_is_found_again_by_its_class():

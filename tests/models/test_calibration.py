@@ -7,6 +7,7 @@ from matrix_products import HERE, THERE, products
 
 from foretune.errors import PredictorError
 from foretune.models import Predictor
+from foretune.models.drift import check_drift
 from foretune.models.evaluation import seen_before
 
 SLOWER = 1.6
@@ -66,6 +67,25 @@ def test_another_device_is_added(predictor):
     assert (calibrated.predict(pd.concat([there, other]))["outside"] == 0).all()
     assert seen_before(calibrated, there) == len(there)
     assert len(calibrated.measured_runs()) == 400 + 30 + 30
+
+
+def test_power_there_tells_nothing_of_time(predictor):
+    both = products(HERE, 100, 0)
+    watts = Predictor(parameters={"rounds": 20}).fit(
+        both.assign(power_w=100.0 + both["problem.M"] / 100)
+    )
+    there = products(THERE, 30, 7)
+    calibrated = watts.calibrate(there.assign(power_w=90.0, time_ms=np.nan))
+    assert calibrated.calibration_.devices == [THERE]
+    assert (calibrated.predict(there)["outside"] > 0).all()
+
+
+def test_drift_knows_what_it_was_calibrated_with(predictor):
+    runs = products(THERE, 60, 7, SLOWER)
+    slower = runs.assign(time_ms=runs["time_ms"] * 1.5)
+    found = check_drift(predictor.calibrate(runs), slower)["time_ms"]
+    assert found.repeats > 50
+    assert found.change == pytest.approx(0.5, abs=0.02)
 
 
 def test_runs_of_another_kernel_or_too_few_of_one_device(predictor):

@@ -111,6 +111,15 @@ def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs
     assert 0.8 < metrics["coverage90"] < 0.98
 
 
+def test_a_device_of_which_too_little_is_known_cannot_be_held_out(toy_runs):
+    """The others' peak rates are learned from, and it has none."""
+    bare = toy_runs.assign(device="Bare")
+    bare[[c for c in bare if c.startswith("device.")]] = math.nan
+    runs = pd.concat([toy_runs, toy_runs.assign(device="Known"), bare], ignore_index=True)
+    scores = validate(runs, splits=("device",)).scores["time_ms"]["device"]
+    assert scores["xgboost"]["rows"] == 2 * (toy_runs["status"] == "ok").sum()
+
+
 def test_a_quantity_of_few_rows_is_scored_on_them(training, toy_runs):
     few = toy_runs[toy_runs["status"] == "ok"].head(20).copy()
     few.loc[few.index[3:], "power_w"] = math.nan
@@ -164,7 +173,7 @@ def test_without_power_only_time_is_scored(training, toy_runs):
 
 
 def test_another_kernel(training, toy_runs):
-    with pytest.raises(PredictorError, match="knows 'matmul', the runs are of 'softmax'"):
+    with pytest.raises(PredictorError, match="knows 'matmul', not 'softmax'"):
         evaluate_predictor(training.predictor, toy_runs.assign(kernel="softmax"))
 
 

@@ -103,6 +103,12 @@ def test_of_rows_predicted_alike_any_may_be_taken():
         assert found["top1_regret"] == 7.0
 
 
+def test_without_a_prediction_there_is_no_regret():
+    assert np.isnan(
+        score(np.array([1.0, 2, 3]), np.array([1, np.nan, 1]), np.zeros(3))["top5_regret"]
+    )
+
+
 def test_groups_without_a_rank_do_not_count():
     mixed = score(np.array([1.0, 2, 5]), np.array([1.0, 2, 5]), np.array([0, 0, 1]))
     assert mixed["spearman"] == pytest.approx(1.0)

@@ -1,6 +1,7 @@
 """The folder a predictor is saved in: whole or not at all, and nobody else's files."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,10 +41,41 @@ def test_other_files_are_left_alone(predictor, tmp_path):
     predictor.save(folder)
     (tmp_path / "notes.txt").rename(folder / "notes.txt")
     (folder / "time_ms" / "old.json").write_text("{}")
+    (folder / "calibration_runs.csv").write_text("a,b")
     predictor.save(folder)
     assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "calibration_runs.csv").exists()
     assert not (folder / "time_ms" / "old.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_link_is_followed(predictor, tmp_path, monkeypatch):
+    predictor.save(tmp_path / "p")
+    (tmp_path / "link").symlink_to("p")
+    predictor.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "p"]
+    monkeypatch.chdir(tmp_path / "p")
+    predictor.save(".")
+    assert Predictor.load(tmp_path / "p").targets_.keys() == predictor.targets_.keys()
+
+
+def test_a_place_that_is_taken_meanwhile(predictor, tmp_path, monkeypatch):
+    """What was there stays if the new one cannot be put in its place."""
+    folder = tmp_path / "p"
+    predictor.save(folder)
+    replace = Path.replace
+
+    def fails(path, target):
+        if path.name.startswith(".p.") and not path.name.endswith(".before"):
+            raise OSError("no")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OutputError):
+        predictor.save(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+    Predictor.load(folder)
 
 
 def test_saving_before_fitting(tmp_path):

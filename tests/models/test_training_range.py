@@ -54,6 +54,10 @@ def test_text_nobody_ran(known):
 def test_a_number_that_never_varied():
     known = TrainingRange.of(table())
     assert known.octaves_outside(table(config_offset=[0, 1, -3, 0])).tolist() == [0, 1, 1, 0]
+    gap = table(config_offset=[np.nan, 0, 5, 0])
+    assert known.octaves_outside(gap).tolist() == [0, 0, 1, 0]
+    assert "training had 0 only" in known.explain(gap)["reason"].iloc[0]
+    assert known.explain(gap.iloc[:0]).empty
     assert known.octaves_outside(table(problem_M="many")).tolist() == [1, 1, 1, 1]
 
 

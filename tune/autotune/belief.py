@@ -54,7 +54,9 @@ class Beliefs:
     @property
     def spread(self) -> float:
         """Standard deviation of the error, in log."""
-        return SPREAD if self._predictor is None else self._predictor.log_spread()
+        if self._predictor is None:
+            return SPREAD
+        return self._predictor.log_spread(device=self._device.name)
 
     @property
     def predicts(self) -> bool:

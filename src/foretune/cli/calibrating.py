@@ -46,8 +46,8 @@ def choose(
 
     if not files and device is None:
         raise UsageError("give --device, or run tables of the device")
-    hardware = None if device is None else options.any_device(device)
     loaded = Predictor.load(predictor)
+    hardware = None if device is None else options.device_of(loaded, device)
     chosen = loaded.choose(count, read_files(files, kernel) if files else None, hardware, seed)
     _keep_times(out, chosen)
     with replacing(out) as new:
@@ -71,7 +71,11 @@ def _keep_times(out: Path, chosen: "pd.DataFrame") -> None:
 
     if out.suffix != ".csv":
         raise UsageError(f"--out {out}: the runs are written as CSV, name it so")
-    if out.exists() and (added := set(pd.read_csv(out, nrows=0)) - set(chosen)):
+    try:
+        added = set(pd.read_csv(out, nrows=0)) - set(chosen) if out.exists() else set()
+    except ValueError as e:
+        raise UsageError(f"{out} is no list of runs: give another --out") from e
+    if added:
         raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")
 
 

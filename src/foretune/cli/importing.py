@@ -1,12 +1,16 @@
 """``foretune import``: other tools' results into a run table."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, progress_bar
 from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +42,6 @@ def import_(
     """
     from foretune.datasets import import_runs, read_runs, write_runs
     from foretune.datasets.importers.records import as_number
-    from foretune.models.repeats import missing_runs
 
     mapping, constants = _pairs(map_, "--map"), _pairs(set_, "--set")
     output = Output(as_json)
@@ -53,7 +56,7 @@ def import_(
     if not rows:
         reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
         raise UsageError(f"nothing was imported: {reasons}")
-    if out.exists() and (lost := missing_runs(imported.runs, read_runs(out))):
+    if out.exists() and (lost := _lost(read_runs(out), imported.runs)):
         raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
     write_runs(out, imported.runs)
     for reason in imported.skipped.values():
@@ -66,6 +69,12 @@ def import_(
         {"rows": rows, "rejected": rejected, "reasons": imported.rejected,
          "kernels": imported.kernels, "skipped": list(imported.skipped), "out": str(out)}
     )  # fmt: skip
+
+
+def _lost(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
+    from foretune.models.repeats import missing_runs
+
+    return max(missing_runs(now, before), len(before) - len(now))
 
 
 def _pairs(texts: list[str], option: str) -> dict[str, str]:

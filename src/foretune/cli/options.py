@@ -125,13 +125,13 @@ def device_of(predictor: "Predictor", name: str | None) -> "Device":
     """Return the device that ``name`` means to ``predictor``: one it knows, else `any_device`.
 
     Raises:
-        UsageError: there is no name, and training had several devices.
+        PredictorError: there is no name, and there are runs of several devices.
         UnknownName: there is no such device.
     """
-    known = sorted(map(str, predictor.measured_runs()["device"].unique()))
-    if name is None and len(known) > 1:
-        raise UsageError(f"training had several devices: give --device, one of {', '.join(known)}")
-    return predictor.device(name) if name is None or name in known else any_device(name)
+    try:
+        return predictor.device(name)
+    except UnknownName:
+        return any_device(str(name))
 
 
 def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:

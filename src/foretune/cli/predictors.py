@@ -23,7 +23,7 @@ UNITS = {"time_ms": "ms", "power_w": "W"}
 IMPOSSIBLE = {
     "random": "there are too few rows",
     "grouped": "there is one group only, or too few rows",
-    "device": "there is one device only, or too few rows",
+    "device": "there is one device only, too few rows, or too little is known of some",
     "time": "the runs do not say when they were made (recorded_at), or all at once",
 }
 MOST_EXPLAINED = 10_000
