@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -325,3 +327,9 @@ def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
 def test_learning_curve(capsys, runs):
     done = run_json(capsys, "train", str(runs), "--curve", "--out", "predictor")
     assert {"rows", "mape"} <= done["curves"]["time_ms"][0].keys()
+
+
+def test_as_a_module():
+    command = [sys.executable, "-m", "foretune", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "foretune [OPTIONS] COMMAND" in done.stdout
