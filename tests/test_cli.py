@@ -321,7 +321,7 @@ def test_calibrate(capsys, gemm_predictor, place):
 
 def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
     assert main(["evaluate", predictor, str(runs)]) == 0
-    assert "were in training too" in capsys.readouterr().out
+    assert "were learned from" in capsys.readouterr().out
 
 
 def test_learning_curve(capsys, runs):

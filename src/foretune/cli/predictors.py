@@ -107,7 +107,7 @@ def train(
         if share > 0.5 and "grouped" in done.scores[name]:
             output.say(
                 f"{percent(share)} of the randomly held-out rows for {name} have their problem in "
-                "training too: judge by the grouped split"
+                "training\ntoo: judge by the grouped split"
             )
     if curve:
         for name in done.predictor.targets_:
@@ -145,7 +145,7 @@ def evaluate(
     scores = evaluate_predictor(loaded, runs)
     if twins := seen_before(loaded, runs):
         output.say(
-            f"{twins:,} of these {len(runs):,} runs were in training too: "
+            f"{twins:,} of these {len(runs):,} runs were learned from: "
             "their errors say nothing about new runs"
         )
     lines = loaded.explain_outside(runs.head(MOST_EXPLAINED))
@@ -155,7 +155,9 @@ def evaluate(
             f"{count:,} of these {min(len(runs), MOST_EXPLAINED):,} runs lie outside of training:"
         )
         for column, here in lines.groupby("column", sort=False):
-            output.say(f"  {column}={here['value'].iloc[0]}: {here['reason'].iloc[0]}")
+            first = here.iloc[0]
+            example = f"{column}={first['value']}: {first['reason']}"
+            output.say(f"  {example}" if len(here) == 1 else f"  {len(here):,} such as {example}")
     for name, metrics in scores.items():
         rows = score_rows({"these runs": {str(predictor): metrics}})
         output.table(f"predicting {name}", SCORE_COLUMNS, rows)
