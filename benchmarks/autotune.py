@@ -28,12 +28,12 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.space import Configuration
-from foretune.tune.autotune.belief import Beliefs
-from foretune.tune.autotune.knowledge import Knowledge, nearest
-from foretune.tune.autotune.memory import Memory
-from foretune.tune.autotune.options import Budget, Options
-from foretune.tune.autotune.tuning import Tuning
 from foretune.tune.store import Subject
+from foretune.tune.triton.belief import Beliefs
+from foretune.tune.triton.knowledge import Knowledge, nearest
+from foretune.tune.triton.memory import Memory
+from foretune.tune.triton.options import Budget, Options
+from foretune.tune.triton.tuning import Tuning
 
 Table = dict[Problem, dict[Configuration, Measurement]]
 BUDGETS: tuple[Budget, ...] = (0, 1, 4, 8, "auto")

@@ -18,8 +18,8 @@ from predictors import MODEL, held_out, operators
 from foretune.collect import local_device
 from foretune.datasets import read_runs
 from foretune.features import FeatureSet, family_for
-from foretune.models.boosting import BoostingModel
-from foretune.models.targets import Unit, usable_rows
+from foretune.models.target.targets import Unit, usable_rows
+from foretune.models.trees.boosting import BoostingModel
 
 L40S = "NVIDIA L40S"
 ROWS = 15_000

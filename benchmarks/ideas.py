@@ -17,8 +17,8 @@ from scipy.stats import norm, rankdata
 from spaces import complete_spaces
 
 from foretune.collect import local_device
-from foretune.search.replay import replay
-from foretune.search.scores import POINTS, score_replay, summarise
+from foretune.search.replay.replay import replay
+from foretune.search.replay.scores import POINTS, score_replay, summarise
 from foretune.search.surrogate import SurrogateSearcher
 
 

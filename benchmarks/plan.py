@@ -26,14 +26,14 @@ from plan_choices import REFERENCES as CHOICES
 from plan_choices import choices
 from plan_sureness import reliability, sure_limits, sure_pairs, sureness_lines
 
-from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.deployments.correction import ServingCorrection
-from foretune.tune.plan.deployments.measured import (
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.tables import find_tables
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
-from foretune.tune.plan.deployments.physics import physics
-from foretune.tune.plan.operators.tables import find_tables
+from foretune.plan.serve.deployments.physics import physics
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""

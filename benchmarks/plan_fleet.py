@@ -26,9 +26,10 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import lognorm
 
-from foretune.tune.plan import Formats, Wish, Workload, describe_model, find_system, plan
-from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.fleet import (
+from foretune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.tables import find_tables
+from foretune.plan.fleet import (
     Demand,
     Server,
     best,
@@ -37,7 +38,6 @@ from foretune.tune.plan.fleet import (
     oversubscriptions,
     single_fleets,
 )
-from foretune.tune.plan.operators.tables import find_tables
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}

@@ -22,9 +22,9 @@ from scipy.stats import spearmanr
 
 from foretune.cli.output import progress_bar
 from foretune.collect import local_device
-from foretune.tune.plan.checking.arrangement import StepProblem
-from foretune.tune.plan.checking.grid import Grid
-from foretune.tune.plan.checking.parallel import (
+from foretune.plan.check.arrangement import StepProblem
+from foretune.plan.check.grid import Grid
+from foretune.plan.check.parallel import (
     LayoutTimes,
     ParallelCheck,
     ProblemCheck,

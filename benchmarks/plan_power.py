@@ -4,7 +4,7 @@ Run: ``python benchmarks/plan_power.py [--operators DIR] [--watts DIR] [--write]
 of AIConfigurator's tables (Apache-2.0): the ones in ``--operators DIR`` (default: the package
 aiconfigurator-core), and ``power_h200_*.parquet`` in ``--watts DIR`` (default
 ``$FORETUNE_SHARED_DATA/llm``), which take their times from the newest tables, having none of their
-own. ``--write`` rewrites the shipped forms, ``tune/plan/operators/power.csv``.
+own. ``--write`` rewrites the shipped forms, ``plan/cost/power.csv``.
 
 Rows that are known not to be of their operator are left out of the fit, and scored apart:
 
@@ -30,27 +30,27 @@ from foretune.datasets.importers.aiconfigurator import operation_of, read
 from foretune.datasets.importers.aiconfigurator_columns import KERNELS
 from foretune.datasets.importers.request import Request
 from foretune.features.roofline import row_limits_ms
-from foretune.tune.plan import Formats, Layout, ModelDescription, describe_model, find_system
-from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.deployments.power import (
-    MEMORY_SENSITIVITY,
-    UNTOLD,
-    capped,
-    deployment_power,
-)
-from foretune.tune.plan.operators.kinds import KINDS, family_of
-from foretune.tune.plan.operators.power import (
+from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.power import (
     METERED,
     OperatorPower,
     PowerForm,
     form_lines,
     measured_forms,
 )
-from foretune.tune.plan.operators.tables import OperatorTables, default_folders, package_folder
-from foretune.tune.plan.operators.times import OperatorClock
-from foretune.tune.plan.steps import Step
+from foretune.plan.cost.steps import Step
+from foretune.plan.cost.tables import OperatorTables, default_folders, package_folder
+from foretune.plan.cost.times import OperatorClock
+from foretune.plan.serve.deployments.power import (
+    MEMORY_SENSITIVITY,
+    UNTOLD,
+    capped,
+    deployment_power,
+)
 
-FORMS = Path(__file__).resolve().parents[1] / "tune" / "plan" / "operators" / "power.csv"
+FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"
 LEAST_BANDWIDTH = 0.5
 SIZES = {
     "gemm": ["problem.M"],

@@ -12,10 +12,10 @@ import time
 from machine import heading, markdown
 
 from foretune.collect import local_device
-from foretune.tune.plan import Workload, describe_model, find_system, plan
-from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.deployments.learned import learned_from
-from foretune.tune.plan.operators.tables import find_tables
+from foretune.plan import Workload, describe_model, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.tables import find_tables
+from foretune.plan.serve.deployments.learned import learned_from
 
 MODELS = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3")
 SYSTEMS = ("h100_sxm", "b200_sxm")

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from plan_choices import LIMITS_MS
 
-from foretune.tune.plan.deployments.correction import ServingCorrection
-from foretune.tune.plan.deployments.keeping import keeps
-from foretune.tune.plan.deployments.serving import tokens_per_s
-from foretune.tune.plan.deployments.surer import log_metric, pairs_better
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.keeping import keeps
+from foretune.plan.serve.deployments.serving import tokens_per_s
+from foretune.plan.serve.deployments.surer import log_metric, pairs_better
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 LOAD = ["model", "system", "backend", "isl", "osl", "concurrency"]

@@ -41,12 +41,12 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 
 from foretune.device import find_device
-from foretune.tune.plan import ModelDescription, System, describe_model, find_system
-from foretune.tune.plan.clocks import OperatorClocks
-from foretune.tune.plan.language_models.huggingface import read_config
-from foretune.tune.plan.memory import GIB
-from foretune.tune.plan.operators.tables import find_tables
-from foretune.tune.plan.training import (
+from foretune.plan import ModelDescription, System, describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.tables import find_tables
+from foretune.plan.describe.huggingface import read_config
+from foretune.plan.train import (
     SOFTWARE,
     Calibration,
     Recipe,
@@ -55,11 +55,11 @@ from foretune.tune.plan.training import (
     plan_training,
     training_memory,
 )
-from foretune.tune.plan.training.flops import model_flops, peak_flops
-from foretune.tune.plan.training.memory import USABLE
-from foretune.tune.plan.training.planner import BACKEND
-from foretune.tune.plan.training.recipe import RECOMPUTE
-from foretune.tune.plan.training.step import EXPOSED, TimedSteps
+from foretune.plan.train.flops import model_flops, peak_flops
+from foretune.plan.train.memory import USABLE
+from foretune.plan.train.planner import BACKEND
+from foretune.plan.train.recipe import RECOMPUTE
+from foretune.plan.train.step import EXPOSED, TimedSteps
 
 RUNS = Path(__file__).with_name("training_runs.csv")
 GPT = {

@@ -33,17 +33,17 @@ from foretune.datasets import read_runs
 from foretune.datasets.devices import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.search.agents import Agents
-from foretune.search.encoding import LEAST
-from foretune.search.placement import Placement, Placing
-from foretune.search.policy import Policy, name_groups
-from foretune.search.policy_search import PolicySearcher
+from foretune.search.policies.agents import Agents
+from foretune.search.policies.encoding import LEAST
+from foretune.search.policies.placement import Placement, Placing
+from foretune.search.policies.policy import Policy, name_groups
+from foretune.search.policies.policy_search import PolicySearcher
+from foretune.search.policies.reinforce import Schedule, reinforce
+from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
 from foretune.search.prior import prior_elsewhere, prior_of, runs_elsewhere
-from foretune.search.recorded import RecordedSpace, read_spaces
-from foretune.search.reinforce import Schedule, reinforce
-from foretune.search.replay import replay
+from foretune.search.replay.recorded import RecordedSpace, read_spaces
+from foretune.search.replay.replay import replay
 from foretune.search.searcher import Prior, Searcher
-from foretune.search.tasks import Task, predicted_task, predicted_tasks
 
 FAMILIES = ("convolution_milo", "convolution_milo_shmem1", "dedispersion_milo")
 MEASUREMENTS = (1, 5, 10)

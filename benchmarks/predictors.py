@@ -19,9 +19,9 @@ from sklearn.ensemble import RandomForestRegressor
 
 from foretune.collect import local_device
 from foretune.models import Predictor
-from foretune.models.baselines import BASELINES
-from foretune.models.metrics import score
-from foretune.models.splits import tasks_of
+from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.metrics import score
+from foretune.models.validation.splits import tasks_of
 
 LABELS = ("config.implementation", "config.backend")
 """Columns that say which library measured, not what."""

@@ -33,11 +33,11 @@ from foretune.errors import PredictorError
 from foretune.progress import Progress
 from foretune.registry import load
 from foretune.replacing import replacing
-from foretune.search.curves import draw_curves
 from foretune.search.prior import prior_elsewhere, runs_elsewhere
-from foretune.search.recorded import RecordedSpace
-from foretune.search.replay import ReplayResult, replay
-from foretune.search.scores import POINTS, Scores, Summary, score_replay, summarise
+from foretune.search.replay.curves import draw_curves
+from foretune.search.replay.recorded import RecordedSpace
+from foretune.search.replay.replay import ReplayResult, replay
+from foretune.search.replay.scores import POINTS, Scores, Summary, score_replay, summarise
 from foretune.search.searcher import Prior
 
 SEARCHERS = (

@@ -27,11 +27,11 @@ from foretune.datasets import Card, card, load, shipped
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
-from foretune.models.baselines import BASELINES
-from foretune.models.metrics import score
-from foretune.models.pretrained import SHIPPED, Pretrained
-from foretune.models.splits import fold_of_rows, tasks_of
-from foretune.models.targets import usable_rows
+from foretune.models.saved.pretrained import SHIPPED, Pretrained
+from foretune.models.target.targets import usable_rows
+from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.metrics import score
+from foretune.models.validation.splits import fold_of_rows, tasks_of
 from foretune.registry import load as load_registered
 from foretune.registry import registered
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from foretune.search.recorded import RecordedSpace, read_spaces
+from foretune.search.replay.recorded import RecordedSpace, read_spaces
 
 
 def complete_spaces(folder: Path, only: str = "") -> list[RecordedSpace]:

@@ -23,7 +23,8 @@ from foretune.datasets import from_measurements
 from foretune.device import Device, available_cores, find_device
 from foretune.features import candidate_rows, family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
-from foretune.models import Predictor, walk
+from foretune.models import Predictor
+from foretune.models.trees import walk
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.search import Prior, Searcher, make_searcher

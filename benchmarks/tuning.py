@@ -28,8 +28,8 @@ from foretune.models import Predictor, train_predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search.recorded import RecordedSpace
-from foretune.search.replay import replay
+from foretune.search.replay.recorded import RecordedSpace
+from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 from foretune.tune.tuner import make_prior
 

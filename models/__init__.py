@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
-    from foretune.models.curve import learning_curve
-    from foretune.models.evaluation import evaluate_predictor
-    from foretune.models.noise import noise_floor
     from foretune.models.predictor import Predictor
-    from foretune.models.pretrained import find_pretrained
+    from foretune.models.saved.pretrained import find_pretrained
     from foretune.models.training import Training, train_predictor
+    from foretune.models.validation.curve import learning_curve
+    from foretune.models.validation.evaluation import evaluate_predictor
+    from foretune.models.validation.noise import noise_floor
 
 __all__ = [
     "Predictor",
@@ -25,11 +25,11 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "evaluation": ("evaluate_predictor",),
-        "curve": ("learning_curve",),
-        "noise": ("noise_floor",),
+        "validation.evaluation": ("evaluate_predictor",),
+        "validation.curve": ("learning_curve",),
+        "validation.noise": ("noise_floor",),
         "predictor": ("Predictor",),
-        "pretrained": ("find_pretrained",),
+        "saved.pretrained": ("find_pretrained",),
         "training": (
             "Training",
             "train_predictor",

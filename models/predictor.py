@@ -25,19 +25,19 @@ from foretune.features import FeatureSet, candidate_rows, family_for, settings_o
 from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
-from foretune.models.calibration import Calibration
-from foretune.models.choosing import candidates, typical_points
-from foretune.models.correction import Correction
-from foretune.models.likeness import Evidence, Likeness
-from foretune.models.plausibility import check_times
-from foretune.models.regressor import Regressor, side_by_side
-from foretune.models.repeats import Repeats
-from foretune.models.saved_folder import RUNS_FILE, read_card, writing
-from foretune.models.target_model import TargetModel, share_places
-from foretune.models.targets import LEAST_ROWS, Target, present_targets, usable_rows
+from foretune.models.calibration.calibration import Calibration
+from foretune.models.calibration.choosing import candidates, typical_points
+from foretune.models.calibration.correction import Correction
+from foretune.models.calibration.likeness import Evidence, Likeness
+from foretune.models.saved.saved_folder import RUNS_FILE, read_card, writing
+from foretune.models.target.repeats import Repeats
+from foretune.models.target.target_model import TargetModel, share_places
+from foretune.models.target.targets import LEAST_ROWS, Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
+from foretune.models.trees.regressor import Regressor, side_by_side
+from foretune.models.trees.walk import compile_from_now_on
+from foretune.models.validation.plausibility import check_times
 from foretune.models.validity import ValidityModel
-from foretune.models.walk import compile_from_now_on
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from foretune.family import Family
-from foretune.models.evaluation import Scores, Validation, cross_validate
 from foretune.models.predictor import Predictor
-from foretune.models.splits import DEFAULT_SPLITS, Split
-from foretune.models.targets import Target
+from foretune.models.target.targets import Target
+from foretune.models.validation.evaluation import Scores, Validation, cross_validate
+from foretune.models.validation.splits import DEFAULT_SPLITS, Split
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def train_predictor(
         runs: a run table of one kernel.
         model: name of a registered model; this and what follows: see `Predictor`.
         targets: which to learn.
-        group: what the grouped split holds out together (`foretune.models.splits.group_columns`).
+        group: what the grouped split holds out together (see
+            `foretune.models.validation.splits.group_columns`).
         seed: of everything random.
         kernel: knows cost and derived features.
         splits: which to validate on.

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.features import FeatureSet
-from foretune.models.boosting import BoostingModel
+from foretune.models.trees.boosting import BoostingModel
 
 LEAST_FAILURES = 5
 _LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}

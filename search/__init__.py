@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
-    from foretune.search.sampler import SurrogateSampler
+    from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import Prior, Searcher, make_searcher
 
 __all__ = ["Prior", "Searcher", "SurrogateSampler", "make_searcher"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {"sampler": ("SurrogateSampler",), "searcher": ("Prior", "Searcher", "make_searcher")},
+    {"optuna.sampler": ("SurrogateSampler",), "searcher": ("Prior", "Searcher", "make_searcher")},
 )

@@ -11,7 +11,7 @@ from foretune.limit import Limit
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.search.recorded import RecordedSpace
+from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
 

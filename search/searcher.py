@@ -165,7 +165,7 @@ def make_searcher(
     elif callable(kind):
         make = kind
     else:
-        from foretune.search.optuna_search import OptunaSearcher
+        from foretune.search.optuna.searchers import OptunaSearcher
 
         make = partial(OptunaSearcher, sampler=kind)
     searcher: Searcher = make(space, objective, seed, prior, problem, device)

@@ -16,8 +16,8 @@ from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
+from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.doctor import Finding
-from foretune.tune.preset import PRESETS, Preset
 
 PROBLEM = "n=30"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from foretune.cli import main
-from foretune.tune.plan.operators import tables as operator_tables
+from foretune.plan.cost import tables as operator_tables
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 

@@ -15,7 +15,7 @@ PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "
 @pytest.fixture(autouse=True)
 def rooflines(monkeypatch, tmp_path):
     """No tables, so that every machine plans the same."""
-    from foretune.tune.plan.operators import tables as operator_tables
+    from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from foretune import registry
 from foretune.errors import ForetuneError, UnknownName
 from foretune.kernel import Kernel
-from foretune.models.regressor import Regressor
+from foretune.models.trees.regressor import Regressor
 from foretune.registry import get_kernel, load, registered
 from foretune.search.searcher import Searcher
 

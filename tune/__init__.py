@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign import Campaign, run_campaign
+    from foretune.tune.campaign.campaign import Campaign, run_campaign
+    from foretune.tune.campaign.preset import PRESETS, Preset
     from foretune.tune.pareto import ParetoResult, tune_pareto
-    from foretune.tune.preset import PRESETS, Preset
     from foretune.tune.results import TuneResult
     from foretune.tune.tuner import tune_problem
 
@@ -25,7 +25,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "campaign": (
+        "campaign.campaign": (
             "Campaign",
             "run_campaign",
         ),
@@ -33,7 +33,7 @@ __getattr__, __dir__ = lazy(
             "ParetoResult",
             "tune_pareto",
         ),
-        "preset": (
+        "campaign.preset": (
             "PRESETS",
             "Preset",
         ),

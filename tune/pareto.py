@@ -20,11 +20,11 @@ from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits
 from foretune.measurement import Measurement
 from foretune.models import Predictor
-from foretune.models.pretrained import Auto
+from foretune.models.saved.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.optuna.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.space import Configuration
 from foretune.tune.prior import predictor_for
 from foretune.tune.results import REJECTED, Contender, status_of

@@ -7,7 +7,7 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.kernel import Kernel
 from foretune.models import Predictor, find_pretrained
-from foretune.models.pretrained import Auto, NotShipped
+from foretune.models.saved.pretrained import Auto, NotShipped
 from foretune.objective import Objective
 from foretune.progress import Progress
 

@@ -19,7 +19,7 @@ from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits, figures_of
 from foretune.measurement import Measurement
 from foretune.models import Predictor
-from foretune.models.pretrained import Auto
+from foretune.models.saved.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         tune_pareto,
         tune_problem,
     )
-    from foretune.tune.autotune import autotune, listen, patch_triton
     from foretune.tune.store import Store
+    from foretune.tune.triton import autotune, listen, patch_triton
 
 __version__ = "0.1.0"
 __all__ = [
@@ -111,7 +111,7 @@ __getattr__, __dir__ = lazy(
         "space": ("Configuration", "SearchSpace"),
         "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
                  "tune_pareto", "tune_problem"),
-        "tune.autotune": ("autotune", "listen", "patch_triton"),
+        "tune.triton": ("autotune", "listen", "patch_triton"),
         "tune.store": ("Store",),
     },
 )  # fmt: skip

@@ -20,7 +20,7 @@ from foretune.collect.timer import Timing
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import MissingExtra, OutputError
 from foretune.measurement import Status
-from foretune.tune.plan.operators.operator import Operator
+from foretune.plan.cost.operator import Operator
 
 QUICK = Timing(box_s=0.0, warmup_s=0.0)
 

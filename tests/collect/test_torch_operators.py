@@ -20,7 +20,7 @@ from foretune.collect.torch_operators.experts import _counts as counts_of  # noq
 from foretune.collect.torch_operators.experts import combined, experts  # noqa: E402
 from foretune.collect.torch_operators.products import FORMATS, draw  # noqa: E402
 from foretune.collect.torch_operators.rowwise import rms_norm, rope, silu_and_mul  # noqa: E402
-from foretune.tune.plan.operators.operator import Operator  # noqa: E402
+from foretune.plan.cost.operator import Operator  # noqa: E402
 
 LIMITS = {"bf16": 8e-3, "fp16": 8e-3, "fp32": 1e-6, "fp8": 0.06, "fp8_static": 0.06, "int8": 0.03,
           "int8_wo": 0.02, "int4_wo": 0.25}  # fmt: skip

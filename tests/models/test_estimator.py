@@ -11,7 +11,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from foretune.errors import UnknownName
 from foretune.features import FeatureSet
 from foretune.models import Predictor
-from foretune.models.boosting import BoostingModel
+from foretune.models.trees.boosting import BoostingModel
 
 QUICK = {"rounds": 30, "rate": 0.2}
 

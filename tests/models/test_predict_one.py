@@ -11,8 +11,9 @@ from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
 from foretune.features.arrays import OneRow
-from foretune.models import Predictor, walk
-from foretune.models.boosting import FEW_ROWS
+from foretune.models import Predictor
+from foretune.models.trees import walk
+from foretune.models.trees.boosting import FEW_ROWS
 
 QUICK = {"rounds": 30, "rate": 0.2}
 SPECS = {"memory_gbps": 2000.0, "bf16_gflops": 8e5, "fp8_gflops": 1.6e6, "cores": 108.0}

@@ -7,7 +7,7 @@ import pytest
 from foretune.errors import PredictorError
 from foretune.models import Predictor
 from foretune.search.prior import prior_elsewhere, prior_of
-from foretune.search.recorded import recorded_spaces
+from foretune.search.replay.recorded import recorded_spaces
 
 HERE = "NVIDIA A100-PCIE-40GB"
 

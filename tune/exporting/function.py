@@ -9,7 +9,7 @@ from foretune import __version__
 from foretune.datasets import from_measurements
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
-from foretune.models.splits import fold_of_rows
+from foretune.models.validation.splits import fold_of_rows
 from foretune.space import Configuration
 from foretune.tune.exporting.chooser import Chooser, best_single, learn
 from foretune.tune.exporting.score import Score, score
@@ -65,7 +65,7 @@ def export_function(
         shares: what was measured.
         most_configs: how many configurations the function may use.
         depth: of its decision tree; None takes what keeps most of problems held out.
-        group: what is held out together (see `foretune.models.splits.group_columns`).
+        group: what is held out together (see `foretune.models.validation.splits.group_columns`).
         seed: of the folds.
 
     Raises:

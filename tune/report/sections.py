@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.models.attribution import GROUPS, Importance
-from foretune.models.evaluation import Scores
+from foretune.models.explanation.attribution import GROUPS, Importance
+from foretune.models.validation.evaluation import Scores
 from foretune.objective import Objective
 from foretune.tune.report.figures import (
     MOST_POINTS,
@@ -185,7 +185,7 @@ def parameters_section(importance: pd.DataFrame, attribution: Importance | None 
     """Return what each tunable parameter is worth, and what predictions rest on if that is known.
 
     Args:
-        importance: what `foretune.models.explain.parameter_worth` returned.
+        importance: what `foretune.models.explanation.explain.parameter_worth` returned.
         attribution: of the predictor's features.
     """
     title = "What each parameter is worth"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from foretune.models.evaluation import Scores, Validation
+from foretune.models.validation.evaluation import Scores, Validation
 from foretune.tune.report.page import element, join, page
 from foretune.tune.report.sections import predictions_section
 

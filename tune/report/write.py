@@ -14,8 +14,8 @@ import pandas as pd
 
 from foretune.datasets import to_measurements
 from foretune.device import SPECS, Device
-from foretune.models.attribution import Importance
-from foretune.models.evaluation import Scores
+from foretune.models.explanation.attribution import Importance
+from foretune.models.validation.evaluation import Scores
 from foretune.objective import Objective
 from foretune.tune.report.page import (
     Html,

@@ -42,8 +42,8 @@ def campaign(
     """
     from foretune.collect import IsolatedRunner
     from foretune.registry import get_kernel, load
-    from foretune.tune.campaign import run_campaign
-    from foretune.tune.preset import get_preset
+    from foretune.tune.campaign.campaign import run_campaign
+    from foretune.tune.campaign.preset import get_preset
 
     chosen, goal = get_kernel(kernel), options.read_objective(objective)
     size = get_preset(preset)
@@ -66,7 +66,7 @@ def report(
     as_json: bool = options.JSON,
 ) -> None:
     """Write a campaign's HTML report again from what it measured."""
-    from foretune.tune.campaign import rebuild_report
+    from foretune.tune.campaign.campaign import rebuild_report
 
     output = Output(as_json)
     path = rebuild_report(folder)

@@ -13,7 +13,7 @@ from foretune.errors import UsageError
 
 if TYPE_CHECKING:
     from foretune.device import Device
-    from foretune.tune.plan import Operator
+    from foretune.plan import Operator
 
 OPERATORS = "llm-ops"
 KERNEL = "kernel"
@@ -60,7 +60,7 @@ def operators(
     """
     from foretune.collect.llm_operators import OperatorBench, collect_operators
     from foretune.datasets import RunLog
-    from foretune.tune.plan.operators.own_tables import OWN_FILE
+    from foretune.plan.cost.own_tables import OWN_FILE
 
     options.positive(minutes, "--minutes")
     degrees, sizes = read_sizes(tp, "--tp"), read_sizes(tokens, "--tokens")
@@ -119,7 +119,7 @@ def _device(name: str) -> "Device":
 def _kinds(text: str, device: "Device") -> list[str]:
     """Return the formats asked for; else those that device and torch both multiply in."""
     from foretune.collect.torch_operators import linear_formats
-    from foretune.tune.plan.formats import FORMATS, find_format, supported
+    from foretune.plan.describe.formats import FORMATS, find_format, supported
 
     if text:
         return [find_format(name.strip()).name for name in text.split(",")]
@@ -132,8 +132,8 @@ def _wanted(
     device: "Device", most_ms: float,
 ) -> "tuple[list[Operator], dict[str, int]]":  # fmt: skip
     from foretune.collect.llm_operators import distinct
-    from foretune.tune.plan import describe_model
-    from foretune.tune.plan.operators.design import (
+    from foretune.plan import describe_model
+    from foretune.plan.cost.design import (
         TYPICAL,
         informative_first,
         measurable,

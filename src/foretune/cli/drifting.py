@@ -29,7 +29,7 @@ def drift(
     'foretune train --resume' then goes on with the fresh runs.
     """
     from foretune.models import Predictor
-    from foretune.models.drift import check_drift
+    from foretune.models.validation.drift import check_drift
 
     output = Output(as_json)
     found = check_drift(Predictor.load(predictor), read_files(files, kernel))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
     from foretune.models import Predictor
-    from foretune.models.attribution import Comparison, Importance
-    from foretune.models.targets import Target
+    from foretune.models.explanation.attribution import Comparison, Importance
+    from foretune.models.target.targets import Target
 
 LINES = 15
 """Shown to people; the JSON has all."""
@@ -43,7 +43,7 @@ def explain(
     Contributions are exact (TreeSHAP), so this needs a predictor of model xgboost.
     """
     from foretune.models import Predictor
-    from foretune.models.targets import TARGETS
+    from foretune.models.target.targets import TARGETS
 
     if target not in TARGETS:
         raise UnknownName("target", target, TARGETS)
@@ -53,7 +53,7 @@ def explain(
     if kernel not in (None, loaded.kernel_name_):
         raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
     if problem is None:
-        from foretune.models.attribution import importance
+        from foretune.models.explanation.attribution import importance
 
         _show_importance(output, importance(loaded, target=target), target)
     else:
@@ -61,7 +61,7 @@ def explain(
 
 
 def _show_importance(output: Output, found: "Importance", target: str) -> None:
-    from foretune.models.attribution import GROUPS
+    from foretune.models.explanation.attribution import GROUPS
 
     title = f"what predicted {target} rests on ({found.rows:,} rows)"
     rows = [
@@ -86,7 +86,7 @@ def _compare(
     target: "Target",
 ) -> None:
     from foretune.features import rows_of
-    from foretune.models.attribution import compare
+    from foretune.models.explanation.attribution import compare
 
     kernel = _kernel_of(predictor)
     problem = Problem.parse(problem_text)

@@ -11,8 +11,8 @@ from foretune.cli.output import Output, percent, progress_bar
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.fleet import Demand, Fleet
+    from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.fleet import Demand, Fleet
 
 NOTES = (
     "rates are predicted, for requests that arrive at random: nine in ten keep to the limits",
@@ -54,8 +54,8 @@ def fleet(
         1024,256,5
         8192,512,0.5
     """
-    from foretune.tune.plan import Wish, describe_model, find_system
-    from foretune.tune.plan.fleet import (
+    from foretune.plan import Wish, describe_model, find_system
+    from foretune.plan.fleet import (
         Limits,
         cheapest_fleet,
         instance_types,
@@ -89,15 +89,15 @@ def fleet(
 
 
 def _prices(path: Path | None) -> dict[str, float]:
-    from foretune.tune.plan import published_prices, read_prices
+    from foretune.plan import published_prices, read_prices
 
     return read_prices(path) if path else published_prices()
 
 
 def clocks_of(folder: Path | None) -> "OperatorClocks":
     """Return clocks of the measured operators in ``folder``, else of those that are installed."""
-    from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operators.tables import find_tables
+    from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.tables import find_tables
 
     return OperatorClocks(find_tables(folder))
 
@@ -118,7 +118,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
-    from foretune.tune.plan import find_system
+    from foretune.plan import find_system
 
     found = {}
     for text in texts:

@@ -72,7 +72,7 @@ def import_(
 
 
 def _lost(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
-    from foretune.models.repeats import missing_runs
+    from foretune.models.target.repeats import missing_runs
 
     return max(missing_runs(now, before), len(before) - len(now))
 

@@ -32,7 +32,7 @@ def known_engine(backend: str) -> None:
     Raises:
         UnknownName: plans know no such engine.
     """
-    from foretune.tune.plan.deployments.deployment import ENGINES
+    from foretune.plan.serve.deployments.deployment import ENGINES
 
     if backend not in ENGINES:
         raise UnknownName("engine", backend, ENGINES)

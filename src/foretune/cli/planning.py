@@ -12,7 +12,7 @@ from foretune.cli.verifying_plan import verify_vllm
 from foretune.errors import ForetuneError, UsageError
 
 if TYPE_CHECKING:
-    from foretune.tune.plan import Wish
+    from foretune.plan import Wish
 
 NONE = float("inf")
 
@@ -101,7 +101,7 @@ def plan(
     if rate is not None and not 0 < rate < NONE:
         raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
     options.known_engine(backend)
-    from foretune.tune.plan import Wish
+    from foretune.plan import Wish
 
     wish = Wish(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
     request = Request(
@@ -122,7 +122,7 @@ def _serve(
     tracking_uri: str | None,
 ) -> None:
     """Answer, show, check and keep."""
-    from foretune.tune.plan.recording import keep, plan_answer
+    from foretune.plan.serve.recording import keep, plan_answer
 
     found = answer(request, wish, output)
     show(output, found, top)

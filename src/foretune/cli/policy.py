@@ -41,9 +41,9 @@ def train(
     """Train a policy over many problems; one in eight is held out and scored."""
     from foretune.models import Predictor
     from foretune.registry import get_kernel
-    from foretune.search.policy import Policy, name_groups
-    from foretune.search.reinforce import Schedule
-    from foretune.search.tasks import predicted_tasks
+    from foretune.search.policies.policy import Policy, name_groups
+    from foretune.search.policies.reinforce import Schedule
+    from foretune.search.policies.tasks import predicted_tasks
 
     options.at_least_one(updates, "--updates")
     loaded = Predictor.load(predictor)
@@ -86,8 +86,8 @@ def propose(
 ) -> None:
     """Propose configurations of a problem, likeliest first, without predicting or measuring."""
     from foretune.registry import get_kernel
-    from foretune.search.policy import Policy
-    from foretune.search.tasks import Task
+    from foretune.search.policies.policy import Policy
+    from foretune.search.policies.tasks import Task
 
     options.at_least_one(top, "--top")
     loaded = Policy.load(folder)

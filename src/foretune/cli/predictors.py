@@ -62,11 +62,11 @@ def train(
 ) -> None:
     """Train a predictor, with honest validation."""
     from foretune.models import Predictor, train_predictor
-    from foretune.models.curve import learning_curve
-    from foretune.models.noise import noise_floor
-    from foretune.models.saved_folder import refuse_place
-    from foretune.models.splits import SPLITS, group_columns
-    from foretune.models.targets import TARGETS
+    from foretune.models.saved.saved_folder import refuse_place
+    from foretune.models.target.targets import TARGETS
+    from foretune.models.validation.curve import learning_curve
+    from foretune.models.validation.noise import noise_floor
+    from foretune.models.validation.splits import SPLITS, group_columns
     from foretune.registry import load
 
     load("models", model)
@@ -138,7 +138,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models import Predictor, evaluate_predictor
-    from foretune.models.evaluation import seen_before
+    from foretune.models.validation.evaluation import seen_before
 
     output = Output(as_json)
     loaded, runs = Predictor.load(predictor), read_files(files, kernel)
@@ -316,7 +316,7 @@ def _tracked(
         yield lambda training, folder: None
         return
     from foretune.models.predictor import only_kernel
-    from foretune.tune.tracking import Tracker
+    from foretune.tune.mlflow.tracking import Tracker
 
     kernel = only_kernel(runs)
     tracker = Tracker(uri)  # before the training: what cannot be reached is noticed at once

@@ -13,7 +13,7 @@ from foretune.cli.predictors import read_files
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.search.scores import Scores, Summary
+    from foretune.search.replay.scores import Scores, Summary
 
 SHOWN = (10, 50, 200)
 """Evaluations after which people see the share of the optimum; JSON holds more."""
@@ -48,11 +48,11 @@ def replay(
     --prior on other devices; the space's own device is left out of them entirely.
     """
     from foretune.registry import load
-    from foretune.search.curves import check_figure_name, draw_curves
     from foretune.search.prior import prior_elsewhere, runs_elsewhere
-    from foretune.search.recorded import read_spaces
-    from foretune.search.replay import replay as replay_space
-    from foretune.search.scores import score_replay, summarise
+    from foretune.search.replay.curves import check_figure_name, draw_curves
+    from foretune.search.replay.recorded import read_spaces
+    from foretune.search.replay.replay import replay as replay_space
+    from foretune.search.replay.scores import score_replay, summarise
 
     options.at_least_one(budget, "--budget")
     options.at_least_one(repeats, "--repeats")

@@ -10,7 +10,7 @@ from foretune.cli.output import Output, percent
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.tune.plan.fleet import Oversubscription
+    from foretune.plan.fleet import Oversubscription
 
 HEADINGS = ("cap W", "of limit", "servers", "more", "slower", "tokens/s", "mean kW")
 
@@ -41,8 +41,8 @@ def servers(
     at once; and more still under a cap, which slows each of them down.
     """
     from foretune.cli.fleet import clocks_of
-    from foretune.tune.plan import Wish, Workload, describe_model, find_system, plan
-    from foretune.tune.plan.fleet import Server, best, oversubscriptions
+    from foretune.plan import Wish, Workload, describe_model, find_system, plan
+    from foretune.plan.fleet import Server, best, oversubscriptions
 
     for name, value in (("--gpus", gpus), ("--isl", isl), ("--osl", osl)):
         options.at_least_one(value, name)

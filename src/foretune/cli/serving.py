@@ -10,10 +10,10 @@ from foretune.cli.output import Output
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.tune.plan import Formats, Plan, System, Wish
-    from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operators.tables import OperatorTables
-    from foretune.tune.plan.report import Question
+    from foretune.plan import Formats, Plan, System, Wish
+    from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.tables import OperatorTables
+    from foretune.plan.serve.report import Question
 
 COLUMNS = {
     "system": "system", "formats": "formats", "tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep",
@@ -75,12 +75,12 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
     Raises:
         ForetuneError: of many kinds; nothing fits, or keeps to the wish, or a name is unknown.
     """
-    from foretune.tune.plan import Workload, describe_model, plan, read_accuracy
-    from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.deployments.learned import learned_from
-    from foretune.tune.plan.launching import launch_commands
-    from foretune.tune.plan.operators.tables import find_tables
-    from foretune.tune.plan.report import Question
+    from foretune.plan import Workload, describe_model, plan, read_accuracy
+    from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.tables import find_tables
+    from foretune.plan.serve.deployments.learned import learned_from
+    from foretune.plan.serve.launching import launch_commands
+    from foretune.plan.serve.report import Question
 
     model, systems = describe_model(request.model), _systems(request.system, request.prices)
     load = Workload(request.isl, request.osl)
@@ -105,8 +105,8 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
 
 def show(output: Output, answer: Answer, top: int) -> None:
     """Print the front, what it means, and how to start the best."""
-    from foretune.tune.plan.explaining import notes, sentences
-    from foretune.tune.plan.planner import GUESSWORK
+    from foretune.plan.serve.explaining import notes, sentences
+    from foretune.plan.serve.planner import GUESSWORK
 
     plan, question = answer.plan, answer.question
     shown = _spread(plan, top)
@@ -138,7 +138,7 @@ def verify(output: Output, answer: Answer) -> "tuple[pd.DataFrame, dict[str, Any
     from foretune.cli.verifying_plan import show_operators, verify_parallel
     from foretune.collect import local_device
     from foretune.collect.nvidia import local_gpus
-    from foretune.tune.plan.operators.checking import (
+    from foretune.plan.check.operators import (
         local_clock,
         request_operators,
         verify_operators,
@@ -156,8 +156,8 @@ def verify(output: Output, answer: Answer) -> "tuple[pd.DataFrame, dict[str, Any
 
 def _systems(text: str, prices: Path | None) -> "list[System]":
     """Return the systems meant, at the user's prices."""
-    from foretune.tune.plan import known_systems, published_prices, read_prices
-    from foretune.tune.plan.local_system import planned_system
+    from foretune.plan import known_systems, published_prices, read_prices
+    from foretune.plan.describe.local_system import planned_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
     own = read_prices(prices) if prices else {}
@@ -168,7 +168,7 @@ def _systems(text: str, prices: Path | None) -> "list[System]":
 
 
 def _formats(text: str) -> "list[Formats] | None":
-    from foretune.tune.plan import Formats
+    from foretune.plan import Formats
 
     if not text:
         return None
@@ -188,8 +188,8 @@ def _spread(plan: "Plan", top: int) -> "pd.DataFrame":
 
 
 def _cell(name: str, row: "pd.Series[Any]") -> str:
-    from foretune.tune.plan.explaining import number
-    from foretune.tune.plan.planner import GUESSWORK
+    from foretune.plan.serve.explaining import number
+    from foretune.plan.serve.planner import GUESSWORK
 
     value = row[name]
     if name in ("formats", "prefill"):

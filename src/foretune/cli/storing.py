@@ -13,9 +13,9 @@ from foretune.mapping import parse_value
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
+    from foretune.tune.exporting.vllm import Naming
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.tuned import Tuned
-    from foretune.tune.vllm import Naming
 
 STORE = typer.Option(
     None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."
@@ -188,8 +188,8 @@ def vllm_import(
 
     A kernel that the store knows on that device gets them; what it chose before stands.
     """
+    from foretune.tune.exporting.vllm import import_vllm, read_vllm
     from foretune.tune.store import Store
-    from foretune.tune.vllm import import_vllm, read_vllm
 
     target, output, imported = Store(store), Output(as_json), []
     naming = _naming(name, also)
@@ -218,7 +218,7 @@ def vllm_export(
     as_json: bool = options.JSON,
 ) -> None:
     """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
-    from foretune.tune.vllm import Layer, export_vllm
+    from foretune.tune.exporting.vllm import Layer, export_vllm
 
     tuned, output = open_tuned(store), Output(as_json)
     subject = tuned.newest(kernel, device)
@@ -311,7 +311,7 @@ def _short(text: str) -> str:
 
 
 def _naming(names: list[str], also: list[str]) -> "Naming":
-    from foretune.tune.vllm import Naming
+    from foretune.tune.exporting.vllm import Naming
 
     pairs = _pairs(names, "--name")
     return Naming(pairs, {n: parse_value(v) for n, v in _pairs(also, "--set").items()})

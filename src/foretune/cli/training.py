@@ -10,7 +10,7 @@ from foretune.errors import UnknownName
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.tune.plan.training import TrainingPlan
+    from foretune.plan.train import TrainingPlan
 
 HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB", "tok/s/GPU")
 NOTES = (
@@ -56,10 +56,10 @@ def show_training_plan(
         UsageError: a number is not positive, or nothing fits; the message says what would.
         UnknownName: nobody knows the model, the system, the software or the precision.
     """
-    from foretune.tune.plan import describe_model, find_system
-    from foretune.tune.plan.clocks import OperatorClocks
-    from foretune.tune.plan.operators.tables import find_tables
-    from foretune.tune.plan.training import SOFTWARE, TrainingTask, plan_training
+    from foretune.plan import describe_model, find_system
+    from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.tables import find_tables
+    from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
 
     for name, value in (
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
@@ -114,7 +114,7 @@ def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
 
 
 def _sentences(made: "TrainingPlan", tokens: float) -> list[str]:
-    from foretune.tune.plan.training.planner import LIMITS
+    from foretune.plan.train.planner import LIMITS
 
     best, limit = made.best, made.limited_by
     parts = ", ".join(

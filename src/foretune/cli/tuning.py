@@ -14,7 +14,7 @@ from foretune.limit import Limit
 
 if TYPE_CHECKING:
     from foretune.models import Predictor
-    from foretune.models.pretrained import Auto
+    from foretune.models.saved.pretrained import Auto
     from foretune.tune.pareto import ParetoResult
     from foretune.tune.results import TuneResult
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from foretune.cli.output import Output, percent, progress_bar
 
 if TYPE_CHECKING:
-    from foretune.tune.plan.checking import ParallelCheck
-    from foretune.tune.plan.deployments.deployment import Deployment
-    from foretune.tune.plan.operators.checking import OperatorCheck
+    from foretune.plan.check import ParallelCheck
+    from foretune.plan.check.operators import OperatorCheck
+    from foretune.plan.serve.deployments.deployment import Deployment
 
 BUSY = 0.25
 """Cores' worth of other work beyond which measured times are of that, too."""
@@ -54,9 +54,9 @@ def verify_parallel(output: Output, seconds: float = 20.0) -> dict[str, Any]:
         The ``parallel`` part of the command's JSON.
 
     Raises:
-        MissingExtra, MeasurementError: see `foretune.tune.plan.checking.check_parallel`.
+        MissingExtra, MeasurementError: see `foretune.plan.check.check_parallel`.
     """
-    from foretune.tune.plan.checking import check_parallel
+    from foretune.plan.check import check_parallel
 
     others = _others_cores()
     with progress_bar() as progress:
@@ -113,11 +113,11 @@ def verify_vllm(
         The ``vllm`` part of the command's JSON.
 
     Raises:
-        UsageError, MeasurementError: see `foretune.tune.plan.checking.check_vllm`.
+        UsageError, MeasurementError: see `foretune.plan.check.check_vllm`.
     """
     from foretune.collect.nvidia import local_gpus
-    from foretune.tune.plan.checking import check_vllm
-    from foretune.tune.plan.checking.vllm_bench import require_vllm
+    from foretune.plan.check import check_vllm
+    from foretune.plan.check.vllm_bench import require_vllm
 
     require_vllm()
     names = {gpu.name for gpu in local_gpus()}

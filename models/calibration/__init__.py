@@ -1,0 +1,1 @@
+"""What a few runs on a new device teach a trained predictor."""

@@ -1,0 +1,216 @@
+"""The experts on one target: models that see the same runs in different ways.
+
+All speak of the logarithm of the target over its unit (the calibrated roofline):
+
+- ``tree``: a regressor on the features, learning the target over its unit;
+- ``direct``: the same, learning the target itself: where the unit misleads, it does not follow
+  (a target without a unit has none: it would be ``tree`` again);
+- ``corrected``: a regressor on features and neighbours, learning what interpolating misses;
+- ``smooth``: a Gaussian process on the features, where runs are few (`Smooth`).
+
+Plain interpolation, of the target over its unit and of the target itself, and the unit alone, of
+which nothing is to be learned, are opinions too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from foretune.models.experts.neighbours import Neighbourhood, Places
+from foretune.models.experts.smooth import Smooth
+from foretune.models.trees.regressor import Regressor
+from foretune.models.trees.together import Together
+
+VIEWS = 2
+"""How often each row is shown to ``corrected``, each time with other neighbours missing."""
+VIEW_FOLDS = 5
+ONE_SIDED = 0.15
+"""Share of views without neighbours above: what a row beyond all runs will see."""
+
+Make = Callable[[], Regressor]
+PARTS = ("tree", "direct", "corrected")
+SMOOTH_FILE = "smooth.npz"
+
+
+@dataclass
+class Table:
+    """Training rows in every form the experts need.
+
+    Attributes:
+        columns: names of the features.
+        X: features (rows, features).
+        y: log of the target over its unit (rows).
+        log_unit: log of the unit (rows).
+        hood, places: the neighbourhood, and where the rows lie in it.
+        kinds: the ways in which a row can be new.
+    """
+
+    columns: Sequence[str]
+    X: np.ndarray
+    y: np.ndarray
+    log_unit: np.ndarray
+    hood: Neighbourhood
+    places: Places
+    kinds: list[tuple[int, ...]]
+
+    def of(self, rows: np.ndarray) -> "Table":
+        """Return the table of some of the rows."""
+        return Table(
+            self.columns,
+            self.X[rows],
+            self.y[rows],
+            self.log_unit[rows],
+            self.hood,
+            self.places[rows],
+            self.kinds,
+        )
+
+    def look(
+        self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return what rows ``wanted`` see of their neighbours among rows ``known``."""
+        units = (self.log_unit[known], self.log_unit[wanted]) if self.has_unit else None
+        places = self.places[known], self.places[wanted]
+        return self.hood.look(places[0], self.y[known], places[1], one_sided, units)
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the target is measured against anything."""
+        return bool(self.log_unit.any())
+
+
+@dataclass
+class Experts:
+    """The fitted models; where rows have no neighbours, ``tree`` and ``smooth`` at most.
+
+    Attributes:
+        tree, direct, corrected, smooth: those that there are.
+    """
+
+    tree: Regressor
+    direct: Regressor | None = None
+    corrected: Regressor | None = None
+    smooth: Smooth | None = None
+
+    @classmethod
+    def fit_alone(
+        cls,
+        make: Make,
+        table: Table,
+        rows: np.ndarray,
+        smooth: Smooth | None,
+        rng: np.random.Generator,
+    ) -> Self:
+        """Return those that need no neighbours, trained on ``rows``; ``smooth`` has the scales."""
+        X, y = table.X[rows], table.y[rows]
+        return cls(make().fit(X, y), smooth=None if smooth is None else smooth.taught(X, y, rng))
+
+    @classmethod
+    def fit_all(
+        cls,
+        make: Make,
+        table: Table,
+        known: np.ndarray,
+        rows: np.ndarray,
+        smooth: Smooth | None,
+        rng: np.random.Generator,
+    ) -> Self:
+        """Return all, trained on ``rows``, which see neighbours among ``known``."""
+        experts = cls.fit_alone(make, table, rows, smooth, rng)
+        if table.has_unit:
+            experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
+        inputs, rest = [], []
+        for _ in range(VIEWS):
+            look = _view(table, known, rows, rng)
+            seen = np.isfinite(look[:, -2])
+            inputs.append(np.hstack([table.X[rows[seen]], look[seen]]))
+            rest.append(table.y[rows[seen]] - look[seen, -2])
+        if any(map(len, rest)):  # else no row sees a neighbour while its like is held out
+            experts.corrected = make().fit(np.vstack(inputs), np.concatenate(rest))
+        return experts
+
+    def opinions(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
+        """Return what each expert says of rows, one column each; NaN where one cannot tell.
+
+        Args:
+            X: features of the rows.
+            look: what they see of their neighbours, where rows have some.
+            log_unit: log of their unit.
+        """
+        said = self._of_trees(X, look, log_unit)
+        if self.smooth is None:
+            return said
+        return np.concatenate([said, self.smooth.predict(X)[:, None]], axis=1)
+
+    def _of_trees(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
+        if look is None:
+            return self._models.predict(X)
+        seen = X if self.corrected is None else np.concatenate([X, look], axis=1)
+        said = self._models.predict(seen)
+        interpolated = look[:, -2].astype(np.float64)
+        unknown = np.full(len(X), np.nan)
+        corrected = unknown if self.corrected is None else said[:, -1] + interpolated
+        if self.direct is None:
+            columns = [said[:, 0], corrected, interpolated]
+        else:
+            direct, straight = said[:, 1] - log_unit, interpolated + look[:, -3]
+            columns = [said[:, 0], direct, corrected, interpolated, straight, np.zeros(len(X))]
+        return np.array(columns).T
+
+    @cached_property
+    def _models(self) -> Together:
+        return Together([getattr(self, part) for part in self.parts])
+
+    def save(self, folder: Path) -> None:
+        """Write to ``folder``."""
+        for part in self.parts:
+            model = getattr(self, part)
+            model.save(folder / f"{part}{model.suffix}")
+        if self.smooth is not None:
+            self.smooth.save(folder / SMOOTH_FILE)
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the models that there are."""
+        return [part for part in PARTS if getattr(self, part) is not None]
+
+    @classmethod
+    def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str]) -> Self:
+        """Read what `save` wrote: the models called ``parts``, and the smooth one if there is."""
+        models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
+        file = folder / SMOOTH_FILE
+        return cls(**models, smooth=Smooth.load(file) if file.exists() else None)
+
+
+def circumstances(X: np.ndarray, look: np.ndarray | None, opinions: np.ndarray) -> np.ndarray:
+    """Return what tells whom to believe (float32).
+
+    That is the neighbours, or where there are none the features, and how far opinions differ.
+    """
+    seen = [X] if look is None else [look[:, :-2], look[:, -1:]]
+    parts = [*seen, opinions[:, 1:] - opinions[:, :1]]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+
+
+def _view(
+    table: Table, known: np.ndarray, rows: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return what each of ``rows`` sees when the like of it is held out, in one of many ways."""
+    columns = len(table.hood.columns) + table.has_unit
+    look = np.full((len(rows), columns), np.nan, dtype=np.float32)
+    kind_of_row = rng.integers(len(table.kinds), size=len(rows))
+    one_sided = rng.random(len(rows)) < ONE_SIDED
+    for number, kind in enumerate(table.kinds):
+        combination = table.places.combination(kind)
+        fold_of = rng.integers(VIEW_FOLDS, size=int(combination.max()) + 1)
+        fold_known, fold_row = fold_of[combination[known]], fold_of[combination[rows]]
+        for fold in range(VIEW_FOLDS):
+            shown = np.flatnonzero((kind_of_row == number) & (fold_row == fold))
+            kept = known[fold_known != fold]
+            if len(shown) and len(kept):
+                look[shown] = table.look(kept, rows[shown], one_sided[shown])
+    return look

@@ -1,0 +1,112 @@
+"""The smooth expert: a Gaussian process on the features, where runs are few.
+
+Trees need many runs to draw a slope, a process needs none to join two points: from a few hundred
+runs of a tuning space it knows as much as they do, and other things. On thousands the trees have
+caught up, and its cost, which grows with the cube of the runs, pays no more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from foretune.models.calibration.likeness import WORK
+from foretune.models.process.process import Process
+from foretune.models.process.scaling import Scaling
+
+MOST_ROWS = 1000
+MOST_TO_TUNE = 400
+"""Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
+GRADUAL = ("problem.", "config.")
+"""Sizes and settings: as they change, times change gradually."""
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """A fitted process and the inputs it reads.
+
+    Attributes:
+        order: which features are inputs, the gradual ones first.
+        gradual: how many are gradual.
+        octaves: which inputs count in octaves.
+        scaling: of the inputs.
+        mean: of what was learned.
+        process: learned what is left of it.
+    """
+
+    order: np.ndarray
+    gradual: int
+    octaves: np.ndarray
+    scaling: Scaling
+    mean: float
+    process: Process
+
+    @classmethod
+    def tuned(
+        cls, columns: Sequence[str], X: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> Self:
+        """Return one whose scales suit the rows, of which it knows as many as that takes.
+
+        Args:
+            columns: names of the features.
+            X: the features (rows, features).
+            y: what to learn (rows).
+            rng: which rows are looked at.
+        """
+        first = [i for i, name in enumerate(columns) if name.startswith(GRADUAL) or name in WORK]
+        order = np.array([*first, *sorted(set(range(len(columns))) - set(first))])
+        octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
+        octaves[len(first) :] = False
+        scaling = Scaling.of(_inputs(X, order, octaves))
+        some = rng.permutation(len(X))[:MOST_TO_TUNE]
+        points, gradual = scaling.points(_inputs(X[some], order, octaves), len(first))
+        mean = float(y[some].mean())
+        process = Process.tuned(points, y[some] - mean, gradual)
+        return cls(order, len(first), octaves, scaling, mean, process)
+
+    def taught(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
+        """Return one with the same scales that knows these rows, or as many as it can."""
+        some = rng.permutation(len(X))[:MOST_ROWS]
+        points, gradual = self._points(X[some])
+        mean = float(y[some].mean())
+        process = Process(points, y[some] - mean, gradual, self.process.parameters)
+        return replace(self, mean=mean, process=process)
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what it says of each row: nothing lower or higher than it has seen."""
+        left = self.process.mean(self._points(X)[0])
+        return self.mean + np.minimum(np.maximum(left, self._seen[0]), self._seen[1])
+
+    def save(self, path: Path) -> None:
+        """Write one file of plain arrays."""
+        np.savez_compressed(
+            path, order=self.order, first=self.gradual, octaves=self.octaves, mean=self.mean,
+            **self.scaling.arrays(), **self.process.arrays(),
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as data:
+            return cls(
+                data["order"], int(data["first"]), data["octaves"], Scaling.of_arrays(data),
+                float(data["mean"]), Process.of_arrays(data),
+            )  # fmt: skip
+
+    @cached_property
+    def _seen(self) -> tuple[float, float]:
+        return float(self.process.y.min()), float(self.process.y.max())
+
+    def _points(self, X: np.ndarray) -> tuple[np.ndarray, int]:
+        return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual)
+
+
+def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray:
+    inputs = X[:, order].astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.log2(inputs, out=inputs, where=octaves)
+    inputs[np.isinf(inputs)] = np.nan
+    return inputs

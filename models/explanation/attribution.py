@@ -1,0 +1,249 @@
+"""Attribution: which features a prediction rests on, and why one run is predicted faster.
+
+Contributions are TreeSHAP's (Lundberg and others, Nature Machine Intelligence 2, 2020), exact and
+computed by XGBoost itself. They add up, per row, to what the trees predict: the logarithm of the
+target over its unit. So on the target itself they multiply, and an exponential makes each a factor.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets import latest
+from foretune.errors import PredictorError
+from foretune.features import FeatureSet
+from foretune.features.arrays import Columns, as_array
+from foretune.features.geometry import launch_geometry
+from foretune.models.predictor import Predictor
+from foretune.models.target.targets import Target, usable_rows
+from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.regressor import threads_for
+
+BASE = "base"
+"""The column of what the trees predict on average: the same for every row."""
+UNIT = "calibrated roofline"
+"""The line of the unit: what the roofline alone says of the two runs."""
+SAMPLES = 500
+"""Rows looked at for importances: means are within a few percent, and deep trees take seconds."""
+GROUPS = {
+    "problem": "sizes of the problem",
+    "config": "configuration",
+    "device": "device",
+    "alignment": "alignment of sizes",
+    "geometry": "launch geometry",
+    "static": "compiled code",
+    "analytic": "cost and derived quantities",
+}
+"""What a feature can be about, and how people call it."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """How much predictions rest on each feature.
+
+    Attributes:
+        features: columns ``feature``, ``group``, ``mean`` (mean size of the contribution to the
+            log of the target) and ``factor`` (its exponential: how many times slower or faster the
+            feature makes a typical row), the most important first. The indicators of a text column
+            count as one feature.
+        groups: columns ``group``, ``mean`` and ``factor`` of the groups. A group's contribution is
+            the sum over its features, so what they do against each other does not count.
+        rows: how many rows the means are over.
+    """
+
+    features: pd.DataFrame
+    groups: pd.DataFrame
+    rows: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Why run B is predicted faster, or slower, than run A.
+
+    Attributes:
+        target: what is compared.
+        factors: columns ``feature``, ``group``, ``a``, ``b`` (the feature's value in either run)
+            and ``factor`` (what it multiplies B's target with, compared with A), the strongest
+            first. The line `UNIT` is the ratio of the units; it has no values.
+        tree: B's target over A's by trees and unit alone; the product of all factors.
+        predicted: B's target over A's as the whole predictor says it: the tree is one expert of
+            several.
+    """
+
+    target: Target
+    factors: pd.DataFrame
+    tree: float
+    predicted: float
+
+
+def is_explainable(predictor: Predictor, target: Target = "time_ms") -> bool:
+    """Return whether ``predictor`` has exact contributions to ``target``."""
+    known = predictor.targets_.get(target)
+    return known is not None and isinstance(known.experts.tree, BoostingModel)
+
+
+def contributions(
+    predictor: Predictor, rows: pd.DataFrame, target: Target = "time_ms"
+) -> pd.DataFrame:
+    """Return what each feature contributes to the log of ``target`` over its unit, per row.
+
+    Columns are those of the features, and `BASE`; their sum is what the trees predict.
+
+    Args:
+        predictor: fitted, with an xgboost model.
+        rows: of a run table; only problem, configuration and device are read.
+        target: which of the predictor's.
+
+    Raises:
+        PredictorError: the predictor does not know the target, or is no xgboost model, or ``rows``
+            lack a column.
+    """
+    tree = _tree(predictor, target)
+    X = predictor.features_.transform(rows)
+    if len(X) == 0:
+        return X.assign(**{BASE: 0.0})
+    import xgboost
+
+    threads = threads_for(len(X) * 64)  # far more work a row than predicting it
+    data = xgboost.DMatrix(X.to_numpy(), nthread=threads)
+    tree.booster_.set_param({"nthread": threads})
+    values = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
+    tree.booster_.set_param({"nthread": 1})
+    return pd.DataFrame(values, columns=[*X.columns, BASE], index=rows.index)
+
+
+def importance(
+    predictor: Predictor,
+    rows: pd.DataFrame | None = None,
+    target: Target = "time_ms",
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Importance:
+    """Return the mean size of the contributions of every feature and group of features.
+
+    Args:
+        predictor: fitted, with an xgboost model.
+        rows: averaged over; None takes the successful rows of its training.
+        target: which of the predictor's.
+        samples: rows drawn if there are more.
+        seed: of the draw.
+
+    Raises:
+        PredictorError: see `contributions`.
+    """
+    _tree(predictor, target)
+    if rows is None:
+        rows = usable_rows(target, latest(predictor.runs_))
+    if len(rows) > samples:
+        rows = rows.sample(samples, random_state=seed)
+    shares = _by_column(predictor.features_, contributions(predictor, rows, target))
+    groups = feature_groups(predictor.features_, predictor.runs_)
+    by_group = shares.T.groupby(groups).sum().T
+    features = _means(shares, "feature")
+    features.insert(1, "group", features["feature"].map(groups))
+    return Importance(features, _means(by_group, "group"), len(rows))
+
+
+def compare(
+    predictor: Predictor, rows: pd.DataFrame, a: int, b: int, target: Target = "time_ms"
+) -> Comparison:
+    """Return why the run in row ``b`` is predicted faster (or slower) than that in row ``a``.
+
+    Args:
+        predictor: fitted, with an xgboost model.
+        rows: of a run table; only problem, configuration and device are read.
+        a: number of the row compared with.
+        b: number of the row explained.
+        target: which of the predictor's.
+
+    Raises:
+        PredictorError: see `contributions`.
+    """
+    pair = rows.iloc[[a, b]]
+    shares = _by_column(predictor.features_, contributions(predictor, pair, target))
+    unit = predictor.targets_[target].unit.log(predictor.features_, pair)
+    values = _values(predictor.features_, pair)
+    groups = feature_groups(predictor.features_, predictor.runs_)
+    lines = [
+        (name, groups[name], *values[name], float(shares[name].iloc[1] - shares[name].iloc[0]))
+        for name in shares
+    ]
+    lines.append((UNIT, UNIT, None, None, float(unit[1] - unit[0])))
+    table = pd.DataFrame(lines, columns=["feature", "group", "a", "b", "log"])
+    table = table.sort_values("log", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+    predicted = predictor.predict(pair)[target].to_numpy()
+    return Comparison(
+        target,
+        table.assign(factor=np.exp(table["log"])).drop(columns="log"),
+        tree=float(np.exp(table["log"].sum())),
+        predicted=float(predicted[1] / predicted[0]),
+    )
+
+
+def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
+    """Return feature -> what it is about, one of `GROUPS`.
+
+    Args:
+        features: fitted.
+        runs: the rows they were fitted on, or some of them.
+    """
+    one = runs.iloc[:1]
+    geometry = launch_geometry(*(Columns(one, g) for g in ("problem", "config", "device")))
+    return {
+        name: _group(name, geometry)
+        for column in features.columns_ or ()
+        for name in (column, _column(features, column))
+    }
+
+
+def _group(name: str, geometry: dict[str, Any]) -> str:
+    prefix, dot, _ = name.partition(".")
+    if dot and prefix in GROUPS:
+        return prefix
+    return "geometry" if name in geometry else "analytic"
+
+
+def _column(features: FeatureSet, name: str) -> str:
+    """Return the text column that a feature is an indicator of; the feature itself if of none."""
+    column = name.partition("=")[0]
+    return column if column in features.categories_ else name
+
+
+def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
+    """Return contributions without the base, those of a text column's indicators in one."""
+    shares = shares.drop(columns=BASE)
+    columns = [_column(features, name) for name in shares]
+    return shares.T.groupby(columns, sort=False).sum().T
+
+
+def _tree(predictor: Predictor, target: Target) -> BoostingModel:
+    if target not in predictor.targets_:
+        raise PredictorError(
+            f"the predictor does not know {target}: it learned {', '.join(predictor.targets_)}"
+        )
+    tree = predictor.targets_[target].experts.tree
+    if not isinstance(tree, BoostingModel):
+        raise PredictorError(
+            f"contributions are exact for xgboost alone, this predictor is a {predictor.model}: "
+            "train one with --model xgboost"
+        )
+    return tree
+
+
+def _means(shares: pd.DataFrame, name: str) -> pd.DataFrame:
+    mean = shares.abs().mean()
+    table = pd.DataFrame({name: mean.index, "mean": mean.to_numpy(), "factor": np.exp(mean)})
+    return table.sort_values("mean", ascending=False, kind="stable", ignore_index=True)
+
+
+def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
+    """Return the two values of every feature, numbers or text."""
+    X = features.transform(pair)
+    values: dict[str, tuple[Any, Any]] = {}
+    for name in X:
+        column = _column(features, name)
+        cells = X[name].to_numpy() if column == name else as_array(pair[column])
+        values[column] = (cells[0].item(), cells[1].item())
+    return values

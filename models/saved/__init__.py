@@ -1,0 +1,1 @@
+"""Predictors on disk, and those that come along."""

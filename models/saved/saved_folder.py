@@ -1,0 +1,111 @@
+"""The folder a predictor is saved in: replaced as a whole, and nothing else in it touched."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.errors import OutputError, PredictorError
+from foretune.features import FEATURES_VERSION
+from foretune.models.target.targets import TARGETS
+
+FORMAT_VERSION = 7
+CARD, RUNS_FILE = "predictor.json", "runs.parquet"
+OWN = (
+    CARD,
+    RUNS_FILE,
+    r"valid\.[a-z.]+",
+    r"calibration\.[a-z]+",
+    r"correction\d+\.[a-z]+",
+    *TARGETS,
+)
+"""Patterns of the names of a saved predictor's files."""
+
+
+def refuse_place(folder: Path) -> None:
+    """Do nothing if a predictor can be saved in ``folder``.
+
+    Raises:
+        OutputError: there is something else.
+    """
+    if folder.is_dir():
+        if (folder / CARD).exists() or not any(folder.iterdir()):
+            return
+        raise OutputError(f"cannot write the predictor to {folder}: other files are there")
+    if folder.exists():
+        raise OutputError(f"cannot write the predictor to {folder}: it is a file")
+
+
+@contextmanager
+def writing(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
+    """Yield a folder to write to; with ``card`` it becomes ``folder`` when all went well.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    folder = folder.resolve()
+    refuse_place(folder)
+    new = folder.with_name(f".{folder.name}.{os.getpid()}")
+    versions = {"format": FORMAT_VERSION, "features_version": FEATURES_VERSION}
+    try:
+        new.mkdir(parents=True)
+        yield new
+        text = json.dumps({**versions, **card}, indent=1, default=_plain)
+        (new / CARD).write_text(text, encoding="utf-8")
+        _put(new, folder)
+    except (OSError, ValueError) as e:  # XGBoost's errors are ValueErrors
+        reason = getattr(e, "strerror", None) or str(e).partition("\n")[0]
+        raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the card that `writing` wrote.
+
+    Raises:
+        PredictorError: there is none, or it is of another version.
+    """
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        if not isinstance(card, dict):
+            raise ValueError(f"{CARD} is no object")
+    except (OSError, ValueError) as e:
+        raise PredictorError(
+            f"{folder} holds no predictor ({e}): train one with 'foretune train'"
+        ) from e
+    if (card.get("format"), card.get("features_version")) != (FORMAT_VERSION, FEATURES_VERSION):
+        raise PredictorError(
+            f"{folder} was made by another version of Foretune: train it again from its runs"
+        )
+    return card
+
+
+def _put(new: Path, folder: Path) -> None:
+    if not (folder / CARD).exists():
+        new.replace(folder)
+        return
+    before = new.with_name(f"{new.name}.before")
+    folder.replace(before)
+    try:
+        new.replace(folder)
+    except OSError:
+        before.replace(folder)
+        raise
+    own = re.compile("|".join(OWN))
+    for path in before.iterdir():
+        if not own.fullmatch(path.name):
+            path.replace(folder / path.name)
+    shutil.rmtree(before)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise ValueError(f"a parameter is {value!r}: no number or text")

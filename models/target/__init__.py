@@ -1,0 +1,1 @@
+"""The model of one target: experts, their blend, its interval."""

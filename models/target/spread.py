@@ -1,0 +1,145 @@
+"""Spread: how far off a prediction may be, row by row.
+
+Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
+others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
+factor makes 90 % of the held-out errors fit. Rows with many neighbours, with few and with none (on
+a new device, say) have factors of their own (Mondrian, in their words), or easy ones would make up
+for hard ones. How errors grow outside the range of the rows learned from is learned where rows were
+held out there; beyond that, intervals grow with the distance.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from foretune.models.trees.boosting import BoostingModel
+
+CONFIDENCE = 0.9
+LEAST_ROWS = 200
+LEAST_OF_CLASS = 100
+SMALLEST = 1e-3
+"""Errors below a tenth of a percent are noise: none is taken for smaller."""
+GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
+"""Parameters of models of errors, which are mostly noise."""
+
+
+@dataclass
+class Spread:
+    """Half-widths of 90 % intervals on the log scale.
+
+    Attributes:
+        factor: what the modelled error is multiplied with to hold for 90 % of held-out rows.
+        model: of the log of an error's size, or None where held-out rows were few.
+        typical: the median half-width of held-out rows.
+        factors: company -> its own factor, where enough held-out rows were in it.
+    """
+
+    factor: float
+    model: BoostingModel | None = None
+    typical: float = float("nan")
+    factors: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def fit(
+        cls,
+        X: np.ndarray,
+        errors: np.ndarray,
+        holdouts: np.ndarray,
+        octaves_outside: np.ndarray,
+        company: np.ndarray,
+        seed: int = 0,
+    ) -> Self:
+        """Learn from held-out rows.
+
+        Args:
+            X: what may tell a hard row from an easy one (rows, features).
+            errors: log of truth over prediction.
+            holdouts: which rows were held out together; the factor is found across them.
+            octaves_outside: how far each row lay outside the range of those learned from.
+            company: how many neighbours each row had, in a few classes.
+            seed: of the model.
+        """
+        size = np.log(np.maximum(np.abs(errors), SMALLEST))
+        X = _beside(X, octaves_outside)
+        names = np.unique(holdouts)
+        if len(errors) < LEAST_ROWS or len(names) < 2:
+            same = quantile(np.abs(errors))
+            return cls(same, None, same)
+        modelled = np.empty(len(errors))
+        for name in names:
+            out = holdouts == name
+            modelled[out] = _model(seed).fit(X[~out], size[~out]).predict(X[out])
+        misses = np.abs(errors) / np.exp(modelled)
+        factor = quantile(misses)
+        classes, rows = np.unique(company, return_counts=True)
+        factors = {int(c): quantile(misses[company == c]) for c in classes[rows >= LEAST_OF_CLASS]}
+        typical = factor * float(np.exp(np.median(modelled)))
+        return cls(factor, _model(seed).fit(X, size), typical, factors)
+
+    def half_width(
+        self,
+        X: np.ndarray,
+        octaves_outside: np.ndarray,
+        octaves_beyond: np.ndarray,
+        company: np.ndarray,
+    ) -> np.ndarray:
+        """Return the half-width of each row.
+
+        Args:
+            X: as in training.
+            octaves_outside: how far each row lies outside the training range.
+            octaves_beyond: how far it lies outside where no row was held out.
+            company: as in training.
+        """
+        if self.model is None:  # few held-out rows say nothing of distances
+            return self.factor * (1.0 + octaves_outside)
+        modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
+        factor = np.full(len(X), self.factor)
+        for number, own in self.factors.items():
+            factor[company == number] = own
+        return factor * (1.0 + octaves_beyond) * modelled
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write to ``folder``."""
+        data = {
+            "factor": self.factor,
+            "factors": self.factors,
+            "typical": self.typical,
+            "modelled": self.model is not None,
+        }
+        (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+        if self.model is not None:
+            self.model.save(folder / f"{name}{BoostingModel.suffix}")
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Self:
+        """Read what `save` wrote."""
+        data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        model = (
+            BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
+            if data["modelled"]
+            else None
+        )
+        factors = {int(number): factor for number, factor in data["factors"].items()}
+        return cls(data["factor"], model, data["typical"], factors)
+
+
+def quantile(sizes: np.ndarray) -> float:
+    """Return what covers `CONFIDENCE` of ``sizes``, with conformal prediction's finite step.
+
+    With too few for the level, the largest one.
+    """
+    n = len(sizes)
+    rank = min(n, int(np.ceil((n + 1) * CONFIDENCE)))
+    return float(np.sort(sizes)[rank - 1])
+
+
+def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
+    return np.column_stack([X, octaves_outside]).astype(np.float32)
+
+
+def _model(seed: int) -> BoostingModel:
+    return BoostingModel(seed=seed, **GENTLE)

@@ -1,0 +1,107 @@
+"""Targets: the scale on which a quantity is learned, and the way back.
+
+Runtime is learned as log(time / calibrated roofline): what is left is how far a run stays from what
+its device does with such work, which carries over to other sizes far better than milliseconds do.
+Power is learned as log(watts). Energy is always power × time, never a third model.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import PredictorError
+from foretune.features import FeatureSet, row_limits_ms, text_columns
+from foretune.features.arrays import Rows, groups_of
+from foretune.models.experts.calibrated_roofline import CalibratedRoofline
+
+Target = Literal["time_ms", "power_w"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+LEAST_ROWS = 5
+"""Successful runs that teach a target."""
+
+
+class Unit:
+    """What a target is measured against.
+
+    Attributes:
+        roofline: the calibrated roofline, or None for plain milliseconds or watts.
+        columns: text-valued configuration that it is calibrated apart for.
+    """
+
+    def __init__(
+        self, roofline: CalibratedRoofline | None = None, columns: Sequence[str] = ()
+    ) -> None:
+        self.roofline = roofline
+        self.columns = list(columns)
+
+    @classmethod
+    def fit(
+        cls, target: Target, features: FeatureSet, runs: pd.DataFrame, log_target: np.ndarray
+    ) -> Self:
+        """Return the unit of ``target``: calibrated on ``runs`` if their rooflines are known."""
+        if target != "time_ms" or not features.roofline_known_:
+            return cls()
+        limits = row_limits_ms(features.family, runs)
+        columns = text_columns(runs)
+        groups = groups_of(runs, columns)
+        return cls(CalibratedRoofline().fit(np.log(limits), log_target, groups), columns)
+
+    def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
+        """Return the logarithm of the unit of every row.
+
+        Raises:
+            PredictorError: training knew the rooflines of all its rows, and here one is missing.
+        """
+        if self.roofline is None:
+            return np.zeros(len(runs))
+        runs = features.known(Rows.of(runs))
+        limits = row_limits_ms(features.family, runs)
+        if not np.isfinite(limits).all():
+            row = int(np.flatnonzero(~np.isfinite(limits).all(axis=-1))[0])
+            raise PredictorError(
+                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
+                " or a size, which the predictor was trained with"
+            )
+        return self.roofline.log_ms(np.log(limits), groups_of(runs, self.columns))
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return plain values that `from_json` reads."""
+        if self.roofline is None:
+            return None
+        return {**self.roofline.to_json(), "columns": self.columns}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | None) -> Self:
+        """Return what `to_json` wrote."""
+        return cls() if data is None else cls(CalibratedRoofline.from_json(data), data["columns"])
+
+
+def measured_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that were measured successfully and have ``target``."""
+    if target not in runs:
+        return runs.iloc[:0]
+    return runs[(runs["status"] == "ok") & runs[target].notna()].reset_index(drop=True)
+
+
+def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that can teach ``target``: successful ones that have it.
+
+    Raises:
+        PredictorError: there are fewer than five.
+    """
+    if target not in runs:
+        raise PredictorError(f"the runs have no column {target!r}: nothing to learn from")
+    rows = measured_rows(target, runs)
+    if len(rows) < LEAST_ROWS:
+        raise PredictorError(
+            f"only {len(rows)} successful runs with {target}: at least "
+            f"{LEAST_ROWS} are needed, 100 are better"
+        )
+    return rows
+
+
+def present_targets(runs: pd.DataFrame) -> list[Target]:
+    """Return the targets that ``runs`` can teach."""
+    return [target for target in TARGETS if len(measured_rows(target, runs)) >= LEAST_ROWS]

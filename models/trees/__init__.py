@@ -1,0 +1,1 @@
+"""Trees: boosted, forests, and how rows go through them."""

@@ -1,0 +1,114 @@
+"""A row through the trees of several models at once, before XGBoost has read its arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from foretune.models.trees.nodes import Trees
+
+if TYPE_CHECKING:
+    from foretune.models.trees.compiled_walk import CompiledWalk
+
+WORTH_COMPILING = 20_000_000
+"""Rows times trees: XGBoost takes as long for them as loading compiled walks takes. Compiling
+them, once on a machine, takes five times as long."""
+_done = {"work": 0}
+"""Rows times trees that this process has predicted, of all models."""
+
+
+def pays_to_compile(rows: int, trees: int) -> bool:
+    """Return whether so many more rows make, with all before, compiled walks worth their time.
+
+    Whoever predicts little never waits for Numba, whoever predicts much waits once.
+    """
+    _done["work"] += rows * trees
+    return _done["work"] >= WORTH_COMPILING
+
+
+def compile_from_now_on() -> None:
+    """Let every walk be compiled."""
+    _done["work"] = max(_done["work"], WORTH_COMPILING)
+
+
+@dataclass(eq=False)
+class Walk:
+    """The nodes of all trees of some models, one after the other; a leaf is its own left child.
+
+    What a model's sum starts from is its first tree, a single leaf. A row stands twice beside
+    itself: where a value is missing, the first copy says infinite (goes right), the second minus
+    infinite (goes left), and a node looks at the copy it needs.
+
+    Attributes:
+        left: the child for values below ``bound``; the other one is the next.
+        place: where in the doubled row the value stands.
+        bound: of the values that go left; infinite in a leaf.
+        leaf: what a leaf adds.
+        roots: the first node of each tree.
+        first: the first tree of each model; last, the number of trees.
+        depth: of each model's deepest tree.
+        features: columns of a row: as many as the model with the most has learned from.
+        logistic: whether the results are probabilities.
+    """
+
+    left: np.ndarray
+    place: np.ndarray
+    bound: np.ndarray
+    leaf: np.ndarray
+    roots: np.ndarray
+    first: np.ndarray
+    depth: np.ndarray
+    features: int
+    logistic: bool
+
+    @classmethod
+    def of(cls, models: Sequence[Trees]) -> Self:
+        """Return the walk through all trees of models with the same objective."""
+        features = max(trees.features for trees in models)
+        starts = np.cumsum([0, *(len(trees.left) + 1 for trees in models)])
+        pairs = list(zip(starts.tolist(), models, strict=False))
+        return cls(
+            left=np.concatenate([np.r_[s, t.left + (s + 1)] for s, t in pairs]),
+            place=np.concatenate([np.r_[2 * features, t.places(features)] for t in models]),
+            bound=np.concatenate([np.r_[np.float32(np.inf), t.bound] for t in models]),
+            leaf=np.concatenate([np.r_[np.float32(t.base), t.leaf] for t in models]),
+            roots=np.concatenate([np.r_[s, t.roots + (s + 1)] for s, t in pairs]),
+            first=np.cumsum([0, *(len(t.roots) + 1 for t in models)]),
+            depth=np.array([t.depth for t in models]),
+            features=features,
+            logistic=models[0].logistic,
+        )
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
+        compiled = self.compiled if pays_to_compile(len(X), len(self.roots)) else None
+        step = self._totals if compiled is None else compiled.totals
+        total = np.array([step(row) for row in np.ascontiguousarray(X)])
+        result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
+        return result.astype(np.float64)
+
+    @cached_property
+    def compiled(self) -> "CompiledWalk | None":
+        """The same, compiled; None if Numba is not installed."""
+        try:
+            from foretune.models.trees.compiled_walk import CompiledWalk
+        except ImportError:
+            return None
+        return CompiledWalk.of(self)
+
+    def _totals(self, row: np.ndarray) -> np.ndarray:
+        """Return the sum of each model's leaves, added up in XGBoost's order."""
+        n = self.features
+        seen = np.empty(2 * n + 1, dtype=np.float32)
+        seen[:n] = seen[n:-1] = row
+        seen[-1] = -np.inf
+        if (missing := np.isnan(row)).any():
+            seen[:n][missing], seen[n:-1][missing] = np.inf, -np.inf
+        node = self.roots
+        for _ in range(self.depth.max()):
+            node = self.left[node] + (seen[self.place[node]] >= self.bound[node])
+        terms = self.leaf[node]
+        parts = zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True)
+        return np.array([np.add.accumulate(terms[start:end])[-1] for start, end in parts])

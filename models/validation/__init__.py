@@ -1,0 +1,1 @@
+"""How far off a predictor is: splits, metrics, baselines, drift."""

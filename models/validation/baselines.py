@@ -1,0 +1,130 @@
+"""Baselines: what a model must beat to be worth its name. They stand in every table.
+
+Each is a scikit-learn estimator from run tables to values of one target. Where a baseline has
+nothing to say (a row without neighbours, a problem nobody ran) the calibrated roofline speaks.
+"""
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, RegressorMixin
+
+from foretune.family import Family
+from foretune.features import FeatureSet, row_roofline_ms
+from foretune.models.experts.neighbours import Neighbourhood
+from foretune.models.target.targets import Target, Unit
+from foretune.models.validation.splits import group_columns
+
+MOST_NEIGHBOURS_ROWS = 20_000
+
+
+class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Predicts one target of a run table without a learned model.
+
+    Args:
+        target: ``time_ms`` or ``power_w``.
+        family: knows cost, or None.
+    """
+
+    def __init__(self, target: Target = "time_ms", family: Family | None = None) -> None:
+        self.target = target
+        self.family = family
+
+    def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
+        """Learn from rows that all have the target."""
+        self.features_ = FeatureSet(self.family).fit(runs)
+        log_target = np.log(runs[self.target].to_numpy(dtype=float))
+        self.unit_ = Unit.fit(self.target, self.features_, runs, log_target)
+        rest = log_target - self.unit_.log(self.features_, runs)
+        self.centre_ = float(np.median(rest))
+        self._fit(runs, rest)
+        return self
+
+    def predict(self, runs: pd.DataFrame) -> np.ndarray:
+        """Return one value per row."""
+        rest = self._rest(runs)
+        log_value = np.where(np.isnan(rest), self.centre_, rest)
+        return np.asarray(np.exp(log_value + self.unit_.log(self.features_, runs)))
+
+    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+        """Learn the log of the target over its unit."""
+
+    @abstractmethod
+    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+        """Return the log of the target over its unit; NaN for no opinion."""
+
+
+class Roofline(Baseline):
+    """The plain bound: nothing is learned."""
+
+    def predict(self, runs: pd.DataFrame) -> np.ndarray:
+        """Return the roofline time; NaN where it is not known, and for power."""
+        if self.target != "time_ms":
+            return np.full(len(runs), np.nan)
+        return row_roofline_ms(self.family, runs)
+
+    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+        return np.full(len(runs), np.nan)
+
+
+class Calibrated(Baseline):
+    """Overhead and efficiencies fitted per format, over all devices (`CalibratedRoofline`)."""
+
+    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+        return np.full(len(runs), np.nan)
+
+
+class ProblemMedian(Baseline):
+    """The median of a problem's own runs: hard to beat where configurations matter little."""
+
+    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+        self.columns_ = group_columns(runs, "task")
+        table = runs[self.columns_].assign(rest=rest)
+        by = table.groupby(self.columns_, dropna=False, observed=True)["rest"]
+        self.medians_ = by.median().reset_index()
+
+    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+        merged = runs[self.columns_].merge(self.medians_, how="left", on=self.columns_)
+        return merged["rest"].to_numpy(dtype=float)
+
+
+class NearestNeighbour(Baseline):
+    """The nearest training row, features standardised; from at most 20,000 rows."""
+
+    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+        from sklearn.neighbors import KNeighborsRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        rng = np.random.default_rng(0)
+        some = rng.permutation(len(runs))[:MOST_NEIGHBOURS_ROWS]
+        X = np.nan_to_num(self.features_.transform(runs.iloc[some]).to_numpy())
+        self.model_ = make_pipeline(StandardScaler(), KNeighborsRegressor(1)).fit(X, rest[some])
+
+    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+        X = np.nan_to_num(self.features_.transform(runs).to_numpy())
+        return np.asarray(self.model_.predict(X))
+
+
+class GridInterpolation(Baseline):
+    """Interpolation between neighbouring runs along every axis (`Neighbourhood`)."""
+
+    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+        self.hood_ = Neighbourhood.of(runs)
+        self.places_, self.values_ = self.hood_.locate(runs), rest
+        self.hood_.measure_axes(self.places_, rest)
+
+    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+        look = self.hood_.look(self.places_, self.values_, self.hood_.locate(runs))
+        return look[:, -2].astype(float)
+
+
+BASELINES: dict[str, type[Baseline]] = {
+    "roofline": Roofline,
+    "calibrated roofline": Calibrated,
+    "problem median": ProblemMedian,
+    "nearest neighbour": NearestNeighbour,
+    "grid interpolation": GridInterpolation,
+}

@@ -1,0 +1,165 @@
+"""Honest validation: every row predicted by a model that did not see it, baselines beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from foretune.datasets import latest
+from foretune.datasets.runs import problems_of
+from foretune.datasets.schema import validate
+from foretune.errors import PredictorError
+from foretune.models.predictor import Predictor
+from foretune.models.target.repeats import NONE, repeats_of
+from foretune.models.target.targets import Target, measured_rows, usable_rows
+from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.metrics import score
+from foretune.models.validation.plausibility import check_times
+from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, tasks_of
+
+Scores = dict[str, dict[str, dict[str, float]]]
+"""split -> model or baseline -> metric -> value"""
+MANY_ROWS = 10_000
+"""Tables of more rows have one fold of five tested, not all: enough rows, a fifth of the time."""
+
+
+@dataclass
+class Validation:
+    """What cross-validation found, per target.
+
+    Attributes:
+        scores: target -> split -> model or baseline -> metric -> value.
+        held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
+        twins: target -> share of the random split's test rows whose problem is in training too.
+    """
+
+    scores: dict[str, Scores] = field(default_factory=dict)
+    held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
+    twins: dict[str, float] = field(default_factory=dict)
+
+
+def cross_validate(
+    predictor: Predictor,
+    runs: pd.DataFrame,
+    group: str = "problem",
+    splits: Sequence[Split] = DEFAULT_SPLITS,
+) -> Validation:
+    """Return how well predictors like ``predictor`` do on what they have not seen.
+
+    Every fold trains a predictor from nothing, intervals included, on all that was measured of the
+    other folds; the given one, which must be fitted, is not changed. Splits that the runs do not
+    allow are left out.
+    """
+    every = validate(runs).reset_index(drop=True)
+    runs = latest(every).reset_index(drop=True)
+    kept, newest = np.unique(repeats_of(runs, every), return_inverse=True)
+    runs = runs.iloc[kept].reset_index(drop=True)
+    found = Validation()
+    for target in predictor.targets_:
+        scores: Scores = {}
+        for split in splits:
+            folds = fold_of_rows(runs, split, predictor.seed, group)
+            if folds is None:
+                continue
+            tables = _predict_folds(predictor, target, runs, folds, every, folds[newest])
+            if not tables:
+                continue
+            table = pd.concat(tables, ignore_index=True)
+            scores[split] = _scores(table, predictor.model)
+            if split == "random":
+                found.twins[target] = float(table["twin"].mean())
+            if split == "grouped":
+                columns = ["problem", "truth", "prediction", "low", "high"]
+                found.held_out[target] = table[columns]
+        found.scores[target] = scores
+    return found
+
+
+def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return the scores of a fitted predictor on runs it has not seen, by target.
+
+    Raises:
+        PredictorError: the runs are of another kernel, none succeeded, or times are incredible.
+    """
+    runs = validate(runs)
+    predictor.refuse_others(runs)
+    check_times(predictor.features_.family, runs)
+    runs = latest(runs)
+    scores = {}
+    for target in predictor.targets_:
+        rows = measured_rows(target, runs)
+        if rows.empty:
+            continue
+        predicted = predictor.predict(rows)
+        value = predicted[target].to_numpy()
+        widths = np.log(predicted[f"{target}_high"].to_numpy() / value)
+        scores[str(target)] = score(rows[target].to_numpy(float), value, tasks_of(rows), widths)
+    if not scores:
+        raise PredictorError(f"none of the runs succeeded with {', '.join(predictor.targets_)}")
+    return scores
+
+
+def seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
+    """Return how many of ``runs`` have a twin, the same run in all but time, in training."""
+    return int((repeats_of(predictor.measured_runs(), runs) != NONE).sum())
+
+
+def _predict_folds(
+    predictor: Predictor,
+    target: Target,
+    runs: pd.DataFrame,
+    folds: np.ndarray,
+    every: pd.DataFrame,
+    folds_of_every: np.ndarray,
+) -> list[pd.DataFrame]:
+    """Return what was predicted of each fold of ``runs``; ``every`` has older measurements too."""
+    numbers = [f for f in np.unique(folds) if f >= 0]
+    tables = []
+    for fold in numbers[:1] if len(runs) > MANY_ROWS else numbers:
+        test = measured_rows(target, runs[folds == fold])
+        trial: Predictor = clone(predictor).set_params(targets=(target,))
+        try:
+            known = usable_rows(target, runs[folds != fold])
+            if len(test):
+                trial.fit(every[folds_of_every != fold])
+                tables.append(_predict_fold(trial, known, test, target))
+        except PredictorError:  # too few are left, or they know what these rows do not say
+            continue
+    return tables
+
+
+def _predict_fold(
+    trial: Predictor, known: pd.DataFrame, test: pd.DataFrame, target: Target
+) -> pd.DataFrame:
+    predicted = trial.predict(test)
+    problems, known_problems = problems_of(test), set(problems_of(known))
+    table = pd.DataFrame(
+        {
+            "problem": list(map(str, problems)),
+            "truth": test[target].to_numpy(dtype=float),
+            "prediction": predicted[target].to_numpy(),
+            "low": predicted[f"{target}_low"].to_numpy(),
+            "high": predicted[f"{target}_high"].to_numpy(),
+            "task": test["device"].astype(str).to_numpy() + "/" + list(map(str, problems)),
+            "twin": [p in known_problems for p in problems],
+        }
+    )
+    for name, kind in BASELINES.items():
+        baseline = kind(target, trial.features_.family).fit(known)
+        table[f"baseline {name}"] = baseline.predict(test)
+    return table
+
+
+def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
+    truth = table["truth"].to_numpy()
+    groups = pd.factorize(table["task"])[0]
+    prediction = table["prediction"].to_numpy()
+    widths = np.log(table["high"].to_numpy() / prediction)
+    scores = {model: score(truth, prediction, groups, widths)}
+    for column in table.columns[table.columns.str.startswith("baseline ")]:
+        values = table[column].to_numpy(dtype=float)
+        if np.isfinite(values).all():
+            scores[column.removeprefix("baseline ")] = score(truth, values, groups)
+    return scores

@@ -1,0 +1,19 @@
+"""Checking plans by measuring: parallel layouts on this machine's cores, and vLLM where it runs."""
+
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.plan.check.parallel import ParallelCheck, check_parallel
+    from foretune.plan.check.vllm_bench import VllmCheck, check_vllm
+
+__all__ = ["ParallelCheck", "VllmCheck", "check_parallel", "check_vllm"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "parallel": ("ParallelCheck", "check_parallel"),
+        "vllm_bench": ("VllmCheck", "check_vllm"),
+    },
+)

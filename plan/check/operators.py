@@ -1,0 +1,183 @@
+"""A plan's operators measured on this machine, next to what was predicted for it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.collect.llm_operators import OperatorBench
+from foretune.collect.torch_operators import cannot_run
+from foretune.device import Device
+from foretune.plan.cost.decoder import step_operators
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.steps import operator_table
+from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.cost.times import OperatorClock
+from foretune.plan.describe.system import System
+from foretune.plan.serve.deployments.deployment import Deployment
+
+RUNS = 5
+"""Of an operator, that measuring takes at least: the first, warming up, and three samples."""
+
+
+@dataclass(frozen=True)
+class OperatorCheck:
+    """Predicted against measured times of operators.
+
+    Attributes:
+        table: one row per operator, the largest part of a request's time first: ``name``,
+            ``kernel``, ``problem``, ``format``, ``share`` (of the time predicted here),
+            ``predicted_ms``, ``low_ms``, ``high_ms``, ``measured_ms``, ``ratio`` (measured over
+            predicted), ``source`` of the prediction, and ``note``: why it was not measured.
+        about: which machine's predictions were verified, in a sentence.
+    """
+
+    table: pd.DataFrame
+    about: str
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The rows that were measured."""
+        return self.table[self.table["measured_ms"].notna()]
+
+    @property
+    def covered(self) -> float:
+        """Share of the predicted time whose operators were measured."""
+        return float(self.measured["share"].sum())
+
+    @property
+    def inside(self) -> float:
+        """Share of the measured operators whose time lies in its interval; NaN without any."""
+        rows = self.measured
+        hits = (rows["low_ms"] <= rows["measured_ms"]) & (rows["measured_ms"] <= rows["high_ms"])
+        return float(hits.mean())
+
+    @property
+    def step_ratio(self) -> float:
+        """Measured over predicted time of everything measured, weighed as requests do; or NaN."""
+        rows = self.measured
+        predicted = float(rows["share"].sum())
+        return float((rows["share"] * rows["ratio"]).sum() / predicted) if predicted else nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "about": self.about,
+            "covered": self.covered,
+            "inside": self.inside,
+            "step_ratio": self.step_ratio,
+            "operators": self.table.to_dict("records"),
+        }
+
+
+def verify_operators(
+    operators: Sequence[Operator],
+    clock: OperatorClock,
+    planned: System | None = None,
+    box_s: float = 30.0,
+    bench: OperatorBench | None = None,
+) -> OperatorCheck:
+    """Measure operators on this machine, those that take most of the time first.
+
+    Args:
+        operators: at per-rank shapes; see `request_operators`.
+        clock: that predicts them for this machine; see `local_clock`.
+        planned: the system of the plan; None means this machine's.
+        box_s: seconds after which no further operator is begun.
+        bench: runs them; None makes one for the clock's device.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    bench = bench or OperatorBench(clock.device)
+    once = _once(operators)
+    times = clock.times(operator_table(once))
+    spent = times.ms * np.array([operator.count for operator in once])
+    deadline = time.perf_counter() + box_s
+    rows = []
+    for i in np.argsort(-spent, kind="stable"):
+        measured_ms, note = _measure(bench, once[i], times.ms[i], deadline)
+        rows.append(
+            {
+                "name": once[i].name,
+                "kernel": once[i].kernel,
+                "problem": str(once[i].problem),
+                "format": str(once[i].config.get("format", "")),
+                "share": spent[i] / spent.sum(),
+                "predicted_ms": times.ms[i],
+                "low_ms": times.low[i],
+                "high_ms": times.high[i],
+                "measured_ms": measured_ms,
+                "ratio": measured_ms / times.ms[i],
+                "source": times.source[i],
+                "note": note,
+            }
+        )
+    return OperatorCheck(pd.DataFrame(rows), _about(clock.device, planned))
+
+
+def request_operators(deployments: Sequence[Deployment]) -> list[Operator]:
+    """Return the operators of deployments, counted as often as one request causes them to run.
+
+    A request reads its prompt once, and shares every decode step with those that run beside it.
+    """
+    found = []
+    for d in deployments:
+        running = max(int(d.running), 1)
+        prompt = step_operators(
+            d.model, d.pools.prefill if d.pools else d.layout, d.formats, 1,
+            d.workload.new_tokens, d.workload.prefix, "prefill",
+        )  # fmt: skip
+        context = int(d.workload.mean_context)
+        decode = step_operators(d.model, d.layout, d.formats, running, 1, context, "decode")
+        steps = d.workload.osl / running
+        found += [*prompt, *(replace(o, count=o.count * steps) for o in decode)]
+    return found
+
+
+def local_clock(
+    device: Device, tables: OperatorTables | None = None, backend: str = ""
+) -> OperatorClock:
+    """Return what predicts operators on a device of this machine.
+
+    Args:
+        device: as `foretune.collect.local_device` describes it.
+        tables: measured operators; None leaves rooflines.
+        backend: the engine.
+    """
+    return OperatorClock(device, tables, device.name, backend)
+
+
+def _once(operators: Sequence[Operator]) -> list[Operator]:
+    """Return each operator once, with all of its counts."""
+    found: dict[tuple[object, ...], Operator] = {}
+    for o in operators:
+        key = (o.kernel, o.problem, o.config)
+        found[key] = replace(o, count=o.count + found[key].count) if key in found else o
+    return list(found.values())
+
+
+def _measure(
+    bench: OperatorBench, operator: Operator, expected_ms: float, deadline: float
+) -> tuple[float, str]:
+    """Return the measured milliseconds; NaN, and why, without any."""
+    if reason := cannot_run(operator):
+        return nan, reason
+    left_ms = 1e3 * (deadline - time.perf_counter())
+    if left_ms < RUNS * expected_ms:
+        return nan, "no time was left"
+    found = bench.measure(operator)
+    return (found.time_ms, "") if found.ok else (nan, found.error)
+
+
+def _about(device: Device, planned: System | None) -> str:
+    if planned is None or planned.device.name == device.name:
+        return f"predicted for {device.name}, and measured on it"
+    return (
+        f"this machine has no {planned.device.name}: what is verified is the prediction for its "
+        f"own {device.name}, by the same rules"
+    )

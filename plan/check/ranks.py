@@ -1,0 +1,149 @@
+"""Processes that hold a model's parts together, as the ranks of a deployment do."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from foretune.errors import MeasurementError, MissingExtra
+from foretune.extras import EXTRA_OF
+
+MODULE = "foretune.plan.check.rank_process"
+START_S = 120.0
+"""Importing torch may take a minute on a busy machine."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class RankGroup:
+    """Processes joined by torch.distributed (gloo), each with one thread.
+
+    They end with the ``with`` block, with an error in any of them, and with this process.
+
+    Args:
+        ranks: how many.
+        limit_s: seconds that one request may take.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        MeasurementError: the processes cannot be started, or cannot be joined.
+    """
+
+    def __init__(self, ranks: int = 2, limit_s: float = 60.0) -> None:
+        if find_spec("torch") is None:
+            raise MissingExtra("torch", EXTRA_OF["torch"], "checking parallel layouts")
+        if os.name != "posix":
+            raise MeasurementError("checking parallel layouts needs Linux or macOS")
+        self._limit_s = limit_s
+        self._folder = tempfile.TemporaryDirectory(prefix="foretune-")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection[Any, Any]] = []
+        try:
+            for rank in range(ranks):
+                self._start(rank, ranks)
+            self._answers(range(ranks), START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def call(self, method: str, *arguments: Any, ranks: Sequence[int] = ()) -> list[Any]:
+        """Return what a method of `foretune.plan.check.rank_work.Rank` returns, by rank.
+
+        Args:
+            method: its name.
+            arguments: of it.
+            ranks: that run it; none means all.
+
+        Raises:
+            MeasurementError: one of them failed, died, or did not answer in time; none is left.
+        """
+        asked = list(ranks) or list(range(len(self)))
+        try:
+            for rank in asked:
+                self._connections[rank].send((method, arguments))
+            return self._answers(asked, self._limit_s)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close()
+            raise MeasurementError("a rank died: see its message above") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        for connection in self._connections:
+            connection.close()
+        self._processes.clear()
+        self._connections.clear()
+        self._folder.cleanup()
+
+    def _start(self, rank: int, ranks: int) -> None:
+        mine, theirs = Pipe()
+        self._connections.append(mine)
+        command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
+        meeting = Path(self._folder.name) / "meeting"
+        command += [str(rank), str(ranks), str(meeting), str(self._limit_s), str(os.getpid())]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **ONE_THREAD},
+            )
+        except OSError as e:
+            raise MeasurementError(f"a rank's process cannot be started: {e}") from e
+        finally:
+            theirs.close()
+        self._processes.append(process)
+
+    def _answers(self, ranks: Sequence[int], limit_s: float) -> list[Any]:
+        """Return one answer of every rank; the first that fails is why all end."""
+        deadline = time.monotonic() + limit_s
+        waiting = {self._connections[rank]: rank for rank in ranks}
+        answers: dict[int, Any] = {}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise MeasurementError(f"{len(waiting)} ranks do not answer after {limit_s:g} s")
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                rank = waiting.pop(connection)
+                answers[rank] = self._receive(connection, rank)
+        return [answers[rank] for rank in ranks]
+
+    def _receive(self, connection: "Connection[Any, Any]", rank: int) -> Any:
+        try:
+            answer = connection.recv()
+        except (EOFError, ConnectionResetError):
+            code = self._processes[rank].wait()
+            died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise MeasurementError(f"rank {rank} died: {died}") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer

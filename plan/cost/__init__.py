@@ -1,0 +1,1 @@
+"""What a step costs: operators, their times and watts, memory."""

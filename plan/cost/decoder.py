@@ -1,0 +1,170 @@
+"""Operators of a step: everything that one rank runs while a deployment computes some tokens."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import ceil
+from typing import Literal
+
+from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.operator import (
+    KEPT,
+    Operator,
+    Part,
+    Phase,
+    collective,
+    gemm,
+    rowwise,
+)
+from foretune.plan.describe.description import GATED, ModelDescription
+from foretune.plan.describe.formats import Formats, table_name
+from foretune.plan.describe.layout import Layout
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+__all__ = ["ROUTING", "Operator", "Part", "mixed_operators", "step_operators"]
+
+ROUTING = "power_law_1.2"
+"""How measured tables spread tokens over experts where real routers were imitated."""
+
+
+def step_operators(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    batch: int,
+    new_tokens: int,
+    context: float,
+    phase: Literal["prefill", "decode"],
+    routing: str = ROUTING,
+) -> list[Operator]:
+    """Return what one rank runs in a step of requests that are all in the same situation.
+
+    Args:
+        model: what computes.
+        layout: over which ranks.
+        formats: in which formats.
+        batch: requests of each attention-DP group.
+        new_tokens: that each request computes; in a decode step 1.
+        context: tokens that each request has in the cache before.
+        phase: ``prefill`` or ``decode``.
+        routing: how tokens spread over experts, as in ``problem.distribution``.
+    """
+    part = Part(batch, new_tokens, context, phase)
+    return mixed_operators(model, layout, formats, [part], routing)
+
+
+def mixed_operators(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    parts: Sequence[Part],
+    routing: str = ROUTING,
+) -> list[Operator]:
+    """Return what one rank runs in a step that reads prompts and writes answers at once.
+
+    Projections see the tokens of all parts together; attention runs for each part.
+    """
+    parts = [part for part in parts if part.tokens > 0]
+    if not parts:
+        return []
+    phases = {part.phase for part in parts}
+    phase: Phase = parts[0].phase if len(phases) == 1 else "mixed"
+    tokens = sum(part.tokens for part in parts)
+    # Of a prompt only the last token gets logits.
+    rows = sum(p.batch if p.phase == "prefill" else p.tokens for p in parts)
+    hidden, tp = model.hidden, layout.tp
+    operators = [rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp)]
+    operators.append(rowwise("norm", "rms_norm", phase, 2 * model.layers + 1, tokens, hidden, tp))
+    operators.extend(attention_operators(model, layout, formats, parts, phase))
+    operators.extend(_dense(model, layout, formats, tokens, phase))
+    operators.extend(_experts(model, layout, formats, tokens, phase, routing))
+    operators.append(gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"))
+    operators.extend(_communication(model, layout, tokens, rows, phase))
+    return operators
+
+
+def _dense(
+    model: ModelDescription, layout: Layout, formats: Formats, tokens: int, phase: Phase
+) -> Iterator[Operator]:
+    """Give the dense MLPs, and the shared experts, which are the same to every token."""
+    kind = table_name(formats.weights)
+    for name, layers, width, matrices in (
+        ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
+        ("shared", model.moe_layers, model.shared_width, GATED),
+    ):
+        if not layers or not width:
+            continue
+        inner = ceil(width / layout.tp)
+        yield gemm(f"{name}_up", phase, layers, tokens, (matrices - 1) * inner, model.hidden, kind)
+        yield rowwise("elementwise", "silu_and_mul", phase, layers, tokens, inner, layout.tp)
+        yield gemm(f"{name}_down", phase, layers, tokens, model.hidden, inner, kind)
+
+
+def _experts(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    tokens: int,
+    phase: Phase,
+    routing: str,
+) -> Iterator[Operator]:
+    if not model.is_moe:
+        return
+    layers = model.moe_layers
+    yield gemm("router", phase, layers, tokens, model.experts, model.hidden, "bf16")
+    yield _moe(
+        model.hidden, model.moe_intermediate, model.experts_per_token, model.experts,
+        tokens * layout.dp, layout.moe_tp, layout.moe_ep, table_name(formats.moe), routing,
+        layers, phase,
+    )  # fmt: skip
+
+
+@lru_cache(KEPT)
+def _moe(
+    hidden: int, intermediate: int, top_k: int, experts: int,
+    tokens: int, tp: int, ep: int, kind: str, routing: str, count: int, phase: Phase,
+) -> Operator:  # fmt: skip
+    """Return the routed experts: tables count the tokens of all ranks, and the whole expert."""
+    problem = Problem(
+        tokens=tokens,
+        hidden=hidden,
+        intermediate=intermediate,
+        top_k=top_k,
+        experts=experts,
+        distribution=routing,
+    )
+    config = Configuration(format=kind, tp=tp, ep=ep)
+    return Operator("moe", problem, count, phase, config, "experts")
+
+
+def _communication(
+    model: ModelDescription, layout: Layout, tokens: int, rows: int, phase: Phase
+) -> Iterator[Operator]:
+    """Give the exchanges: after attention, around MLPs and experts, at both ends, between stages.
+
+    A rank's share of attention or of an MLP is a sum that an all-reduce completes. With
+    attention-DP, ranks need each other's tokens: they gather all of them and scatter the sums, or
+    send each token to its experts where it has fewer of these than there are ranks.
+    """
+    message, tp = float(tokens * model.hidden), layout.tp
+    sums = model.layers + model.mlp_layers
+    gathered = layout.dp > 1 and model.is_moe
+    if not gathered:
+        sums += model.moe_layers
+    if tp > 1:
+        yield collective("all_reduce", "sum", phase, sums, message, tp)
+        yield collective("all_reduce", "embedding_sum", phase, 1, message, tp)
+        yield collective("all_gather", "logits", phase, 1, float(rows * model.vocab), tp)
+    if gathered:
+        ranks, layers = layout.tp * layout.dp, model.moe_layers
+        copies = min(model.experts_per_token, layout.moe_ep)
+        if layout.moe_tp == 1 and copies < ranks:
+            sent = message * copies / tp
+            yield collective("all_to_all", "dispatch", phase, layers, sent, ranks)
+            yield collective("all_to_all", "combine", phase, layers, sent, ranks)
+        else:
+            every = message * layout.dp
+            yield collective("all_gather", "dispatch", phase, layers, every, ranks)
+            yield collective("reduce_scatter", "combine", phase, layers, every, ranks)
+    if layout.pp > 1:
+        yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)

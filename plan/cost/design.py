@@ -1,0 +1,138 @@
+"""Which operators to measure for planning a model, and in which order.
+
+All sizes that a plan could ask for are too many to measure, and interpolation does not need them.
+So each operator comes in the order in which it tells most: the one farthest from all before it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from foretune.collect.llm_operators import distinct
+from foretune.collect.torch_operators import cannot_run
+from foretune.device import Device
+from foretune.errors import UsageError
+from foretune.plan.cost.decoder import step_operators
+from foretune.plan.cost.kinds import KINDS
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.steps import operator_table
+from foretune.plan.cost.times import OperatorClock
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Layout, illegal_because
+
+CONTEXTS = (0, 64, 256, 1024, 4096, 16384, 65536)
+"""Tokens in the cache: before the one that a decode step computes, or before a prompt's chunk."""
+MOST_REQUESTS = 1024
+"""Of a decode step; larger steps read prompts."""
+LEAST_PROMPT = 16
+TYPICAL = ("meta-llama/Meta-Llama-3.1-8B", "Qwen/Qwen3-32B", "meta-llama/Meta-Llama-3.1-70B",
+           "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1")  # fmt: skip
+"""Models whose operators are measured where nobody says which."""
+
+
+def plan_operators(
+    model: ModelDescription, degrees: Sequence[int], kinds: Sequence[str], tokens: Sequence[int]
+) -> list[Operator]:
+    """Return the operators, each once, that plans of a model ask for.
+
+    Args:
+        model: what is served.
+        degrees: of tensor parallelism; experts are sliced, or spread, over as many ranks.
+        kinds: number formats of the weights.
+        tokens: that a step computes: requests of a decode step, or tokens of a prompt.
+
+    Raises:
+        UsageError: the model cannot be split in any of ``degrees``.
+    """
+    found: list[Operator] = []
+    layouts = [layout for tp in degrees for layout in _layouts(model, tp)]
+    if not layouts:
+        reason = illegal_because(model, Layout(degrees[0], moe_tp=_ranks(model, degrees[0])))
+        raise UsageError(f"{model.name} cannot be split like this: {reason}")
+    for layout in layouts:
+        for formats in map(Formats, kinds):
+            for size in tokens:
+                found.extend(_steps(model, layout, formats, size))
+    return list(distinct(found))
+
+
+def measurable(
+    operators: Iterable[Operator], device: Device, most_ms: float
+) -> tuple[list[Operator], dict[str, int]]:
+    """Return the operators that this machine can run in time, and how many cannot, by reason.
+
+    Args:
+        operators: what a plan needs.
+        device: of this machine.
+        most_ms: that one run may take by the device's roofline.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    reasons: dict[str, int] = {}
+    possible = []
+    for operator in operators:
+        reason = cannot_run(operator)
+        if reason:
+            reasons[reason] = reasons.get(reason, 0) + 1
+        else:
+            possible.append(operator)
+    if not possible:
+        return [], reasons
+    ms = OperatorClock(device, None, "").times(operator_table(possible)).ms
+    in_time = [operator for operator, time in zip(possible, ms, strict=True) if time <= most_ms]
+    if len(in_time) < len(possible):
+        reasons["one run would take too long"] = len(possible) - len(in_time)
+    return in_time, reasons
+
+
+def informative_first(operators: Sequence[Operator]) -> list[Operator]:
+    """Return ``operators`` so that each is the one farthest from all before it.
+
+    Distances are those of interpolation, in octaves of sizes; operators of other kernels or in
+    other formats tell nothing, so of each the first comes before the second of any.
+    """
+    if not operators:
+        return []
+    table = operator_table(operators)
+    gaps = np.zeros(len(operators))
+    for kernel, index in table.groupby("kernel", sort=False).indices.items():
+        rows, kind = table.iloc[index], KINDS[str(kernel)]
+        keys, places = kind.keys(rows).to_numpy(), kind.places(rows)
+        for key in dict.fromkeys(keys):
+            here = np.flatnonzero(keys == key)
+            gaps[index[here]] = _gaps(places[here])
+    return [operators[i] for i in np.argsort(-gaps, kind="stable")]
+
+
+def _gaps(places: np.ndarray) -> np.ndarray:
+    """Return how far each place is from those chosen before it, the farthest chosen next."""
+    gaps = np.zeros(len(places))
+    nearest = np.full(len(places), np.inf)
+    left = np.ones(len(places), dtype=bool)
+    best = int(places.sum(axis=1).argmin())  # the smallest, which is quick, comes first
+    for _ in range(len(places)):
+        gaps[best], left[best] = nearest[best], False
+        nearest = np.minimum(nearest, np.linalg.norm(places - places[best], axis=1))
+        best = int(np.where(left, nearest, -1.0).argmax())
+    return gaps
+
+
+def _layouts(model: ModelDescription, tp: int) -> list[Layout]:
+    layouts = [Layout(tp, moe_tp=_ranks(model, tp)), Layout(tp, moe_ep=_ranks(model, tp))]
+    return [o for o in dict.fromkeys(layouts) if illegal_because(model, o) is None]
+
+
+def _ranks(model: ModelDescription, tp: int) -> int:
+    return tp if model.is_moe else 1
+
+
+def _steps(
+    model: ModelDescription, layout: Layout, formats: Formats, tokens: int
+) -> Iterable[Operator]:
+    for context in CONTEXTS:
+        if tokens <= MOST_REQUESTS:
+            yield from step_operators(model, layout, formats, tokens, 1, context, "decode")
+        if tokens >= LEAST_PROMPT:
+            yield from step_operators(model, layout, formats, 1, tokens, context, "prefill")

@@ -1,0 +1,113 @@
+"""Kinds of operators: the run-table columns that say where a measurement of one lies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from foretune.family import Family
+from foretune.features.arrays import as_array
+from foretune.plan.cost.latent_attention import (
+    LatentDecode,
+    LatentPrefill,
+    LatentProjection,
+)
+from foretune.plan.cost.recurrent_attention import GatedDelta
+from foretune.registry import load, registered
+
+
+@dataclass(frozen=True)
+class OperatorKind:
+    """How operators of one kernel are told apart.
+
+    Attributes:
+        axes: run-table columns of sizes -> the value that stands where a table lacks them. Times
+            are interpolated along them, in octaves of one more than the size.
+        exact: columns of text that must agree with a measurement, the most telling one first.
+    """
+
+    axes: Mapping[str, float]
+    exact: Mapping[str, str] = field(default_factory=dict)
+
+    def places(self, rows: pd.DataFrame) -> np.ndarray:
+        """Return where operators lie (rows, axes)."""
+        columns = []
+        for column, missing in self.axes.items():
+            known = column in rows
+            values = as_array(rows[column]) if known else np.full(len(rows), missing)
+            columns.append(np.log2(np.nan_to_num(values, nan=missing) + self._shift(column)))
+        return np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
+
+    def keys(self, rows: pd.DataFrame) -> "pd.Series[str]":
+        """Return the text of the exact columns, joined; what a table lacks is its default."""
+        total = pd.Series("", index=rows.index, dtype=object)
+        for column, missing in self.exact.items():
+            if column not in rows:
+                total = total + "/" + missing
+                continue
+            values = rows[column].astype(object)
+            filled = values.where(values.notna(), missing)
+            total = total + "/" + filled
+        return total.str.removeprefix("/")
+
+    @staticmethod
+    def _shift(column: str) -> float:
+        """Sizes that may be 0 lie a place apart from 1, others where their logarithm is."""
+        return SMALLEST.get(column, 0.0)
+
+
+SMALLEST = {"problem.prefix_len": 64.0, "problem.window": 64.0}
+"""What is added to sizes that may be 0: differences far below it do not count."""
+_FORMAT = {"config.format": "bf16"}
+_BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
+_HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
+          "problem.window": 0.0}  # fmt: skip
+_COLLECTIVE = OperatorKind({"problem.message_bytes": 1.0, "problem.devices": 1.0})
+_ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
+
+KINDS: dict[str, OperatorKind] = {
+    "gemm": OperatorKind({"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT),
+    "attention_prefill": OperatorKind(
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH
+    ),
+    "attention_decode": OperatorKind(
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _BOTH
+    ),
+    "mla_prefill": OperatorKind(
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
+         "problem.heads": 1.0}, _BOTH,
+    ),
+    "mla_decode": OperatorKind(
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _BOTH
+    ),
+    "mla_bmm": OperatorKind({"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT),
+    "moe": OperatorKind(
+        {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
+         "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
+        {**_FORMAT, "problem.distribution": "power_law_1.2"},
+    ),
+    "all_reduce": _COLLECTIVE,
+    "all_gather": _COLLECTIVE,
+    "all_to_all": _COLLECTIVE,
+    "reduce_scatter": _COLLECTIVE,
+    "send_recv": _COLLECTIVE,
+    "gdn": OperatorKind(
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.num_k_heads": 16.0,
+         "problem.num_v_heads": 32.0}, {"config.implementation": ""},
+    ),
+    "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
+    "norm": _ROWS,
+    "elementwise": _ROWS,
+}  # fmt: skip
+"""Kernel -> its kind; operators of other kernels take their roofline."""
+
+_OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, GatedDelta)
+
+
+def family_of(kernel: str) -> Family | None:
+    """Return what is known about the work of operators of ``kernel``, or None."""
+    for family in _OWN:
+        if family.name == kernel:
+            return family()
+    return load("families", kernel)() if kernel in registered("families") else None

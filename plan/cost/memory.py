@@ -1,0 +1,270 @@
+"""Memory: the bytes that each rank of a deployment must hold.
+
+Counted are weights, the cache, what a step computes and what collectives exchange. What an engine
+and its driver take beside (code, graphs, allocator) is the share that `USABLE` leaves.
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, find_format
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.parts import Indexer, Mla
+from foretune.plan.describe.system import System
+from foretune.plan.describe.workload import Workload
+
+GIB = 2**30
+USABLE = 0.9
+"""Share of a GPU's memory that engines fill (vLLM's ``gpu_memory_utilization``)."""
+STEP_TOKENS = 8192
+"""Most tokens of one step: prompts that are longer are read in chunks (vLLM's
+``max_num_batched_tokens``)."""
+WIDE = 2.0
+"""Bytes of an activation between kernels."""
+STATE_BYTES = 4.0
+"""Of one number of a linear layer's state."""
+COLLECTIVE_BYTES = {1: 0.0, 2: 342 * 2**20}
+MANY_RANKS_BYTES = 392 * 2**20
+"""What NCCL sets up per rank, by ranks: as AIConfigurator's systems table gives it (Apache-2.0)."""
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes on the fullest rank.
+
+    Attributes:
+        weights: of its share of the model.
+        kv_cache: keys, values and states of the requests it serves.
+        activations: of the widest moment of a step, and the logits.
+        communication: buffers of collectives.
+    """
+
+    weights: float
+    kv_cache: float
+    activations: float
+    communication: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.weights + self.kv_cache + self.activations + self.communication
+
+    @property
+    def gib(self) -> float:
+        """All of them, in GiB."""
+        return self.total / GIB
+
+
+def rank_memory(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    workload: Workload,
+    concurrency: Any,
+    step_tokens: int = STEP_TOKENS,
+) -> RankMemory:
+    """Return what the fullest rank holds while ``concurrency`` requests run, all at full length.
+
+    Args:
+        model: what is deployed.
+        layout: over which ranks.
+        formats: in which formats.
+        workload: how long its requests get.
+        concurrency: requests at a time, of one replica with all its attention-DP groups; an array
+            of several makes the parts of the memory arrays.
+        step_tokens: most tokens of one step and attention-DP group.
+    """
+    requests: Any = np.ceil(concurrency / layout.dp)
+    tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
+    return RankMemory(
+        weights=weight_bytes(model, layout, formats),
+        kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
+        activations=activation_bytes(model, layout, tokens, requests),
+        communication=communication_bytes(model, layout, tokens),
+    )
+
+
+def fits(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    workload: Workload,
+    concurrency: int,
+    system: System,
+    usable: float = USABLE,
+    step_tokens: int = STEP_TOKENS,
+) -> bool:
+    """Return whether `rank_memory` fits into the share ``usable`` of a GPU's memory."""
+    needed = rank_memory(model, layout, formats, workload, concurrency, step_tokens)
+    return needed.total <= usable * system.memory_gib * GIB
+
+
+def most_requests(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    workload: Workload,
+    system: System,
+    usable: float = USABLE,
+    step_tokens: int = STEP_TOKENS,
+) -> int:
+    """Return how many requests fit at a time, of one replica; 0 if not even the model does."""
+    room = usable * system.memory_gib * GIB
+    return _most(model, layout, formats, workload, room, step_tokens)
+
+
+@lru_cache(maxsize=2**16)
+def _most(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    workload: Workload,
+    room: float,
+    step_tokens: int,
+) -> int:
+    """Return the same for ``room`` bytes: asked again for every load of a layout."""
+
+    def fit(each: int) -> bool:
+        requests = each * layout.dp
+        return rank_memory(model, layout, formats, workload, requests, step_tokens).total <= room
+
+    rest = room - weight_bytes(model, layout, formats)
+    too_many = int(rest // request_bytes(model, layout, formats, workload.last_context)) + 1
+    if rest <= 0 or not fit(1):
+        return 0
+    return layout.dp * (bisect_left(range(1, too_many), True, key=lambda each: not fit(each)))
+
+
+@lru_cache(maxsize=4096)
+def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
+    """Return the weights of the fullest stage's ranks, in bytes."""
+    return max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+
+
+def stage_layers(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
+    """Return the first layer of a pipeline stage and the one after its last.
+
+    Stages differ by one layer at most; the first ones have more.
+    """
+    each, more = divmod(model.layers, layout.pp)
+    start = stage * each + min(stage, more)
+    return start, start + each + (stage < more)
+
+
+def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stage: int) -> float:
+    """Return what one rank of a stage holds of the weights.
+
+    Kinds of attention alternate, so that a stage has the model's mixture of them.
+    """
+    weights = model.weights()
+    start, end = stage_layers(model, layout, stage)
+    share = (end - start) / model.layers
+    dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
+    sparse = end - start - dense
+    per_dense = weights.mlp / max(model.mlp_layers, 1)
+    per_sparse = weights.shared / max(model.moe_layers, 1)
+    projections = (
+        share * (weights.attention / layout.tp + weights.key_value / _kv_parts(model, layout))
+        + share * weights.latent
+        + (dense * per_dense + sparse * per_sparse) / layout.tp
+    )
+    local = math.ceil(model.experts / layout.moe_ep) / layout.moe_tp
+    experts = sparse * local * model.expert_parameters
+    router = sparse * model.hidden * model.experts
+    tables = (stage == 0) * weights.embedding
+    if stage == layout.pp - 1 and not (model.tied_embeddings and stage == 0):
+        tables += weights.head or weights.embedding
+    wide = router + share * weights.norms + tables / layout.tp
+    return (
+        find_format(formats.weights).bytes * projections
+        + find_format(formats.moe).bytes * experts
+        + WIDE * wide
+    )
+
+
+def _kv_parts(model: ModelDescription, layout: Layout) -> int:
+    """Return into how many different parts the key heads are split; the rest are copies."""
+    return min(layout.tp, model.kv_heads)
+
+
+def kv_heads_per_rank(model: ModelDescription, layout: Layout) -> int:
+    """Return the key heads of one rank; at least one, a copy where there are more ranks."""
+    return math.ceil(model.kv_heads / layout.tp)
+
+
+def request_bytes(
+    model: ModelDescription, layout: Layout, formats: Formats, tokens: float
+) -> float:
+    """Return what one request of ``tokens`` takes in the cache of one rank of the fullest stage."""
+    share = math.ceil(model.layers / layout.pp) / model.layers
+    full = model.softmax_layers - model.windowed_layers
+    seen = full * tokens + model.windowed_layers * min(tokens, model.sliding_window or tokens)
+    cache = seen * token_bytes(model, layout, formats)
+    return share * (cache + _state_bytes(model, layout))
+
+
+def token_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
+    """Return what one token takes in the cache of one layer of one rank."""
+    size = find_format(formats.kv).bytes
+    return size * _cached(model.mla, model, layout) + _index_bytes(model.index)
+
+
+def _cached(mla: Mla | None, model: ModelDescription, layout: Layout) -> int:
+    """Return the numbers per token and layer: MLA's are the same on all ranks."""
+    if mla:
+        return mla.kv_lora_rank + mla.qk_rope
+    return 2 * kv_heads_per_rank(model, layout) * model.head_dim
+
+
+def _index_bytes(index: Indexer | None) -> float:
+    """Return the indexer's keys per token: eight bits, and a scale for every 128."""
+    return index.head_dim * (1 + 4 / 128) if index else 0.0
+
+
+def _state_bytes(model: ModelDescription, layout: Layout) -> float:
+    """Return the states of a request's linear layers."""
+    linear = model.linear
+    if linear is None:
+        return 0.0
+    state = STATE_BYTES * linear.value_heads * linear.key_dim * linear.value_dim
+    window = WIDE * (linear.convolution - 1) * linear.channels
+    return linear.layers * (state + window) / layout.tp
+
+
+def activation_bytes(
+    model: ModelDescription, layout: Layout, tokens: float, requests: float
+) -> float:
+    """Return the activations of the widest moment of a step with ``tokens`` tokens.
+
+    The residual stream, its normalized copy, and the widest of: queries, keys, values and what
+    comes out of attention; an MLP's gate and up projections and their product; the same of the
+    experts, for every pair of a token and an expert, with the outputs of each pair. And one
+    32-bit logit per entry of the vocabulary for each of ``requests``.
+    """
+    heads = model.heads / layout.tp
+    if model.mla:
+        width = heads * (2 * (model.mla.qk_nope + model.mla.qk_rope) + 2 * model.mla.v_head)
+    else:
+        width = (2 * heads + 2 * kv_heads_per_rank(model, layout)) * model.head_dim
+    dense = 3 * max(model.intermediate if model.mlp_layers else 0, model.shared_width) / layout.tp
+    inner = 3 * model.moe_intermediate / layout.moe_tp + model.hidden
+    # Experts see the tokens of all attention-DP groups.
+    pairs = layout.dp * model.experts_per_token / layout.moe_ep
+    gathered = model.hidden * layout.dp if layout.dp > 1 else 0
+    widest = max(width, dense, pairs * inner + gathered)
+    logits = 4.0 * requests * math.ceil(model.vocab / layout.tp)
+    return WIDE * tokens * (2 * model.hidden + widest) + logits
+
+
+def communication_bytes(model: ModelDescription, layout: Layout, tokens: float) -> float:
+    """Return the buffers of a rank's collectives: NCCL's own, and a message in and out."""
+    ranks = layout.gpus
+    if ranks == 1:
+        return 0.0
+    return COLLECTIVE_BYTES.get(ranks, MANY_RANKS_BYTES) + 2 * WIDE * tokens * model.hidden

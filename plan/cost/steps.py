@@ -1,0 +1,172 @@
+"""Times and energy of a deployment's steps: the operators of one rank, summed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.cost.decoder import step_operators
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.times import SOURCES, OperatorClock
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Layout
+
+PARTS = ("projections", "attention", "experts", "communication", "rest")
+"""What a step's time is made of, as columns of `StepClock.times`."""
+_PART_OF = {
+    "gemm": 0,
+    "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
+    "mla_bmm": 1, "gdn": 1,
+    "moe": 2,
+    "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
+}  # fmt: skip
+_REST = len(PARTS) - 1
+
+
+class Work(Protocol):
+    """Anything that is made of operators."""
+
+    def operators(self) -> Sequence[Operator]:
+        """Return what one rank runs."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a deployment in which all requests are in the same situation.
+
+    Attributes:
+        model, layout, formats: what computes, over which ranks, in which formats.
+        batch: requests of each attention-DP group.
+        new_tokens: that each computes.
+        context: tokens that each has in the cache already.
+        phase: ``prefill`` or ``decode``.
+    """
+
+    model: ModelDescription
+    layout: Layout
+    formats: Formats
+    batch: int
+    new_tokens: int
+    context: int
+    phase: Literal["prefill", "decode"]
+
+    def operators(self) -> list[Operator]:
+        """Return what one rank runs."""
+        return step_operators(
+            self.model, self.layout, self.formats, self.batch, self.new_tokens, self.context,
+            self.phase,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of the operators that were looked up, one entry each.
+
+    Attributes:
+        ms, width: how long, and half the 90 % interval of its logarithm.
+        guessed: whether the time lies outside what was measured.
+        computes: whether computing limits it, not memory.
+        watts: what it draws.
+        metered: whether the power of such operators was measured on this system.
+    """
+
+    ms: np.ndarray
+    width: np.ndarray
+    guessed: np.ndarray
+    computes: np.ndarray
+    watts: np.ndarray
+    metered: np.ndarray
+
+    def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
+        """Return this and what is known of the operators of ``table``."""
+        times = clock.times(table)
+        drawn = power.watts(table, times.ms)
+        width = np.log(times.high / times.ms)
+        guessed = np.isin(times.source, SOURCES[2:])
+        new = _Known(times.ms, width, guessed, drawn.computes, drawn.watts, drawn.measured)
+        return _Known(*(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self)))
+
+
+class StepClock:
+    """Answers how long steps take and what they draw; every operator is looked up once.
+
+    Args:
+        operators: answers how long operators take.
+    """
+
+    def __init__(self, operators: OperatorClock) -> None:
+        self._clock = operators
+        self._power = OperatorPower(operators.device, operators.system)
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._known = _Known(*(np.zeros(0) for _ in fields(_Known)))
+        self._kept: dict[int, tuple[Operator, int]] = {}
+
+    def times(self, steps: Sequence[Work]) -> pd.DataFrame:
+        """Return milliseconds and energy per step, one row each.
+
+        Columns: those of `PARTS`, ``total``, ``width`` (half the 90 % interval of log ``total``,
+        were all its operators wrong in the same direction), ``guessed``: the share of ``total``
+        whose operators lie outside what was measured, ``compute_bound``: the share of it that
+        computing limits, ``energy_mj``: of the GPU of one rank, NaN where its board's limit is not
+        known, and ``energy_guessed``: the share of that whose operators' power nobody measured on
+        this system.
+        """
+        operators = [step.operators() for step in steps]
+        numbers = self._number([op for ops in operators for op in ops])
+        step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
+        count = np.array([op.count for ops in operators for op in ops], dtype=float)
+        part = np.array([_PART_OF.get(op.kernel, _REST) for ops in operators for op in ops])
+        known = self._known
+        ms = count * known.ms[numbers]
+        mj = ms * known.watts[numbers]
+        table = np.zeros((len(steps), len(PARTS)))
+        np.add.at(table, (step_of, part.astype(int)), ms)
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return np.bincount(step_of, values, len(steps))
+
+        total, energy = table.sum(axis=1), summed(mj)
+        safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
+        return pd.DataFrame(table, columns=list(PARTS)).assign(
+            total=total,
+            width=summed(ms * known.width[numbers]) / safe,
+            guessed=summed(ms * known.guessed[numbers]) / safe,
+            compute_bound=summed(ms * known.computes[numbers]) / safe,
+            energy_mj=energy,
+            energy_guessed=1.0 - summed(mj * known.metered[numbers]) / spent,
+        )
+
+    def _number(self, operators: Sequence[Operator]) -> np.ndarray:
+        """Return where each operator's time is kept, looking up those that are new."""
+        new: list[Operator] = []
+        numbers = np.empty(len(operators), dtype=np.int64)
+        for i, operator in enumerate(operators):
+            # The same object comes again and again: its address is faster than its hash.
+            kept = self._kept.get(id(operator))
+            if kept is None or kept[0] is not operator:
+                key = (operator.kernel, operator.problem, operator.config)
+                number = self._numbers.get(key)
+                if number is None:
+                    number = self._numbers[key] = len(self._numbers)
+                    new.append(operator)
+                kept = self._kept[id(operator)] = (operator, number)
+            numbers[i] = kept[1]
+        if new:
+            self._known = self._known.and_of(self._clock, self._power, operator_table(new))
+        return numbers
+
+
+def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:
+    """Return operators as rows of a run table."""
+    return pd.DataFrame(
+        [
+            {"kernel": operator.kernel}
+            | {f"problem.{name}": value for name, value in operator.problem.items()}
+            | {f"config.{name}": value for name, value in operator.config.items()}
+            for operator in operators
+        ]
+    )

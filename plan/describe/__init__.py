@@ -1,0 +1,1 @@
+"""What is planned for: models, formats, systems, layouts, lengths of requests."""

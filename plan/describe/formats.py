@@ -1,0 +1,186 @@
+"""Number formats of a deployment: what they are called, what they weigh, where they run.
+
+Names are those of the run table. A format belongs to weights and says what activations they are
+multiplied with; the cache of keys and values has its own.
+"""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from foretune.errors import UnknownName, UsageError
+from foretune.plan.describe.description import ModelDescription
+
+Support = Literal["native", "emulated", "no"]
+WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")
+
+
+@dataclass(frozen=True)
+class Format:
+    """How numbers are stored.
+
+    Attributes:
+        name: as in the run table's ``config.format``.
+        bits: of one number.
+        group: numbers that share a scale; 0 where scales weigh nothing (one per tensor or row).
+        scale_bits: of one scale.
+        activations: the format of what weights in this one are multiplied with.
+        block: columns of weights that engines refuse to cut; 1 where they pad or do not care.
+    """
+
+    name: str
+    bits: int
+    group: int = 0
+    scale_bits: int = 0
+    activations: str = "bf16"
+    block: int = 1
+
+    @property
+    def bytes(self) -> float:
+        """Bytes per number, scales included."""
+        scales = self.scale_bits / self.group if self.group else 0.0
+        return (self.bits + scales) / 8
+
+
+FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        Format("bf16", 16),
+        Format("fp8", 8, activations="fp8"),
+        Format("fp8_static", 8, activations="fp8"),
+        Format("fp8_block", 8, 128 * 128, 32, "fp8", block=128),
+        Format("int8", 8, activations="int8"),
+        Format("int8_wo", 8),
+        Format("int4_wo", 4, 128, 16, block=128),
+        Format("nvfp4", 4, 16, 8, "nvfp4", block=16),
+        Format("mxfp4", 4, 32, 8),
+        Format("w4a8_mxfp4_mxfp8", 4, 32, 8, "mxfp8"),
+        Format("w4afp8", 4, 128, 16, "fp8", block=128),
+    )
+}
+"""Formats of weights: fp8 has a scale per tensor or row, fp8_static also of activations in
+advance; int8 is W8A8, ``…_wo`` stores weights only; mxfp4 is multiplied with 16 bits."""
+
+CACHE_FORMATS = ("bf16", "fp8")
+"""Formats of keys and values in the cache; fp8 with one scale per tensor."""
+
+TABLE_NAMES = {"mxfp4": "w4a16_mxfp4"}
+"""Our name -> that in measured tables, where it differs."""
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The formats of one deployment.
+
+    Attributes:
+        weights: of attention's and dense projections; embeddings, routers, norms and the output
+            projection stay in bf16, as in published checkpoints.
+        activations: that weights are multiplied with; empty means those of the weights' format.
+        kv: of the cache.
+        moe: of routed experts; empty means that of the weights.
+
+    Raises:
+        UnknownName: there is no such format.
+        UsageError: no kernel multiplies such weights with such activations.
+    """
+
+    weights: str = "bf16"
+    activations: str = ""
+    kv: str = "bf16"
+    moe: str = ""
+
+    def __post_init__(self) -> None:
+        weights = find_format(self.weights)
+        moe = find_format(self.moe or self.weights)
+        if self.kv not in CACHE_FORMATS:
+            raise UnknownName("format of the cache", self.kv, CACHE_FORMATS)
+        if self.activations not in ("", weights.activations):
+            raise UsageError(
+                f"weights in {weights.name} are multiplied with {weights.activations}, "
+                f"not {self.activations}: choose another format of weights"
+            )
+        for field, value in (("activations", weights.activations), ("moe", moe.name)):
+            object.__setattr__(self, field, value)
+
+    def __str__(self) -> str:
+        experts = f"+{self.moe} experts" if self.moe != self.weights else ""
+        return f"{self.weights}{experts}, {self.kv} cache"
+
+    @property
+    def attention(self) -> str:
+        """The format that attention computes in when it reads a prompt.
+
+        Eight bits where the cache and the activations around it have no more; a decode step
+        waits for memory, and computes in sixteen.
+        """
+        return "fp8" if self.kv == "fp8" and self.activations in ("fp8", "nvfp4") else "bf16"
+
+    def support(self, architecture: str) -> Support:
+        """Return how a device works with them: as with the one that it works with worst."""
+        found = {supported(name, architecture) for name in (self.weights, self.moe, self.kv)}
+        return next(support for support in WORST_FIRST if support in found)
+
+
+def checkpoint_formats(model: ModelDescription) -> Formats:
+    """Return the formats that a model is published in."""
+    return Formats(weights=model.weight_format, kv=model.kv_format, moe=model.moe_format)
+
+
+def find_format(name: str) -> Format:
+    """Return the format called ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in FORMATS:
+        raise UnknownName("number format", name, FORMATS)
+    return FORMATS[name]
+
+
+def table_name(name: str) -> str:
+    """Return what measured tables call a format."""
+    return TABLE_NAMES.get(name, name)
+
+
+def supported(name: str, architecture: str) -> Support:
+    """Return how a device works with a format.
+
+    ``native``: its matrix units, or kernels made for it, do. ``emulated``: kernels convert to a
+    wider format first, which costs time and saves memory only. ``no``: nobody has written any.
+
+    Args:
+        name: of the format.
+        architecture: as in `Device.architecture`: ``sm_90``, ``gfx942``, ``x86_64+avx512``.
+
+    Raises:
+        UnknownName: there is no such format.
+    """
+    find_format(name)
+    table = _support()
+    if architecture not in _architectures():
+        architecture = "cpu" if architecture.startswith(("x86_64", "aarch64")) else ""
+    return table.get((name, architecture), "no")
+
+
+@cache
+def _support_rows() -> list[dict[str, str]]:
+    package = files("foretune.plan.describe")
+    text = package.joinpath("format_support.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+@cache
+def _support() -> dict[tuple[str, str], Support]:
+    found: dict[tuple[str, str], Support] = {}
+    for row in _support_rows():
+        for architecture in row["architectures"].split():
+            support: Support = "native" if row["support"] == "native" else "emulated"
+            found[row["format"], architecture] = support
+    return found
+
+
+@cache
+def _architectures() -> set[str]:
+    return {architecture for _, architecture in _support()}

@@ -1,0 +1,166 @@
+"""Layouts: how a model is spread over GPUs, and which spreads are possible.
+
+Attention runs in ``dp`` groups of ``tp`` ranks, each with requests of its own; the experts of a
+layer are spread over the same ranks, ``moe_ep`` groups of experts, each split into ``moe_tp``
+slices; ``pp`` stages hold consecutive layers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, find_format
+
+
+@dataclass(frozen=True, order=True)
+class Layout:
+    """Degrees of parallelism.
+
+    Attributes:
+        tp: ranks that share each attention head group and dense projection.
+        pp: stages of layers.
+        dp: groups that serve different requests with the same experts (attention-DP).
+        moe_tp: slices of an expert.
+        moe_ep: groups of experts.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    moe_tp: int = 1
+    moe_ep: int = 1
+
+    def __str__(self) -> str:
+        degrees = ("tp", "pp", "dp", "moe_tp", "moe_ep")
+        named = [f"{name}{getattr(self, name)}" for name in degrees if getattr(self, name) > 1]
+        return " ".join(named) or "one GPU"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that the experts of a layer are spread over."""
+        return self.moe_tp * self.moe_ep
+
+    @classmethod
+    def as_recorded(cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int,
+                    moe_ep: int) -> Self:  # fmt: skip
+        """Return the layout that labels of a measured deployment mean.
+
+        Labels may leave out what an engine chooses by itself: experts are then split like dense
+        projections, and what the ranks of the experts exceed those of attention is attention-DP.
+        A dense model has no experts to spread.
+
+        Where both degrees of the experts are the same and their product is that of attention's,
+        the label of ``g`` ranks in ``g`` groups of experts was multiplied with itself: deployments
+        recorded on 16 ranks, 4 x 4, are as fast as those on 4 and slower than those on 8.
+        """
+        tp, pp, dp = max(tp, 1), max(pp, 1), max(dp, 1)
+        if not model.is_moe:
+            return cls(tp, pp, dp)
+        moe_tp, moe_ep = max(moe_tp, 1), max(moe_ep, 1)
+        ranks = tp * dp
+        if moe_tp == moe_ep > 1 and ranks == moe_tp * moe_ep:
+            return cls(1 if dp > 1 else moe_ep, pp, moe_ep if dp > 1 else 1, 1, moe_ep)
+        if moe_tp * moe_ep > ranks and moe_tp * moe_ep % tp == 0:
+            return cls(tp, pp, moe_tp * moe_ep // tp, moe_tp, moe_ep)
+        if moe_tp * moe_ep != ranks:
+            moe_ep = moe_ep if ranks % moe_ep == 0 else 1
+            moe_tp = ranks // moe_ep
+        return cls(tp, pp, dp, moe_tp, moe_ep)
+
+
+def illegal_because(
+    model: ModelDescription, layout: Layout, formats: Formats | None = None
+) -> str | None:
+    """Return why a model cannot be spread like this; None if it can.
+
+    Args:
+        model: what is spread.
+        layout: how.
+        formats: whose blocks of weights must stay whole; None leaves them out of account.
+    """
+    if min(vars(layout).values()) < 1:
+        return "degrees of parallelism are positive"
+    for reason in (_attention(model, layout), _experts(model, layout)):
+        if reason:
+            return reason
+    if layout.pp > model.layers:
+        return f"{model.layers} layers do not fill {layout.pp} stages"
+    return _blocks(model, layout, formats) if formats else None
+
+
+def legal_layouts(
+    model: ModelDescription, gpus: int, formats: Formats | None = None
+) -> list[Layout]:
+    """Return every way to spread one replica of a model over exactly ``gpus`` GPUs.
+
+    Dense models have no attention-DP: serving them in parallel is several replicas.
+    """
+    return [
+        layout
+        for layout in _spreads(model, gpus)
+        if illegal_because(model, layout, formats) is None
+    ]
+
+
+def _spreads(model: ModelDescription, gpus: int) -> Iterator[Layout]:
+    for pp in _divisors(gpus):
+        ranks = gpus // pp
+        for tp in _divisors(ranks):
+            if not model.is_moe:
+                yield Layout(tp, pp, ranks // tp)
+                continue
+            for moe_ep in _divisors(ranks):
+                yield Layout(tp, pp, ranks // tp, ranks // moe_ep, moe_ep)
+
+
+def _attention(model: ModelDescription, layout: Layout) -> str | None:
+    tp, linear = layout.tp, model.linear
+    if model.heads % tp:
+        return f"{model.heads} heads cannot be split over tp={tp}"
+    if model.kv_heads % tp and tp % model.kv_heads:
+        return f"{model.kv_heads} key heads can neither be split over nor copied to tp={tp}"
+    if linear and (linear.key_heads % tp or linear.value_heads % tp):
+        return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
+    if model.mlp_layers and model.intermediate % tp:
+        return f"an MLP {model.intermediate} wide cannot be split over tp={tp}"
+    return None
+
+
+def _experts(model: ModelDescription, layout: Layout) -> str | None:
+    if not model.is_moe:
+        if layout.dp > 1:
+            return "a dense model has no experts to share: deploy dp replicas instead"
+        if layout.expert_ranks > 1:
+            return "a dense model has no experts to spread"
+        return None
+    if layout.expert_ranks != layout.tp * layout.dp:
+        return f"moe_tp x moe_ep = {layout.expert_ranks} must be tp x dp = {layout.tp * layout.dp}"
+    if model.experts % layout.moe_ep:
+        return f"{model.experts} experts cannot be spread over moe_ep={layout.moe_ep}"
+    if model.moe_intermediate % layout.moe_tp:
+        return f"experts {model.moe_intermediate} wide cannot be split over moe_tp={layout.moe_tp}"
+    if model.shared_width % layout.tp:
+        return f"shared experts {model.shared_width} wide cannot be split over tp={layout.tp}"
+    return None
+
+
+def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | None:
+    """Return which cut goes through a block of weights that has one scale."""
+    cuts = [(formats.weights, model.intermediate, layout.tp, bool(model.mlp_layers))]
+    # Shared experts are small: engines give every rank all of them where they cannot be cut.
+    cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
+    for name, width, parts, there in cuts:
+        block = find_format(name).block
+        if there and parts > 1 and width // parts % block:
+            return f"{width} / {parts} columns cut the blocks of {block} that {name} has"
+    return None
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

@@ -1,0 +1,205 @@
+"""Systems: a kind of GPU, how many are in a node, what joins them, and what an hour costs."""
+
+import csv
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from foretune.device import Device, find_device, named_device
+from foretune.errors import RunTableError, UnknownName
+
+PCIE_GBPS = 32.0
+"""PCIe 4.0 x16 in one direction: what is taken for links that nobody described."""
+NETWORK_GBPS = 50.0
+"""A 400 Gb/s network adapter, in one direction."""
+
+
+@dataclass(frozen=True)
+class System:
+    """Nodes of GPUs to deploy on.
+
+    Bandwidths are per GPU and in one direction.
+
+    Attributes:
+        name: short, as ``h100_sxm``.
+        device: the GPU.
+        gpus_per_node: in one server.
+        intra_node_gbps: between GPUs of a node (or of what `domain_gpus` says), GB/s.
+        inter_node_gbps: between GPUs beyond that, GB/s.
+        memory_gib: of one GPU.
+        price_per_hour: of one GPU, USD; None where no price is known.
+        power_limit_w: of one GPU, watts; NaN where unknown.
+        domain_gpus: joined by the links inside: a node, or a rack of 72.
+    """
+
+    name: str
+    device: Device
+    gpus_per_node: int
+    intra_node_gbps: float
+    inter_node_gbps: float
+    memory_gib: float
+    price_per_hour: float | None
+    power_limit_w: float
+    domain_gpus: int = 0
+
+    @classmethod
+    def of_device(cls, device: Device, gpus_per_node: int = 1, name: str = "") -> Self:
+        """Return a system of GPUs (or of one CPU) about whose links nothing is known."""
+        return cls(
+            name=name or device.name,
+            device=device,
+            gpus_per_node=gpus_per_node,
+            intra_node_gbps=PCIE_GBPS,
+            inter_node_gbps=NETWORK_GBPS,
+            memory_gib=device.specs.get("memory_gib", 0.0),
+            price_per_hour=None,
+            power_limit_w=device.specs.get("power_limit_w", float("nan")),
+        )
+
+    @property
+    def fast_domain(self) -> int:
+        """How many GPUs the links inside join."""
+        return self.domain_gpus or self.gpus_per_node
+
+
+def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
+    """Return a system by its short name, ``h100_sxm``; ``h100`` and a device's name will do.
+
+    Descriptors are those of the shipped table, else of aiconfigurator-core where it is installed.
+
+    Args:
+        name: of the system.
+        prices: USD per GPU and hour, by system; None takes the shipped ones.
+
+    Raises:
+        UnknownName: nobody knows it; the nearest names are offered.
+    """
+    known = _shipped()
+    short = _short_name(name, known)
+    if short is None:
+        raise UnknownName("system", name, known_systems())
+    row = known.get(short) or _described(short)
+    device = find_device(row["device"]) if isinstance(row["device"], str) else row["device"]
+    cost = published_prices() if prices is None else prices
+    return System(
+        name=short,
+        device=device,
+        gpus_per_node=int(row["gpus_per_node"]),
+        intra_node_gbps=float(row["intra_node_gbps"]),
+        inter_node_gbps=float(row["inter_node_gbps"]),
+        memory_gib=device.specs["memory_gib"],
+        price_per_hour=cost.get(short),
+        power_limit_w=device.specs.get("power_limit_w", float("nan")),
+        domain_gpus=int(row["domain_gpus"]),
+    )
+
+
+def known_systems() -> list[str]:
+    """Return the names that `find_system` knows on this machine."""
+    return sorted({*_shipped(), *_yaml_files()})
+
+
+@cache
+def published_prices() -> dict[str, float]:
+    """Return the shipped prices, USD per GPU and hour, by system."""
+    text = files("foretune.plan.describe").joinpath("prices.csv").read_text(encoding="utf-8")
+    return _parse_prices(text, "prices.csv")
+
+
+def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
+    """Return a user's prices: a CSV file with columns ``system`` and ``usd_per_gpu_hour``.
+
+    Raises:
+        RunTableError: it cannot be read, lacks a column, or a price is none.
+    """
+    try:
+        return _parse_prices(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as e:
+        raise RunTableError(f"cannot read prices from {path}: {e}") from e
+
+
+def _parse_prices(text: str, name: str) -> dict[str, float]:
+    prices = {}
+    for i, row in enumerate(csv.DictReader(text.splitlines()), 1):
+        try:
+            system, price = row["system"], float(row["usd_per_gpu_hour"])
+        except KeyError as e:
+            raise RunTableError(f"{name} has no column {e}: system,usd_per_gpu_hour") from e
+        except (TypeError, ValueError) as e:
+            raise RunTableError(f"{name}, row {i}: the price is no number ({e})") from e
+        if not 0 < price < float("inf"):
+            raise RunTableError(f"{name}, row {i}: a price of {price} USD per hour")
+        prices[system] = price
+    return prices
+
+
+def _short_name(name: str, known: Mapping[str, Any]) -> str | None:
+    """Return the known short name that ``name`` means."""
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    names = {*known, *_yaml_files()}
+    for candidate in (plain, f"{plain}_sxm", f"{plain}_server", plain.removesuffix("_sxm")):
+        if candidate in names:
+            return candidate
+    device = named_device(name)
+    found = [short for short in known if device and known[short]["device"] == device.name]
+    return found[0] if found else None
+
+
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    text = files("foretune.plan.describe").joinpath("systems.csv").read_text(encoding="utf-8")
+    return {row["name"]: dict(row) for row in csv.DictReader(text.splitlines())}
+
+
+@cache
+def _yaml_files() -> dict[str, Path]:
+    """Return aiconfigurator-core's descriptors by system, without importing it."""
+    spec = find_spec("aiconfigurator_core")
+    if spec is None:
+        return {}
+    folders = [Path(home) / "systems" for home in spec.submodule_search_locations or []]
+    return {
+        path.stem: path
+        for folder in folders
+        for path in folder.glob("*.yaml")
+        if (folder / "data" / path.stem).is_dir()
+    }
+
+
+def _described(name: str) -> dict[str, Any]:
+    """Return aiconfigurator-core's descriptor of a system, in the columns of our table."""
+    from foretune.datasets.importers.systems import SYSTEMS  # with it come tables and pandas
+
+    yaml = importlib.import_module("yaml")  # comes with the package
+    content = yaml.safe_load(_yaml_files()[name].read_text(encoding="utf-8"))
+    gpu, node = content["gpu"], content["node"]
+    known = named_device(SYSTEMS.get(name, name))
+    rack = node.get("num_gpus_per_rack")
+    return {
+        "device": known or _device(name, gpu),
+        "gpus_per_node": node["num_gpus_per_node"],
+        "domain_gpus": rack or node["num_gpus_per_node"],
+        "intra_node_gbps": node["intra_node_bw"] / 1e9,
+        "inter_node_gbps": (node["inter_rack_bw"] if rack else node["inter_node_bw"]) / 1e9,
+    }
+
+
+def _device(name: str, gpu: Mapping[str, Any]) -> Device:
+    """Return the device that a descriptor describes."""
+    rates = {"bfloat16": "bf16", "int8": "int8", "fp8": "fp8", "fp4": "fp4", "float32": "fp32"}
+    specs = {
+        f"{ours}_gflops": gpu[f"{theirs}_tc_flops"] / 1e9
+        for theirs, ours in rates.items()
+        if f"{theirs}_tc_flops" in gpu
+    }
+    specs |= {"memory_gbps": gpu["mem_bw"] / 1e9, "memory_gib": gpu["mem_capacity"] / 2**30}
+    if "power" in gpu:
+        specs["power_limit_w"] = float(gpu["power"])
+    architecture = f"sm_{gpu['sm_version']}" if "sm_version" in gpu else ""
+    return Device(name, "gpu", architecture, specs, "AIConfigurator systems table (Apache-2.0)")

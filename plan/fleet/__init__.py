@@ -1,0 +1,40 @@
+"""Choosing hardware: the cheapest mix of GPUs for given requests, and servers in a power budget."""
+
+from typing import TYPE_CHECKING
+
+from foretune.lazy import lazy
+
+if TYPE_CHECKING:
+    from foretune.plan.fleet.budget import Oversubscription, best, oversubscriptions
+    from foretune.plan.fleet.capacity import InstanceType, instance_types
+    from foretune.plan.fleet.mix import Fleet, Limits, Share, cheapest_fleet, single_fleets
+    from foretune.plan.fleet.requests import Demand, read_requests
+    from foretune.plan.fleet.server import Phase, Server
+
+__all__ = [
+    "Demand",
+    "Fleet",
+    "InstanceType",
+    "Limits",
+    "Oversubscription",
+    "Phase",
+    "Server",
+    "Share",
+    "best",
+    "cheapest_fleet",
+    "instance_types",
+    "oversubscriptions",
+    "read_requests",
+    "single_fleets",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "budget": ("Oversubscription", "best", "oversubscriptions"),
+        "capacity": ("InstanceType", "instance_types"),
+        "mix": ("Fleet", "Limits", "Share", "cheapest_fleet", "single_fleets"),
+        "requests": ("Demand", "read_requests"),
+        "server": ("Phase", "Server"),
+    },
+)

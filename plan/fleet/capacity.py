@@ -1,0 +1,277 @@
+"""What instances of GPUs sustain: requests per second of each length, within limits of latency.
+
+An instance is rented as a whole and serves in one layout and one format whatever it is sent; only
+the number of requests in flight follows the requests, which arrive at random.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import UsageError
+from foretune.plan.describe.accuracy import recovery
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
+from foretune.plan.fleet.requests import Demand
+from foretune.plan.fleet.server import HOST_W
+from foretune.plan.serve.candidates import Candidate, one_pool, services
+from foretune.plan.serve.deployments.arrivals import LoadCurve
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.physics import Clocks
+from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.wish import Wish
+
+AHEAD = 1.25
+"""How many times as many requests, arriving evenly, keep a way ahead where they arrive at random:
+who serves more has more in flight, whose times chance disturbs less."""
+Way = tuple[Layout, Formats]
+"""How one replica serves."""
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """GPUs that are rented together, and how a model is served on them.
+
+    Attributes:
+        system: the GPUs' short name.
+        gpus: how many.
+        layout: over which GPUs of one replica.
+        formats: in which formats.
+        usd_per_hour: of the instance.
+        power_w: provisioned for it, watts: GPUs at the limit of their boards, and their host.
+        rates: the most requests per second of each length of which nine in ten keep to the limits;
+            0 where they do not even one by one.
+        in_flight: requests in flight per replica at those rates, on average.
+    """
+
+    system: str
+    gpus: int
+    layout: Layout
+    formats: Formats
+    usd_per_hour: float
+    power_w: float
+    rates: tuple[float, ...]
+    in_flight: tuple[float, ...]
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of the model it serves."""
+        return self.gpus // self.layout.gpus
+
+
+def instance_types(
+    model: ModelDescription,
+    systems: Sequence[System],
+    sizes: Sequence[int],
+    demands: Sequence[Demand],
+    clocks: Clocks,
+    wish: Wish | None = None,
+    backend: str = "vllm",
+    formats: Sequence[Formats] | None = None,
+    correction: ServingCorrection | None = None,
+    said: Callable[[str], None] = lambda name: None,
+) -> list[InstanceType]:
+    """Return what can be rented and what it sustains, without types that others make needless.
+
+    Args:
+        model: what is served.
+        systems: the GPUs to choose from; each has a price.
+        sizes: GPUs per instance to choose from.
+        demands: the requests.
+        clocks: say what operators take.
+        wish: limits on times and quality; None has none.
+        backend: the engine.
+        formats: to choose from; None takes what each GPU supports.
+        correction: trained on measured deployments; None predicts by formulas.
+        said: is told each system's name as its turn comes.
+
+    Raises:
+        UsageError: a system has no price, or no instance serves one of the demands; the message
+            says what would.
+    """
+    for system in systems:
+        if system.price_per_hour is None:
+            raise UsageError(f"{system.name} has no price: give --prices FILE with one")
+    wish = wish or Wish()
+    found: list[InstanceType] = []
+    tables: list[pd.DataFrame] = []
+    for system in systems:
+        said(system.name)
+        replicas = _Replicas.of(model, system, sizes, demands, backend, formats, wish)
+        if replicas.labels:
+            table = replicas.predicted(clocks, correction)
+            rates, in_flight = _sustained(table, replicas.ways, demands, wish)
+            tables.append(table)
+            found += _types(system, sizes, replicas.ways, rates, in_flight)
+    for i, demand in enumerate(demands):
+        if not any(kind.rates[i] > 0 for kind in found):
+            raise UsageError(_out_of_reach(demand, i, tables, wish, sizes))
+    return without_needless(found)
+
+
+@dataclass(frozen=True)
+class _Replicas:
+    """One replica on a system: in every way of serving, under every demand, at every load.
+
+    Attributes:
+        ways: all of them.
+        candidates: what is predicted.
+        labels: the numbers of each candidate's way and demand.
+    """
+
+    ways: list[Way]
+    candidates: list[Candidate]
+    labels: list[tuple[int, int]]
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelDescription,
+        system: System,
+        sizes: Sequence[int],
+        demands: Sequence[Demand],
+        backend: str,
+        formats: Sequence[Formats] | None,
+        wish: Wish,
+    ) -> Self:
+        """Return those that are legal, fit memory, and keep enough of the quality."""
+        ways: dict[Way, int] = {}
+        candidates: list[Candidate] = []
+        labels: list[tuple[int, int]] = []
+        for i, demand in enumerate(demands):
+            for size in _parts(sizes):
+                for service in services(model, system, size, demand.workload, backend, formats):
+                    kept = recovery(service.formats, model)
+                    if service.replicas > 1 or (kept is not None and kept < wish.accuracy):
+                        continue
+                    way = ways.setdefault((service.layout, service.formats), len(ways))
+                    here = one_pool([service])
+                    candidates += here
+                    labels += [(way, i)] * len(here)
+        return cls(list(ways), candidates, labels)
+
+    def predicted(self, clocks: Clocks, correction: ServingCorrection | None) -> pd.DataFrame:
+        """Return what to expect: the columns of `predict`, and ``way`` and ``demand``."""
+        table = predict(self.candidates, clocks, correction)
+        return table.assign(**dict(zip(("way", "demand"), np.array(self.labels).T, strict=True)))
+
+
+def _parts(sizes: Sequence[int]) -> list[int]:
+    """Return sizes of replicas: several on an instance divide its GPUs among them."""
+    return sorted({n for gpus in sizes for n in range(1, gpus + 1) if gpus % n == 0})
+
+
+def _sustained(
+    table: pd.DataFrame, ways: Sequence[Way], demands: Sequence[Demand], wish: Wish
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the most requests per second of a replica, and those in flight, by way and demand.
+
+    Both are zero for ways that are left behind even where requests arrive evenly.
+    """
+    within = (table["ttft_ms"] <= wish.ttft_ms) & (table["tpot_ms"] <= wish.tpot_ms)
+    evenly, rates, in_flight = np.zeros((3, len(ways), len(demands)))
+    places = table["way"].to_numpy(), table["demand"].to_numpy()
+    np.maximum.at(evenly, places, np.where(within, table["requests_per_s"], 0.0))
+    worth = contenders(evenly, np.array([layout.gpus for layout, _ in ways]))
+    for (way, i), rows in table[worth[places[0]]].groupby(["way", "demand"]):
+        if evenly[way, i] == 0:
+            continue
+        batch, ttft, tpot = rows[["batch", "ttft_ms", "tpot_ms"]].to_numpy(dtype=float).T
+        curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, wish)
+        rate = curve.goodput()
+        if load := curve.at(rate):
+            rates[way, i], in_flight[way, i] = rate, load.in_flight
+    return rates, in_flight
+
+
+def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    """Return which ways of serving may be worth their GPUs.
+
+    A way is left out if another, on as many GPUs, is well ahead of it in everything.
+
+    Args:
+        rates: requests per second where they arrive evenly, by way and demand.
+        gpus: of one replica, by way.
+    """
+    ahead = (rates[None] >= AHEAD * rates[:, None]).all(axis=2) & (gpus[:, None] == gpus)
+    worth: np.ndarray = ~ahead.any(axis=1)
+    return worth
+
+
+def _types(
+    system: System,
+    sizes: Sequence[int],
+    ways: Sequence[Way],
+    rates: np.ndarray,
+    in_flight: np.ndarray,
+) -> Iterator[InstanceType]:
+    for way, (layout, formats) in enumerate(ways):
+        for gpus in sizes:
+            if gpus % layout.gpus or not rates[way].any():
+                continue
+            yield InstanceType(
+                system=system.name,
+                gpus=gpus,
+                layout=layout,
+                formats=formats,
+                usd_per_hour=gpus * (system.price_per_hour or 0.0),
+                power_w=gpus * (system.power_limit_w + HOST_W),
+                rates=tuple((gpus // layout.gpus * rates[way]).tolist()),
+                in_flight=tuple(in_flight[way].tolist()),
+            )
+
+
+def without_needless(kinds: Sequence[InstanceType]) -> list[InstanceType]:
+    """Return the types without those that a number of others replace at the same cost."""
+    kept: list[InstanceType] = []
+    for kind in sorted(kinds, key=lambda kind: (kind.gpus, -sum(kind.rates))):
+        if not any(_replaces(other, kind) for other in kept):
+            kept = [other for other in kept if not _replaces(kind, other)] + [kind]
+    return kept
+
+
+def _replaces(other: InstanceType, kind: InstanceType) -> bool:
+    """Return whether some ``other``, of as many GPUs of one system, sustain all that ``kind`` does.
+
+    Price and power go by the GPU, so that they are no more.
+    """
+    number = kind.gpus // other.gpus
+    return other.system == kind.system and all(
+        number * mine >= rate for mine, rate in zip(other.rates, kind.rates, strict=True)
+    )
+
+
+def _strain(rows: pd.DataFrame, wish: Wish) -> np.ndarray:
+    """Return how far latencies go to their limits; above one they break them."""
+    times = np.stack([rows["tpot_ms"] / wish.tpot_ms, rows["ttft_ms"] / wish.ttft_ms])
+    strain: np.ndarray = times.max(axis=0)
+    return strain
+
+
+def _out_of_reach(
+    demand: Demand,
+    number: int,
+    tables: Sequence[pd.DataFrame],
+    wish: Wish,
+    sizes: Sequence[int],
+) -> str:
+    """Return what it would take to serve a demand that nothing serves."""
+    rows = pd.concat(tables) if tables else pd.DataFrame({"demand": []})
+    rows = rows[rows["demand"] == number]
+    if rows.empty:
+        largest = max(sizes)
+        return (
+            f"requests of {demand} fit on no instance of up to {largest} GPUs: take more "
+            "--gpus-per-instance, or systems of more memory"
+        )
+    nearest = rows.iloc[int(np.argmin(_strain(rows, wish)))]
+    return (
+        f"no instance keeps to the limits for requests of {demand}: nearest is "
+        f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "
+        f"token and {nearest['tpot_ms']:.1f} ms per further one; raise --ttft or --tpot to that"
+    )

@@ -1,0 +1,77 @@
+"""Requests that a fleet must serve: how many per second of each length."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import RunTableError
+from foretune.plan.describe.workload import Workload
+
+COLUMNS = ("isl", "osl", "requests_per_s")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests of one length.
+
+    Attributes:
+        workload: the length.
+        per_s: how many arrive per second.
+    """
+
+    workload: Workload
+    per_s: float
+
+    def __str__(self) -> str:
+        return f"{self.workload.isl}+{self.workload.osl} tokens"
+
+
+def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
+    """Return the histogram in a CSV or Parquet file with columns ``isl, osl, requests_per_s``.
+
+    Rows of one length are added up; those of no requests are left out.
+
+    Raises:
+        RunTableError: it cannot be read, lacks a column, or a row means nothing.
+    """
+    table = _read(Path(path))
+    missing = [name for name in COLUMNS if name not in table]
+    if missing:
+        raise RunTableError(
+            f"{path} has no column {missing[0]!r}: it needs {', '.join(COLUMNS)}, "
+            f"and has {', '.join(map(str, table.columns)) or 'none'}"
+        )
+    numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
+    for i, row in enumerate(numbers.to_dict("records"), 1):
+        if wrong := _wrong(row):
+            raise RunTableError(f"{path}, row {i}: {wrong}")
+    per_s = numbers.groupby(["isl", "osl"])["requests_per_s"].sum()
+    found = [
+        Demand(Workload(int(i), int(o)), float(rate)) for (i, o), rate in per_s.items() if rate
+    ]
+    if not found:
+        raise RunTableError(f"{path} holds no requests: give rows of {', '.join(COLUMNS)}")
+    return found
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except pd.errors.EmptyDataError as e:
+        raise RunTableError(f"{path} is empty: give rows of {', '.join(COLUMNS)}") from e
+    except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
+        raise RunTableError(f"cannot read requests from {path}: {e}") from e
+
+
+def _wrong(row: Mapping[str, float]) -> str:
+    """Return what is wrong with a row; empty if nothing is."""
+    for name in ("isl", "osl"):
+        if not (row[name] >= 1 and row[name] == np.floor(row[name]) < np.inf):
+            return f"{name} must be a whole number of tokens, at least 1"
+    if not 0 <= row["requests_per_s"] < np.inf:
+        return "requests_per_s must be a number of requests, not below 0"
+    return ""

@@ -1,0 +1,1 @@
+"""Deployments that serve: candidates, latencies, the plan, how to run it."""

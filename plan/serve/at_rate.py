@@ -1,0 +1,94 @@
+"""Deployments at a rate of requests that arrive at random: how many replicas they need."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import UsageError
+from foretune.plan.serve.deployments.arrivals import FULLEST, Load, LoadCurve
+from foretune.plan.serve.wish import Wish
+
+IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers"]
+"""Columns that tell deployments apart, whatever their load."""
+LATENCIES = ("ttft_ms", "tpot_ms")
+
+
+def load_curve(loads: pd.DataFrame, osl: int, wish: Wish) -> LoadCurve:
+    """Return what a replica does at any load, of its rows of a plan at some."""
+    table = loads.sort_values("batch")[["batch", *LATENCIES]]
+    batch, ttft_ms, tpot_ms = table.to_numpy(dtype=float).T
+    return LoadCurve(batch, ttft_ms, tpot_ms, osl, wish)
+
+
+def at_rate(table: pd.DataFrame, rate: float, osl: int, wish: Wish) -> pd.DataFrame:
+    """Return one row per deployment and number of replicas that keeps up with a rate of requests.
+
+    Args:
+        table: deployments at all loads, as `foretune.plan.serve.predicting.predict` returns them.
+        rate: requests per second, of all replicas together.
+        osl: tokens of an answer.
+        wish: limits on times.
+
+    Raises:
+        UsageError: none keeps up.
+    """
+    rows = [
+        row
+        for _, loads in table.groupby(IDENTITY, sort=False, dropna=False)
+        for row in _replicas(loads, rate, osl, wish)
+    ]
+    if not rows:
+        most = FULLEST * table["requests_per_s"].max()
+        raise UsageError(
+            f"{rate:g} requests per second are too many: these GPUs finish {most:.3g} at most"
+        )
+    return pd.DataFrame(rows).reset_index(drop=True)
+
+
+def fewest(table: pd.DataFrame) -> pd.DataFrame:
+    """Return of every deployment the row of the fewest replicas that keeps to the wish, or of most.
+
+    Args:
+        table: what `at_rate` returns, with the column ``keeps``.
+    """
+    order = table.assign(_rank=np.where(table["keeps"], table["replicas"], -table["replicas"]))
+    order = order.sort_values(["keeps", "_rank"], ascending=[False, True], kind="stable")
+    return order.groupby(IDENTITY, sort=False, dropna=False).head(1).drop(columns="_rank")
+
+
+def _replicas(loads: pd.DataFrame, rate: float, osl: int, wish: Wish) -> Sequence[pd.Series]:
+    """Return the rows of a deployment for each number of replicas that keeps up."""
+    curve, fullest = load_curve(loads, osl, wish), loads.loc[loads["batch"].idxmax()]
+    rows = []
+    for replicas in range(1, int(fullest["replicas"]) + 1):
+        load = curve.at(rate / replicas)
+        if load is not None:
+            nearest = loads.loc[(loads["batch"] - load.in_flight).abs().idxmin()]
+            rows.append(_row(nearest, fullest, load, replicas, rate, osl))
+    return rows
+
+
+def _row(
+    nearest: pd.Series, fullest: pd.Series, load: Load, replicas: int, rate: float, osl: int
+) -> pd.Series:
+    """Return a deployment at a load, of what it does at the ``nearest`` that was looked at.
+
+    Requests come in bursts: it is started for, and has the memory of, the ``fullest``.
+    """
+    row = nearest.copy()
+    for name, value in (("ttft_ms", load.ttft_ms), ("tpot_ms", load.tpot_ms)):
+        for end in ("_low", "_high"):
+            if f"{name}{end}" in row:
+                row[f"{name}{end}"] *= value / row[name]
+        row[name] = value
+    gpus = replicas * nearest["gpus"] // nearest["replicas"]
+    busy = min(rate / replicas / (nearest["requests_per_s"] / nearest["replicas"]), 1.0)
+    row["power_w"] = row["awake_w"] + busy * (row["power_w"] - row["awake_w"])
+    row["energy_mj_per_token"] = 1e3 * row["power_w"] * gpus / (rate * osl)
+    row["usd_per_million_tokens"] *= row["tokens_per_s_per_gpu"] / (rate * osl / gpus)
+    row["tokens_per_s_per_gpu"], row["requests_per_s"] = rate * osl / gpus, rate
+    row["replicas"], row["gpus"], row["good"] = replicas, gpus, load.good
+    row["batch"] = max(round(load.in_flight), 1)
+    row["memory_gib"], row["number"] = fullest["memory_gib"], fullest["number"]
+    return row

@@ -1,0 +1,169 @@
+"""Candidates: every deployment of a model on some GPUs that its memory and its sizes allow.
+
+What does not fit memory is left out here, before anything is predicted.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from foretune.plan.cost.memory import most_requests
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.layout import Layout, legal_layouts
+from foretune.plan.describe.system import System
+from foretune.plan.describe.workload import Workload
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.deployments.physics import Clocks, decode_ms, prompt_ms
+from foretune.plan.serve.launching import refusal
+
+LOADS = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
+"""Requests in flight per attention-DP group that are looked at, as far as memory holds them, and
+the most that it holds of fewer than the last."""
+WEIGHTS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
+CACHES = ("bf16", "fp8")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A deployment, and how many of it share the requests.
+
+    Attributes:
+        deployment: one replica and its load.
+        replicas: how many there are.
+    """
+
+    deployment: Deployment
+    replicas: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.replicas * self.deployment.gpus
+
+
+@dataclass(frozen=True)
+class Service:
+    """A deployment under any load.
+
+    Attributes:
+        model, system, backend, layout, formats, workload: as in `Deployment`.
+        replicas: how many such deployments share the requests.
+    """
+
+    model: ModelDescription
+    system: System
+    backend: str
+    layout: Layout
+    formats: Formats
+    workload: Workload
+    replicas: int
+
+    def loads(self) -> list[int]:
+        """Return the numbers of requests in flight that are looked at, of one replica."""
+        groups = self.layout.dp
+        most = most_requests(self.model, self.layout, self.formats, self.workload, self.system)
+        loads = {groups * n for n in LOADS} | {min(most, groups * LOADS[-1])}
+        return sorted(n for n in loads if groups <= n <= most)
+
+    def under(self, in_flight: int, pools: Pools | None = None) -> Deployment:
+        """Return one replica with so many requests in flight."""
+        return Deployment(
+            self.model, self.system, self.backend, self.layout, self.formats, self.workload,
+            in_flight, pools,
+        )  # fmt: skip
+
+
+def supported_formats(model: ModelDescription, system: System) -> list[Formats]:
+    """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies."""
+    usual = [Formats(weights, kv=kv) for weights in WEIGHTS for kv in CACHES]
+    known = [f for f in usual if f.support(system.device.architecture) == "native"]
+    return list(dict.fromkeys([checkpoint_formats(model), *known]))
+
+
+def services(
+    model: ModelDescription,
+    system: System,
+    gpus: int,
+    workload: Workload,
+    backend: str,
+    formats: Sequence[Formats] | None = None,
+) -> Iterator[Service]:
+    """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
+
+    Ranks that exchange something in every layer stay among the GPUs that fast links join: exchanges
+    over a network were not measured.
+    """
+    for these in formats or supported_formats(model, system):
+        for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
+            for layout in legal_layouts(model, size, these):
+                # Attention-DP of a dense model is several replicas: a smaller size says the same.
+                useful = layout.dp == 1 or model.is_moe
+                near = layout.tp * layout.dp <= system.fast_domain
+                if useful and near and not refusal(layout, backend):
+                    yield Service(model, system, backend, layout, these, workload, gpus // size)
+
+
+def one_pool(found: Sequence[Service]) -> list[Candidate]:
+    """Return candidates in which the same workers read prompts and write answers."""
+    return [Candidate(s.under(n), s.replicas) for s in found for n in s.loads()]
+
+
+def two_pools(found: Sequence[Service], gpus: int, clocks: Clocks) -> list[Candidate]:
+    """Return candidates that read prompts and write answers in pools of their own.
+
+    For answers, layouts without a pipeline, their experts whole or all in slices; for prompts, of
+    the same formats, the layout that reads most per GPU and the one that reads soonest. Numbers of
+    workers are those of the most requests per second.
+    """
+    by_formats: dict[tuple[str, Formats], list[Service]] = {}
+    for service in found:
+        if _is_simple(service.layout) and service.layout.gpus < gpus and service.loads():
+            by_formats.setdefault((service.system.name, service.formats), []).append(service)
+    candidates = []
+    for several in by_formats.values():
+        loaded = [(s, n) for s in several for n in s.loads()]
+        steps = decode_ms([s.under(n) for s, n in loaded], clocks)
+        for reader, each_ms in _readers(several, clocks):
+            for (service, n), step in zip(loaded, steps, strict=True):
+                busy = n * each_ms / (service.workload.osl * step)
+                candidates += _matched(service, n, reader, busy, gpus)
+    return candidates
+
+
+def _is_simple(layout: Layout) -> bool:
+    return layout.pp == 1 and min(layout.moe_tp, layout.moe_ep) == 1
+
+
+def _readers(several: Sequence[Service], clocks: Clocks) -> list[tuple[Layout, float]]:
+    """Return the layouts that read prompts best, and the milliseconds a worker takes for each."""
+    deployments = [s.under(s.layout.dp) for s in several]
+    first, each = prompt_ms(deployments, clocks)
+    sizes = np.array([s.layout.gpus for s in several])
+    best = sorted({int(np.argmin(each * sizes)), int(np.argmin(first))})
+    return [(several[i].layout, float(each[i])) for i in best]
+
+
+def _matched(
+    service: Service, in_flight: int, reader: Layout, busy: float, gpus: int
+) -> list[Candidate]:
+    """Return the candidate whose pools keep up with each other best; none if there is no room.
+
+    Args:
+        service: what writes answers.
+        in_flight: requests of each of its workers.
+        reader: what reads prompts.
+        busy: workers that prompts keep busy, per worker that writes.
+        gpus: for both.
+    """
+    writers = np.arange(1, gpus // service.layout.gpus + 1)
+    readers = (gpus - writers * service.layout.gpus) // reader.gpus
+    rate = np.where(readers > 0, np.minimum(writers, readers / busy), 0.0)
+    best = int(np.argmax(rate))
+    if rate[best] <= 0:
+        return []
+    needed = min(int(readers[best]), ceil(writers[best] * busy))
+    pools = Pools(reader, needed, int(writers[best]))
+    return [Candidate(service.under(in_flight * pools.decode_workers, pools))]

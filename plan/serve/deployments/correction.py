@@ -1,0 +1,277 @@
+"""The correction: what measured deployments say about the errors of the physics.
+
+A Gaussian process that knows which deployments share their errors says log(measured / physics); for
+models that nobody measured, together with a boosted model from quantities that mean something for
+any model.
+Intervals come from models left out of the training, and for models that are known from their
+configurations left out (conformal prediction by groups).
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import PredictorError
+from foretune.plan.serve.deployments.correction_features import correction_features
+from foretune.plan.serve.deployments.error_shares import NOISE, SHARES
+from foretune.plan.serve.deployments.group_process import GroupProcess, group_labels, group_places
+from foretune.plan.serve.deployments.keeping import HALF, SURE, known_choices, least_sure
+from foretune.plan.serve.deployments.origin import Origin
+from foretune.plan.serve.deployments.serving import ServingModel
+from foretune.replacing import replacing
+
+TARGETS = ("tpot_ms", "ttft_ms")
+COVERAGE = 0.9
+PARAMETERS: dict[str, Any] = {
+    "n_estimators": 200,
+    "max_depth": 2,
+    "learning_rate": 0.05,
+    "reg_lambda": 10.0,
+    "min_child_weight": 5.0,
+    "subsample": 0.7,
+    "colsample_bytree": 0.5,
+    "objective": "reg:pseudohubererror",
+    "huber_slope": 0.15,
+    "n_jobs": 1,
+    "random_state": 0,
+}
+"""Of the boosted model: a simple one, as it is asked about other models than it was trained on."""
+BOOSTED = {"tpot_ms": 0.4}
+"""Its weight beside the process where the model was not trained on; on models that were, and on
+queueing, the process alone is better."""
+INNER_FOLDS = 5
+FILE_FORMAT = 1
+
+
+@dataclass
+class ServingCorrection:
+    """Latencies of deployments: closed formulas, what they miss, and intervals.
+
+    Attributes:
+        serving: the formulas.
+        processes, boosters: what they miss, per target.
+        widths: how many standard deviations of the process half an interval has, per target and
+            whether the model was trained on.
+        known: the models that were trained on.
+        sure: the least probability of keeping to a limit to ask for, so that at most one choice
+            in twenty misses it.
+        origin: what it was trained on, and with what.
+    """
+
+    serving: ServingModel = field(default_factory=ServingModel)
+    processes: dict[str, GroupProcess] = field(default_factory=dict)
+    boosters: dict[str, Any] = field(default_factory=dict)
+    widths: dict[tuple[str, bool], float] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+    sure: float = SURE
+    origin: Origin = field(default_factory=Origin)
+
+    def fit(
+        self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, file: str = ""
+    ) -> Self:
+        """Learn from measured deployments, intervals from models and configurations left out.
+
+        Args:
+            rows: what `physics.physics` says of them.
+            measured: their ``tpot_ms`` and ``ttft_ms``.
+            groups: numbers of rows of one configuration at different loads; they count as fewer.
+            file: the name of the table that they were read from, for the record.
+        """
+        rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
+        self.fit_mean(rows, measured, groups)
+        self.origin = Origin.now(file, len(rows))
+        for known, parts in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
+            guess, spread = _left_out(rows, measured, groups, _folds(np.asarray(parts)))
+            for target in TARGETS:
+                self.widths[target, known] = _width(guess, spread, measured, target)
+        factor = np.exp(self.widths["tpot_ms", True] * spread["tpot_ms"])
+        guess = guess.assign(tpot_ms_high=guess["tpot_ms"] * factor)
+        self.sure = least_sure(known_choices(rows, measured, guess))
+        return self
+
+    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return ``tpot_ms`` and ``ttft_ms``, each with ``_low`` and ``_high`` (90 %)."""
+        mean, spread = self.predict_mean(rows)
+        columns: dict[str, pd.Series] = {}
+        for target in TARGETS:
+            factor = np.exp(self._widths(rows, target) * spread[target])
+            columns |= {
+                target: mean[target],
+                f"{target}_low": mean[target] / factor,
+                f"{target}_high": mean[target] * factor,
+            }
+        return pd.DataFrame(columns, index=rows.index)
+
+    def covariances(self, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+        """Return how the log errors of some rows go together, per target (rows, rows).
+
+        Two layouts of one model on one system share most of their error. Roots of the diagonal are
+        scales of the distribution (`keeping`) whose 90 % `predict` says.
+        """
+        labels, places, _ = self._looked_at(rows)
+        scaled = {}
+        for target, process in self.processes.items():
+            widths = self._widths(rows, target) / HALF
+            scaled[target] = process.covariance(labels, places) * np.outer(widths, widths)
+        return scaled
+
+    def fit_mean(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
+        """Learn all but the intervals."""
+        import xgboost as xgb
+
+        times = {t: measured[t].to_numpy(dtype=float) for t in TARGETS}
+        self.serving.fit(rows, times["tpot_ms"], times["ttft_ms"])
+        labels, places, physics = self._looked_at(rows)
+        X = correction_features(rows, physics)
+        self.known = frozenset(rows["model"])
+        sizes = pd.Series(groups).groupby(groups).transform("size").to_numpy(dtype=float)
+        for target in TARGETS:
+            error = np.log(times[target] / physics[target].to_numpy())
+            process = GroupProcess(SHARES[target], NOISE[target])
+            self.processes[target] = process.fit(labels, places, error)
+            if target in BOOSTED:
+                booster = xgb.XGBRegressor(**PARAMETERS, base_score=float(np.median(error)))
+                self.boosters[target] = booster.fit(X, error, sample_weight=sizes**-0.5)
+        return self
+
+    def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the latencies, and the standard deviations of their logarithms."""
+        labels, places, physics = self._looked_at(rows)
+        mean, spread = physics.copy(), physics.copy()
+        stranger = ~rows["model"].isin(self.known).to_numpy()
+        for target in TARGETS:
+            error, spread[target] = self.processes[target].predict(labels, places)
+            if target in BOOSTED and stranger.any():
+                X = correction_features(rows[stranger], physics[stranger])
+                boosted = self.boosters[target].predict(X)
+                error[stranger] += BOOSTED[target] * (boosted - error[stranger])
+            mean[target] = physics[target] * np.exp(error)
+        return mean, spread
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file of JSON: nothing in it can run.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        text = json.dumps(self._to_json())
+        with replacing(path, what="the correction ") as new:
+            new.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            PredictorError: there is no correction, or another version of Foretune made it.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(data, dict) or "format" not in data:
+                raise ValueError("it is no such file")
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or e
+            raise PredictorError(
+                f"{path} holds no correction of planned latencies ({reason}): train one"
+            ) from e
+        if data["format"] != FILE_FORMAT:
+            raise PredictorError(
+                f"{path} was made by another version of Foretune: train it again from its table"
+            )
+        try:
+            return cls._from_json(data)
+        except (KeyError, TypeError, ValueError) as e:
+            raise PredictorError(f"{path} is damaged ({e}): train it again from its table") from e
+
+    def _looked_at(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Return labels and places of the process, and what the formulas say."""
+        physics = self.serving.predict(rows)
+        return group_labels(rows), group_places(rows, physics["tpot_ms"].to_numpy()), physics
+
+    def _widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
+        seen = rows["model"].isin(self.known)
+        return np.where(seen, self.widths[target, True], self.widths[target, False])
+
+    def _to_json(self) -> dict[str, Any]:
+        widths = [
+            {"target": target, "known": known, "width": width}
+            for (target, known), width in self.widths.items()
+        ]
+        return {
+            "format": FILE_FORMAT,
+            "origin": self.origin.to_json(),
+            "known": sorted(self.known),
+            "sure": self.sure,
+            "widths": widths,
+            "serving": self.serving.to_json(),
+            "processes": {target: p.to_json() for target, p in self.processes.items()},
+            "boosters": {target: _booster_json(b) for target, b in self.boosters.items()},
+        }
+
+    @classmethod
+    def _from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            serving=ServingModel.from_json(data["serving"]),
+            boosters={t: _booster_from_json(b) for t, b in data["boosters"].items()},
+            processes={t: GroupProcess.from_json(p) for t, p in data["processes"].items()},
+            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
+            known=frozenset(data["known"]),
+            sure=data["sure"],
+            origin=Origin(**data["origin"]),
+        )
+
+
+def _booster_json(booster: Any) -> Any:
+    """Return XGBoost's own JSON."""
+    return json.loads(booster.get_booster().save_raw("json"))
+
+
+def _booster_from_json(data: Any) -> Any:
+    import xgboost as xgb
+
+    booster = xgb.XGBRegressor(n_jobs=1)
+    booster.load_model(bytearray(json.dumps(data), "utf-8"))
+    return booster
+
+
+def _left_out(
+    rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, fold: np.ndarray
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what is predicted of each row by a correction that did not see its fold.
+
+    Nothing, where there is one fold alone.
+    """
+    found = []
+    for number in np.unique(fold) if fold.max() > 0 else ():
+        out = fold == number
+        others = ServingCorrection().fit_mean(rows[~out], measured[~out], groups[~out])
+        found.append(others.predict_mean(rows[out]))
+    if not found:
+        nothing = pd.DataFrame(columns=TARGETS, dtype=float)
+        return nothing, nothing
+    guess, spread = (pd.concat(parts).sort_index() for parts in zip(*found, strict=True))
+    return guess, spread
+
+
+def _width(guess: pd.DataFrame, spread: pd.DataFrame, measured: pd.DataFrame, target: str) -> float:
+    """Return how many standard deviations hold `COVERAGE` of the errors of rows left out."""
+    if guess.empty:
+        return HALF
+    misses = np.abs(np.log(guess[target] / measured[target])) / spread[target]
+    return float(np.quantile(misses, min(COVERAGE * (1.0 + 1.0 / len(misses)), 1.0)))
+
+
+def _folds(parts: np.ndarray) -> np.ndarray:
+    """Return a fold per row, all rows of a part in one, the folds about equally large."""
+    names, sizes = np.unique(parts, return_counts=True)
+    fold_of, filled = {}, np.zeros(min(INNER_FOLDS, len(names)))
+    for i in np.argsort(-sizes, kind="stable"):
+        fold_of[names[i]] = smallest = int(np.argmin(filled))
+        filled[smallest] += sizes[i]
+    return np.array([fold_of[model] for model in parts])

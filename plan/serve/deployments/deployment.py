@@ -1,0 +1,97 @@
+"""Deployments: a model served on a system by an engine, and the load it is under."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from foretune.plan.cost.memory import most_requests
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
+from foretune.plan.describe.workload import Workload
+
+ENGINES = ("vllm", "sglang", "trtllm")
+"""What serves models: those that operators and deployments were measured with."""
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Separate workers for prompts and for answers (disaggregation).
+
+    Attributes:
+        prefill: the layout of a worker that reads prompts.
+        prefill_workers: how many; 0 means as many as keep up.
+        decode_workers: how many workers, of the deployment's own layout, write answers.
+    """
+
+    prefill: Layout
+    prefill_workers: int = 0
+    decode_workers: int = 1
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is deployed, and how it is used.
+
+    Attributes:
+        model: what serves.
+        system: on which GPUs.
+        backend: the engine.
+        layout: over which ranks of one replica.
+        formats: in which formats.
+        workload: lengths of the requests.
+        concurrency: requests in flight, of the replica (of all workers of ``pools``).
+        pools: separate workers for prompts, if there are any.
+        load: ``steady`` where a request that ends is replaced by another, ``burst`` where
+            requests start in waves, or one after the other, as some benchmarks send them.
+        speculative: whether the model drafts tokens that a later step checks.
+        version: of the engine; empty where nobody says.
+    """
+
+    model: ModelDescription
+    system: System
+    backend: str
+    layout: Layout
+    formats: Formats
+    workload: Workload
+    concurrency: float
+    pools: Pools | None = None
+    load: Literal["steady", "burst"] = "steady"
+    speculative: bool = False
+    version: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """What all checkpoints of one network share, whatever they are called."""
+        model = self.model
+        return f"{model.layers}x{model.hidden} {model.heads}h {model.experts}e {model.vocab}v"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the replica, of all workers of ``pools``."""
+        if self.pools is None:
+            return self.layout.gpus
+        readers = self.pools.prefill_workers * self.pools.prefill.gpus
+        return readers + self.pools.decode_workers * self.layout.gpus
+
+    @property
+    def of_a_worker(self) -> float:
+        """Requests in flight of each worker that writes answers."""
+        return self.concurrency / (self.pools.decode_workers if self.pools else 1)
+
+    @property
+    def batch(self) -> float:
+        """Requests in flight per worker and attention-DP group."""
+        return max(self.of_a_worker / self.layout.dp, 1.0)
+
+    @cached_property
+    def most(self) -> float:
+        """Requests per attention-DP group that memory holds; at least one."""
+        fit = most_requests(self.model, self.layout, self.formats, self.workload, self.system)
+        return max(fit / self.layout.dp, 1.0)
+
+    @property
+    def running(self) -> float:
+        """Requests per attention-DP group that run at a time; the others wait for memory."""
+        return min(self.batch, self.most)

@@ -1,0 +1,211 @@
+"""Measured deployments: rows of AIConfigurator's sample table, as deployments and latencies.
+
+Labels say less than an engine does; what is taken for granted here is written beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.importers.files import read_table, require
+from foretune.errors import ForetuneError
+from foretune.plan.describe.catalog import describe_model
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, supported
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System, find_system
+from foretune.plan.describe.workload import Workload
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+
+COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_mode",
+           "moe_quant_mode", "batch_size", "tp_size", "silicon_ttft_ms",
+           "silicon_tpot_ms")  # fmt: skip
+LENGTH_SHARE = 0.9
+"""InferenceX draws each length evenly between 0.8 times what it is called and all of it."""
+WIDEST_TP = 8
+"""Attention has been split over more ranks nowhere in the table: labels that say so count the
+ranks of attention-DP groups with experts spread over all of them."""
+
+
+@dataclass(frozen=True)
+class MeasuredDeployments:
+    """Deployments and what was measured of them, in the same order.
+
+    Attributes:
+        deployments: what ran.
+        measured: ``tpot_ms`` and ``ttft_ms``.
+        groups: numbers of rows that share everything but the load.
+        models: what tells the models apart: checkpoints of one architecture are one model.
+        systems: short names of the systems.
+        rows: which row of the table each is.
+        excluded: rows without a concurrency and without a batch, or without a latency.
+        unknown: rows of a model or system that nobody describes.
+    """
+
+    deployments: list[Deployment]
+    measured: pd.DataFrame
+    groups: np.ndarray
+    models: np.ndarray
+    systems: np.ndarray
+    rows: np.ndarray
+    excluded: int
+    unknown: int
+
+
+def read_measured_deployments(path: Path) -> MeasuredDeployments:
+    """Return the measured deployments of a table.
+
+    Raises:
+        WrongFile: it is no table of measured deployments.
+    """
+    table = read_table(path, list(COLUMNS)).reset_index(drop=True)
+    require(table, list(COLUMNS), path, "a table of measured deployments")
+    kept, excluded, unknown = [], 0, 0
+    deployments = []
+    for number, row in enumerate(table.to_dict("records")):
+        if _concurrency(row) is None or not _is_whole(row):
+            excluded += 1
+            continue
+        try:
+            deployments.append(_deployment(row))
+        except ForetuneError:
+            unknown += 1
+            continue
+        kept.append(number)
+    rows = table.iloc[kept]
+    return MeasuredDeployments(
+        deployments=deployments,
+        measured=pd.DataFrame(
+            {"tpot_ms": rows["silicon_tpot_ms"].to_numpy(dtype=float),
+             "ttft_ms": rows["silicon_ttft_ms"].to_numpy(dtype=float)}
+        ),
+        groups=_groups(rows),
+        models=np.array([d.architecture for d in deployments], dtype=str),
+        systems=np.array([d.system.name for d in deployments], dtype=str),
+        rows=np.array(kept, dtype=int),
+        excluded=excluded,
+        unknown=unknown,
+    )  # fmt: skip
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    """Return whether lengths, latencies and concurrency are numbers that can be measured."""
+    numbers = [_number(row, name) for name in ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")]
+    return all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0))
+
+
+def _groups(rows: pd.DataFrame) -> np.ndarray:
+    if "config_group" in rows:
+        return rows["config_group"].to_numpy()
+    same = [c for c in rows if not c.startswith(("silicon_", "batch_size", "measured_"))]
+    return rows.groupby(same, dropna=False).ngroup().to_numpy()
+
+
+def _deployment(row: Mapping[str, Any]) -> Deployment:
+    model, system = _model(row["model_path"]), _system(row["system"])
+    pools = None
+    prefix = ""
+    if row["mode"] == "disagg":
+        prefix = "decode_"
+        workers = int(_number(row, "decode_num_workers"))
+        prompts = int(_number(row, "prefill_num_workers"))
+        pools = Pools(_layout(model, row, "prefill_"), prompts, max(workers, 1))
+    share = LENGTH_SHARE if "inferencex" in str(row.get("source_kind", "inferencex")) else 1.0
+    load: Literal["steady", "burst"] = "steady" if share < 1 else "burst"
+    layout = _layout(model, row, prefix)
+    return Deployment(
+        model=model,
+        system=system,
+        backend=str(row["backend"]),
+        layout=layout,
+        formats=_formats(model, row, system),
+        workload=Workload(max(round(share * row["isl"]), 1), max(round(share * row["osl"]), 1)),
+        concurrency=_concurrency(row) or 1.0,
+        pools=pools,
+        load=load,
+        speculative=_speculates(row),
+        version=_version(row),
+    )
+
+
+def _version(row: Mapping[str, Any]) -> str:
+    """Return the engine's version; the month it ran in where no label says it."""
+    month = _text(row, "measured_date")[:7]
+    return _text(row, "backend_version") or (f"of {month}" if month else "")
+
+
+def _speculates(row: Mapping[str, Any]) -> bool:
+    """Return whether several tokens were drafted per step; no label says so.
+
+    Runs labelled DeepSeek-R1 in one of the sources take a third less time per token than runs of
+    the same network, engine and layout labelled DeepSeek-V3, which leaves little else.
+    """
+    name, source = str(row["model_path"]), str(row.get("source_kind", ""))
+    return name.endswith("DeepSeek-R1") and row["backend"] == "trtllm" and "csv" in source
+
+
+def _concurrency(row: Mapping[str, Any]) -> float | None:
+    """Return the requests in flight: as written, or from the batch of each rank; None if neither.
+
+    A concurrency says nothing of separate pools whose number of workers is not known.
+    """
+    written = _number(row, "silicon_concurrency")
+    if row["mode"] == "disagg":
+        workers = _number(row, "decode_num_workers")
+        groups = workers * max(_number(row, "decode_attention_dp_size"), 1.0)
+        each = _number(row, "decode_batch_size")
+        return (written or each * groups or None) if workers else None
+    groups = max(_number(row, "attention_dp_size"), 1.0)
+    return written or _number(row, "batch_size") * groups or None
+
+
+def _layout(model: ModelDescription, row: Mapping[str, Any], prefix: str) -> Layout:
+    tp, pp, dp, moe_tp, moe_ep = (
+        int(max(_number(row, f"{prefix}{name}_size"), 1.0))
+        for name in ("tp", "pp", "attention_dp", "moe_tp", "moe_ep")
+    )
+    if model.is_moe and tp > WIDEST_TP and dp == 1 and (moe_tp == 1 or moe_ep == 1):
+        return Layout(1, pp, tp, 1, tp)
+    return Layout.as_recorded(model, tp, pp, dp, moe_tp, moe_ep)
+
+
+def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) -> Formats:
+    """Return the formats that labels mean.
+
+    Checkpoints in NVFP4 of models with latent attention keep its projections in sixteen bits, and
+    models whose experts were published in MXFP4 are served as published, whatever the label.
+    """
+    weights, moe = (_text(row, f"{name}_quant_mode") or "bf16" for name in ("gemm", "moe"))
+    narrow = weights != "bf16" or moe != "bf16"
+    if model.moe_format == "mxfp4":
+        native = supported("w4a8_mxfp4_mxfp8", system.device.architecture) == "native"
+        weights, moe = "bf16", "w4a8_mxfp4_mxfp8" if native else "mxfp4"
+    if weights == "nvfp4" and model.mla:
+        weights = "bf16"
+    return Formats(weights=weights, kv="fp8" if narrow else "bf16", moe=moe)
+
+
+@lru_cache
+def _model(name: str) -> ModelDescription:
+    return describe_model(name)
+
+
+@lru_cache
+def _system(name: str) -> System:
+    return find_system(name)
+
+
+def _number(row: Mapping[str, Any], column: str) -> float:
+    """Return a number of a row; 0 where there is none."""
+    value = row.get(column)
+    return 0.0 if value is None or pd.isna(value) else float(value)
+
+
+def _text(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    return "" if value is None or pd.isna(value) else str(value)

@@ -1,0 +1,196 @@
+"""The physics of deployments: what their steps take, and how many requests share them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, weight_bytes
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.steps import PARTS, Step, StepClock
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
+from foretune.plan.serve.deployments.deployment import Deployment
+
+Clocks = Callable[[System, str], StepClock]
+"""Gives the clock of an engine on a system."""
+
+
+def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
+    """Return one row per deployment: numbers that its latencies follow from.
+
+    Columns (times in milliseconds): ``batch``, ``running`` and ``most`` requests per rank;
+    ``decode``, ``decode_communication`` and the shares of a decode step's parts; ``alone``, a
+    decode step of one request; ``prompt``, one prompt by itself; ``prefill`` and
+    ``prefill_communication``, what a prompt adds to a full step; ``per_token``, prompts per
+    generated token; ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of
+    either step computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; and the
+    degrees and lengths.
+    """
+    # Most deployments differ from others in their load alone: all else is found once.
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = np.array([kinds.setdefault(_kind(d), len(kinds)) for d in deployments], dtype=int)
+    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
+    fixed = pd.DataFrame([_numbers(d) for d in firsts])
+    for name, make in (("alone", _alone), ("prompt", _prompt), ("full", _full)):
+        fixed = fixed.join(_times(firsts, make, clocks).add_prefix(f"{name}."))
+    decode = _times(deployments, _decode, clocks)
+    rows = fixed.iloc[kind].reset_index(drop=True)
+    prompts = rows["prompts_per_step"]
+    batch = np.array([d.batch for d in deployments])
+    shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
+    times = [name for name in rows if "." in name]
+    return rows.drop(columns=times).assign(
+        batch=batch,
+        running=np.minimum(batch, rows["most"]),
+        concurrency=np.array([d.concurrency for d in deployments], dtype=float),
+        decode=decode["total"],
+        decode_communication=decode["communication"],
+        alone=rows["alone.total"],
+        prompt=rows["prompt.total"],
+        prefill=rows["full.total"] / prompts,
+        prefill_communication=rows["full.communication"] / prompts,
+        decode_energy_mj=decode["energy_mj"],
+        prefill_energy_mj=rows["full.energy_mj"] / prompts,
+        decode_compute_bound=decode["compute_bound"],
+        prefill_compute_bound=rows["full.compute_bound"],
+        energy_guessed=decode["energy_guessed"],
+        guessed=decode["guessed"],
+        width=decode["width"],
+        **shares,
+    )
+
+
+def _kind(deployment: Deployment) -> tuple[object, ...]:
+    """Return all of a deployment but its load."""
+    return (
+        deployment.model, deployment.system.name, deployment.backend, deployment.layout,
+        deployment.formats, deployment.workload, deployment.pools, deployment.load,
+        deployment.speculative, deployment.version,
+    )  # fmt: skip
+
+
+def decode_ms(deployments: Sequence[Deployment], clocks: Clocks) -> np.ndarray:
+    """Return the milliseconds of a decode step of each deployment."""
+    return _times(deployments, _decode, clocks)["total"].to_numpy()
+
+
+def prompt_ms(deployments: Sequence[Deployment], clocks: Clocks) -> tuple[np.ndarray, np.ndarray]:
+    """Return the milliseconds of a prompt by itself, and of each where prompts fill all steps."""
+    first = _times(deployments, _prompt, clocks)["total"].to_numpy()
+    full = _times(deployments, _full, clocks)["total"].to_numpy()
+    at_once = [_prompts(d) * _prefill_layout(d).dp for d in deployments]
+    return first, full / np.array(at_once)
+
+
+def _numbers(deployment: Deployment) -> dict[str, object]:
+    layout, workload, model = deployment.layout, deployment.workload, deployment.model
+    memory = USABLE * deployment.system.memory_gib * GIB
+    return {
+        "backend": deployment.backend,
+        "use": _use(deployment),
+        "system": deployment.system.name,
+        "generation": deployment.system.device.architecture,
+        "model": deployment.architecture,
+        "formats": str(deployment.formats),
+        "layout": str(layout),
+        "load": deployment.load,
+        "version": deployment.version,
+        "apart": float(deployment.pools is not None),
+        "speculative": float(deployment.speculative),
+        "most": deployment.most,
+        "isl": float(workload.isl),
+        "osl": float(workload.osl),
+        "layers": float(model.layers),
+        "gpus": float(deployment.gpus),
+        "tp": float(layout.tp),
+        "pp": float(layout.pp),
+        "dp": float(layout.dp),
+        "moe_tp": float(layout.moe_tp),
+        "moe_ep": float(layout.moe_ep),
+        "is_moe": float(model.is_moe),
+        "is_latent": float(model.mla is not None),
+        "weights_share": weight_bytes(model, layout, deployment.formats) / memory,
+        "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
+        "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
+        "prompts_per_step": float(_prompts(deployment)),
+        "readers": _readers(deployment),
+        "prefill_tp": float(_prefill_layout(deployment).tp),
+        "awake_w": OperatorPower(deployment.system.device, deployment.system.name).awake_w,
+    }
+
+
+def _use(deployment: Deployment) -> str:
+    """Return the engine and how it is used: what has coefficients of its own."""
+    use: str = "pools" if deployment.pools else deployment.load
+    return f"{deployment.backend} {'speculative' if deployment.speculative else use}"
+
+
+def _times(
+    deployments: Sequence[Deployment], make: Callable[[Deployment], Step], clocks: Clocks
+) -> pd.DataFrame:
+    """Return the times of one step of each deployment, made by ``make``.
+
+    Most deployments differ in their load alone, and share all steps but one.
+    """
+    places: dict[tuple[str, str], dict[Step, list[int]]] = {}
+    for i, deployment in enumerate(deployments):
+        place = places.setdefault((deployment.system.name, deployment.backend), {})
+        place.setdefault(make(deployment), []).append(i)
+    parts = []
+    for steps in places.values():
+        index = np.concatenate(list(steps.values()))
+        first = deployments[index[0]]
+        table = clocks(first.system, first.backend).times(list(steps))
+        again = np.repeat(np.arange(len(steps)), [len(rows) for rows in steps.values()])
+        parts.append(table.iloc[again].set_axis(index, axis=0))
+    return pd.concat(parts).sort_index() if parts else pd.DataFrame()
+
+
+def _decode(deployment: Deployment) -> Step:
+    return _decode_of(deployment, max(int(deployment.running), 1))
+
+
+def _alone(deployment: Deployment) -> Step:
+    return _decode_of(deployment, 1)
+
+
+def _decode_of(deployment: Deployment, batch: int) -> Step:
+    context = int(deployment.workload.mean_context)
+    return Step(
+        deployment.model, deployment.layout, deployment.formats, batch, 1, context, "decode"
+    )
+
+
+def _prompt(deployment: Deployment) -> Step:
+    return _prefill_of(deployment, 1)
+
+
+def _full(deployment: Deployment) -> Step:
+    return _prefill_of(deployment, _prompts(deployment))
+
+
+def _prefill_of(deployment: Deployment, batch: int) -> Step:
+    workload = deployment.workload
+    return Step(
+        deployment.model, _prefill_layout(deployment), deployment.formats, batch,
+        workload.new_tokens, workload.prefix, "prefill",
+    )  # fmt: skip
+
+
+def _prompts(deployment: Deployment) -> int:
+    """Return how many prompts fill a step."""
+    return max(round(STEP_TOKENS / deployment.workload.new_tokens), 1)
+
+
+def _prefill_layout(deployment: Deployment) -> Layout:
+    return deployment.pools.prefill if deployment.pools else deployment.layout
+
+
+def _readers(deployment: Deployment) -> float:
+    """Return how many groups of ranks read prompts per group that writes answers; 0 if unknown."""
+    pools = deployment.pools
+    if pools is None:
+        return 1.0
+    groups = pools.prefill_workers * pools.prefill.dp
+    return groups / (pools.decode_workers * deployment.layout.dp)

@@ -1,0 +1,172 @@
+"""Serving: time per token and time to first token of continuous batching, in closed form.
+
+In a steady state every generated token of a rank is a step; requests that end are replaced, so
+that ``running / osl`` prompts are read per step, in chunks beside the tokens of the others::
+
+    TPOT = a·decode + b·communication + overhead + running/osl · (c·prefill + d·communication)
+    TTFT = overhead + prompt + the step under way + prompts that came before + waiting for memory
+
+Where memory holds fewer requests than are in flight, the rest waits for a place; by Little's law
+that takes ``(batch / most - 1)`` times as long as a request is served.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.serve.deployments.relative_fit import RelativeFit
+
+TPOT_PRIOR = np.array([1.0, 1.4, 0.1, 0.8, 1.0])
+TTFT_PRIOR = np.array([1.0, 1.0, 1.0, 1.0, 0.1, 0.05, 0.3])
+TPOT_USUAL = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
+TTFT_USUAL = np.array([0.6, 1.7, 4.8, 0.6, 0.03, 0.0, 0.4])
+"""What 1,639 measured deployments of all engines say together (a part of AIConfigurator's sample
+table, Apache-2.0): taken where none are at hand."""
+OVERHEAD_MS = 20.0
+QUEUE_SHARE = 0.1
+"""Scales of terms, so that their coefficients are near one."""
+DRAFTED = 1.5
+"""Tokens per step of a model with one drafted token, over the longer time of such a step: DeepSeek
+reports 1.8 tokens (arXiv:2412.19437, section 5.4.3)."""
+
+
+def _tpot_fit() -> RelativeFit:
+    return RelativeFit(TPOT_PRIOR, spread=0.15, hold=0.1, hold_groups=100.0, common=TPOT_USUAL)
+
+
+def _ttft_fit() -> RelativeFit:
+    return RelativeFit(TTFT_PRIOR, spread=0.3, hold=0.1, hold_groups=0.3, common=TTFT_USUAL)
+
+
+@dataclass
+class ServingModel:
+    """The two formulas and their coefficients, per engine and kind of load.
+
+    Attributes:
+        tpot, ttft: the fitted sums of terms.
+    """
+
+    tpot: RelativeFit = field(default_factory=_tpot_fit)
+    ttft: RelativeFit = field(default_factory=_ttft_fit)
+
+    def fit(self, rows: pd.DataFrame, tpot_ms: np.ndarray, ttft_ms: np.ndarray) -> Self:
+        """Learn how much of each term counts from measured deployments.
+
+        Args:
+            rows: what `physics.physics` says of them.
+            tpot_ms: measured milliseconds per output token.
+            ttft_ms: measured milliseconds to the first one.
+        """
+        groups, none = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
+        self.tpot.fit(_tpot_terms(rows), tpot_ms, none, groups)
+        per_token = self.tpot.predict(_tpot_terms(rows), none, groups)
+        waits = memory_wait_ms(rows, per_token)
+        self.ttft.fit(_ttft_terms(rows, per_token), ttft_ms, waits, groups)
+        return self
+
+    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return ``tpot_ms`` and ``ttft_ms`` of deployments."""
+        groups, none = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
+        tpot = self.tpot.predict(_tpot_terms(rows), none, groups)
+        ttft = self.ttft.predict(_ttft_terms(rows, tpot), memory_wait_ms(rows, tpot), groups)
+        return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values that `from_json` reads."""
+        return {"tpot": self.tpot.to_json(), "ttft": self.ttft.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return what `to_json` wrote."""
+        return cls(RelativeFit.from_json(data["tpot"]), RelativeFit.from_json(data["ttft"]))
+
+
+def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFrame) -> np.ndarray:
+    """Return generated tokens per second: ``concurrency`` requests, one after the other."""
+    request_ms = latencies["ttft_ms"] + latencies["tpot_ms"] * np.maximum(osl - 1, 0)
+    result: np.ndarray = np.asarray(1e3 * concurrency * osl / request_ms)
+    return result
+
+
+def prompts_per_token(rows: pd.DataFrame) -> np.ndarray:
+    """Return how many prompts a rank reads per step; none where others read them."""
+    result: np.ndarray = np.asarray(rows["running"] / rows["osl"] * (1.0 - rows["apart"]))
+    return result
+
+
+def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
+    """Return how long a request waits until memory has a place for it."""
+    excess = np.maximum(rows["batch"] / rows["most"] - 1.0, 0.0)
+    result: np.ndarray = np.asarray(excess * rows["osl"] * tpot_ms)
+    return result
+
+
+def prefill_load(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
+    """Return which share of the time prompts take, where they are read (0 … 1)."""
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
+    result: np.ndarray = np.asarray(np.clip(demand / _readers(rows, demand), 0.0, 1.0))
+    return result
+
+
+def readers_keep_up(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
+    """Return latencies at which no more prompts end than their readers can read.
+
+    Requests in flight that exceed what readers bear wait for them: by Little's law a request takes
+    at least as long as all in flight take to be read.
+
+    Args:
+        rows: what `physics.physics` says of deployments.
+        latencies: ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if known.
+    """
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / latencies["tpot_ms"]
+    every = rows["running"] * rows["prefill"] / _readers(rows, demand)
+    least = every - (rows["osl"] - 1.0) * latencies["tpot_ms"]
+    factor = np.where(rows["apart"] > 0, np.maximum(least / latencies["ttft_ms"], 1.0), 1.0)
+    columns = [name for name in latencies if name.startswith("ttft_ms")]
+    return latencies.assign(**{name: latencies[name] * factor for name in columns})
+
+
+def _readers(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
+    """Return how many groups of ranks read prompts per group that writes answers.
+
+    As many as keep up where nobody said; without pools those that write.
+    """
+    return rows["readers"].where(rows["readers"] > 0, np.ceil(demand).clip(1.0))
+
+
+def _tpot_terms(rows: pd.DataFrame) -> np.ndarray:
+    prompts = prompts_per_token(rows)
+    terms = np.stack(
+        [
+            rows["decode"] - rows["decode_communication"],
+            rows["decode_communication"],
+            np.ones(len(rows)),
+            prompts * (rows["prefill"] - rows["prefill_communication"]),
+            prompts * rows["prefill_communication"],
+        ],
+        axis=1,
+    )
+    kept = np.where(rows["speculative"] > 0, DRAFTED, 1.0)
+    terms[:, :3] /= kept[:, None]
+    return terms
+
+
+def _ttft_terms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
+    running = np.asarray(rows["running"])
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
+    queue = running * rows["prefill"] / _readers(rows, demand)
+    return np.stack(
+        [
+            np.full(len(rows), OVERHEAD_MS),
+            rows["prompt"],
+            tpot_ms,
+            QUEUE_SHARE * queue,
+            queue * prefill_load(rows, tpot_ms),
+            # One request ends, and makes place for the next, every so often.
+            rows["osl"] * tpot_ms / running,
+            np.sqrt(running) * tpot_ms,
+        ],
+        axis=1,
+    )

@@ -1,0 +1,193 @@
+"""What a plan says in sentences: the best, what it waits for, what is next, what to beware of."""
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.serve.at_rate import IDENTITY
+from foretune.plan.serve.candidates import LOADS
+from foretune.plan.serve.deployments.arrivals import GOOD
+from foretune.plan.serve.planner import Plan
+from foretune.plan.serve.wish import GOALS
+
+LIMITS = {
+    "projections": "are projections",
+    "attention": "is attention, which reads the cache of keys and values",
+    "experts": "are experts",
+    "communication": "is communication",
+    "rest": "are small operators",
+}
+"""Parts of a decode step, as sentences call them."""
+GUESSED = 0.2
+"""Share of a step's time outside what was measured, from which it is said."""
+
+
+def sentences(plan: Plan) -> list[str]:
+    """Return the lines below a plan's table, most important first."""
+    best = plan.best
+    lines = [f"best: {named(plan, best)}", _times(best), _worth(best), _waits(plan, best)]
+    lines += _arriving(plan, best) + _pools(plan, best) + _next(plan, best) + _guess(plan, best)
+    return lines
+
+
+def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
+    """Return what to know when reading a plan.
+
+    Args:
+        plan: what was found.
+        tables: whether operators' times come from measured tables.
+        corrected: whether measured deployments corrected the formulas.
+    """
+    lines = list(plan.refused.values())
+    if (plan.candidates["pp"] > 1).any():
+        lines.append(
+            "pipeline parallelism (pp > 1) is predicted, no deployment with it was measured"
+        )
+    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
+    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
+        lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
+    if plan.candidates["gpus"].max() > first.fast_domain:
+        lines.append(
+            f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
+            "not measured"
+        )
+    if not tables:
+        lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
+    elif plan.best["guessed"] > GUESSED:
+        lines.append(
+            f"{100 * plan.best['guessed']:.0f} % of a step lies outside what was measured on "
+            f"{plan.best['system']}"
+        )
+    if not corrected:
+        lines.append("no intervals: --measured FILE learns them from measured deployments")
+    unknown = plan.candidates["accuracy"].isna()
+    if unknown.any():
+        names = ", ".join(sorted(set(plan.candidates["formats"][unknown])))
+        what = "left out" if plan.wish.accuracy > 0 else "they may lose any"
+        lines.append(f"no quality is published of {names}: {what}")
+    priced = plan.candidates["usd_per_million_tokens"].notna()
+    if not priced.all():
+        names = ", ".join(plan.candidates["system"][~priced].unique())
+        lines.append(f"nobody knows a price of {names}: --prices FILE says one")
+    emulated = {
+        str(d.formats)
+        for d in {(d.formats, d.system.name): d for d in plan.deployments}.values()
+        if d.formats.support(d.system.device.architecture) != "native"
+    }
+    if emulated:
+        lines.append(
+            f"converted while computing, as the GPU has no such units: {', '.join(emulated)}"
+        )
+    return lines
+
+
+def number(value: float) -> str:
+    """Return a number of four digits, or all before the point; a dash where unknown."""
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def named(plan: Plan, row: pd.Series) -> str:
+    """Return a candidate in words: formats, layout, GPUs where that is not said already, load."""
+    degrees = " ".join(f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1)
+    words = [str(row["formats"]), degrees or "one GPU"]
+    for column in ("gpus", "system"):
+        if plan.candidates[column].nunique() > 1:
+            words.append(f"{row['gpus']} × {row['system']}")
+            break
+    if row["prefill"]:
+        words.append(f"prompts on {row['prefill']}, answers on {_workers(row)}")
+        return ", ".join([*words, f"{row['batch']} requests"])
+    return ", ".join([*words, f"{row['replicas']} × {row['batch']} requests"])
+
+
+def _workers(row: pd.Series) -> str:
+    return "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
+
+
+def _times(best: pd.Series) -> str:
+    """Return both times, with their 90 % intervals where there are any."""
+    words = []
+    for name, what in (("ttft_ms", "to the first token"), ("tpot_ms", "per further one")):
+        low, high = (best.get(f"{name}_{end}", np.nan) for end in ("low", "high"))
+        interval = f" ({number(low)} … {number(high)})" if np.isfinite(low) else ""
+        words.append(f"{number(best[name])} ms{interval} {what}")
+    return ", ".join(words)
+
+
+def _worth(best: pd.Series) -> str:
+    parts = [f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"]
+    parts += [
+        f"{best[column]:.{digits}f} {unit}"
+        for column, digits, unit in (
+            ("usd_per_million_tokens", 2, "USD per million tokens"),
+            ("power_w", 0, "W per GPU"),
+            ("energy_mj_per_token", 0, "mJ per token"),
+        )
+        if column in best and np.isfinite(best[column])
+    ]
+    if best["good"] == best["good"]:
+        parts.append(f"{100 * best['good']:.0f} % of requests in time")
+    return ", ".join(parts)
+
+
+def _arriving(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what rate of requests the best bears, where that was not asked for."""
+    limited = np.isfinite([plan.wish.ttft_ms, plan.wish.tpot_ms]).any()
+    if best["good"] == best["good"] or not limited or best["prefill"]:
+        return []
+    return [f"{plan.goodput:.3g} requests/s that arrive at random leave {100 * GOOD:.0f} % in time"]
+
+
+def _pools(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what a pool of their own for prompts gains."""
+    single = plan.best_of_one_pool
+    if not best["prefill"] or single is None:
+        return []
+    column, _ = GOALS[plan.wish.goal]
+    gain = 100 * abs(best[column] / single[column] - 1.0)
+    return [f"pools of their own are {gain:.0f} % better than one: {named(plan, single)}"]
+
+
+def _guess(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what might be better, for all that nobody measured."""
+    guess = plan.best_guess
+    if guess is None:
+        return []
+    column, _ = GOALS[plan.wish.goal]
+    better = 100 * abs(guess[column] / best[column] - 1.0)
+    unmeasured = f"{100 * guess['guessed']:.0f} % of it unmeasured"
+    return [f"{better:.0f} % better, but a guess ({unmeasured}): {named(plan, guess)}"]
+
+
+def _waits(plan: Plan, best: pd.Series) -> str:
+    """Return what limits a decode step, what most of it goes to, and whether memory ends it."""
+    largest = best["limited_by"]
+    limit = "computing" if best["decode_compute_bound"] > 0.5 else "memory bandwidth"
+    if largest == "communication":
+        limit = "links between GPUs"
+    line = f"limited by {limit}: {100 * best[f'share_{largest}']:.0f} % of a step {LIMITS[largest]}"
+    same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
+    most = plan.candidates[same]["batch"].max()
+    full = best["batch"] == most < LOADS[-1] * best["dp"] * best["workers"]
+    if best["good"] != best["good"] and full:
+        line += "; memory holds no more requests"
+    return line
+
+
+def _next(plan: Plan, best: pd.Series) -> list[str]:
+    lines = []
+    second, faster = plan.runner_up, plan.step_up
+    if second is not None:
+        column, _ = GOALS[plan.wish.goal]
+        behind = 100 * abs(second[column] / best[column] - 1.0)
+        surely = "" if plan.ahead is None else f", {100 * plan.ahead:.0f} % likely"
+        lines.append(f"next, {behind:.1f} % behind{surely}: {named(plan, second)}")
+    if faster is not None:
+        less = 1.0 - faster["tpot_ms"] / best["tpot_ms"]
+        cost = 1.0 - faster["tokens_per_s_per_gpu"] / best["tokens_per_s_per_gpu"]
+        lines.append(
+            f"{100 * less:.0f} % less time per token costs {100 * cost:.0f} % of the throughput: "
+            f"{named(plan, faster)}"
+        )
+    return lines

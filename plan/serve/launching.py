@@ -1,0 +1,289 @@
+"""Launch commands: how an engine is started so that it serves what a plan says.
+
+Flags are those that these document: vLLM 0.12 and, for quantizing while loading, its main branch of
+2026 (engine arguments, data- and expert-parallel deployment, FP8, online quantization,
+NixlConnector); SGLang's main branch of 2026 (server arguments, PD disaggregation); TensorRT-LLM 1.3
+(``trtllm-serve``, disaggregated serving).
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from foretune.errors import UnknownName
+from foretune.plan.cost.memory import USABLE
+from foretune.plan.describe.formats import checkpoint_formats
+from foretune.plan.describe.layout import Layout
+from foretune.plan.serve.deployments.deployment import Deployment
+
+PORT = 8000
+PREFILL_PORT, DECODE_PORT = 8100, 8200
+SIDE_CHANNEL_PORT = 5600
+"""The first of vLLM's ports for handing over caches: every server, and its DP ranks, need one."""
+ONLINE = {
+    "vllm": {"fp8": "fp8", "fp8_block": "fp8_per_block", "mxfp4": "mxfp4"},
+    "sglang": {"fp8": "fp8"},
+    "trtllm": {},
+}
+"""Engine -> format that it makes of a 16-bit checkpoint while loading -> how it is asked to."""
+MAKERS = "llm-compressor or NVIDIA Model Optimizer"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start what a plan says, with one engine.
+
+    Attributes:
+        commands: each a server, or what joins servers; words as a shell splits them. Words with
+            ``=`` before the program are its environment.
+        files: text of files that commands name.
+        notes: what to do beside.
+        refused: why this engine cannot be started like this; empty if it can.
+    """
+
+    commands: Sequence[Sequence[str]]
+    files: dict[str, str]
+    notes: Sequence[str]
+    refused: str = ""
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"# {self.refused}"
+        lines = ["# " + " ".join(note.split()) for note in self.notes]
+        for name, text in self.files.items():
+            lines.append(f"cat > {name} <<'END'\n{text}END")
+        lines.extend(_shell(command) for command in self.commands)
+        return "\n".join(lines)
+
+
+def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]:
+    """Return shell text per engine: ``vllm``, ``sglang`` and ``trtllm``.
+
+    Args:
+        deployment: what one replica is.
+        replicas: how many there are.
+    """
+    return {engine: str(launch(deployment, engine, replicas)) for engine in ENGINES}
+
+
+def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
+    """Return how to start a deployment with an engine.
+
+    Raises:
+        UnknownName: there is no such engine.
+    """
+    if engine not in ENGINES:
+        raise UnknownName("engine", engine, ENGINES)
+    refused = refusal(deployment.layout, engine)
+    if deployment.pools:
+        refused = refused or refusal(deployment.pools.prefill, engine)
+    if refused:
+        return Launch((), {}, (), refused)
+    return ENGINES[engine](deployment, replicas)
+
+
+def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
+    """Return which checkpoint serves, how the engine is asked to quantize it, and a note.
+
+    A name in capitals stands for a checkpoint that must be made or found first.
+    """
+    model, formats = deployment.model, deployment.formats
+    own = checkpoint_formats(model)
+    if (formats.weights, formats.moe) == (own.weights, own.moe):
+        return model.name, "", ""
+    if (own.weights, own.moe) == ("bf16", "bf16") and formats.weights == formats.moe:
+        asked = ONLINE[engine].get(formats.weights, "")
+        if asked:
+            return model.name, asked, ""
+    kinds = list(dict.fromkeys((formats.weights, formats.moe)))
+    name = "_".join(["CHECKPOINT_IN", *kinds]).upper()
+    what = f"{formats.weights} with experts in {formats.moe}" if len(kinds) > 1 else kinds[0]
+    return name, "", f"{name}: {model.name} quantized to {what} before, with {MAKERS}"
+
+
+def refusal(layout: Layout, engine: str) -> str:
+    """Return why an engine has no such layout; empty if it has."""
+    if engine == "vllm" and layout.moe_ep > 1 and layout.moe_tp > 1:
+        return f"vLLM either slices experts or spreads them, not both ({layout})"
+    if engine == "trtllm" and layout.dp > 1 and layout.tp > 1:
+        return f"TensorRT-LLM's attention-DP takes all ranks of a stage, without tp ({layout})"
+    return ""
+
+
+def _vllm(deployment: Deployment, replicas: int) -> Launch:
+    """Dense models' replicas are one server's data parallelism; those of others are servers."""
+    name, quantization, note = checkpoint(deployment, "vllm")
+    pooled = deployment.pools is not None
+    inside = 1 if deployment.model.is_moe or pooled else replicas
+
+    def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
+        dp = layout.dp * inside
+        words = ["vllm", "serve", name, "--tensor-parallel-size", str(layout.tp)]
+        words += _several("--pipeline-parallel-size", layout.pp)
+        words += _several("--data-parallel-size", dp)
+        words += ["--enable-expert-parallel"] if layout.moe_ep > 1 else []
+        words += ["--quantization", quantization] if quantization else []
+        words += _cache(deployment, "--kv-cache-dtype", "fp8", "bfloat16")
+        words += ["--max-num-seqs", str(ceil(requests / layout.dp))]  # of each DP rank
+        words += ["--max-model-len", str(deployment.workload.last_context)]
+        words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
+        if role:
+            transfer = {"kv_connector": "NixlConnector", "kv_role": role}
+            words += ["--kv-transfer-config", json.dumps(transfer, separators=(",", ":"))]
+        return words
+
+    notes = [note, *_placing(deployment, 1 if inside > 1 else replicas)]
+    if not deployment.pools:
+        command = server(deployment.layout, deployment.of_a_worker, PORT, "")
+        return Launch([command], {}, _told(notes))
+    notes.append("join them with a proxy that sends a prompt first to one, then to the other:")
+    notes.append("vLLM's toy_proxy_server.py (tests/v1/kv_connector/nixl_integration), or llm-d")
+    commands, side = [], SIDE_CHANNEL_PORT
+    for layout, requests, port, role in _pools(deployment):
+        words = server(layout, requests, port, f"kv_{role}")
+        commands.append([f"VLLM_NIXL_SIDE_CHANNEL_PORT={side}", *words])
+        side += layout.dp
+    return Launch(commands, {}, _told(notes))
+
+
+def _sglang(deployment: Deployment, replicas: int) -> Launch:
+    """SGLang counts the ranks of attention-DP among those of tp."""
+    name, quantization, note = checkpoint(deployment, "sglang")
+
+    def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
+        words = ["python", "-m", "sglang.launch_server", "--model-path", name]
+        words += ["--tp-size", str(layout.tp * layout.dp)]
+        words += _several("--pp-size", layout.pp)
+        words += ["--dp-size", str(layout.dp), "--enable-dp-attention"] if layout.dp > 1 else []
+        words += _several("--ep-size", layout.moe_ep)
+        words += ["--quantization", quantization] if quantization else []
+        words += _cache(deployment, "--kv-cache-dtype", "fp8_e4m3", "bf16")
+        words += ["--max-running-requests", str(ceil(requests))]
+        words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
+        if role:
+            mode = "prefill" if role == "producer" else "decode"
+            words += ["--disaggregation-mode", mode, "--disaggregation-transfer-backend", "nixl"]
+        return words
+
+    notes = [note, *_placing(deployment, replicas)]
+    if not deployment.pools:
+        command = server(deployment.layout, deployment.of_a_worker, PORT, "")
+        return Launch([command], {}, _told(notes))
+    commands, urls = [], []
+    for layout, requests, port, role in _pools(deployment):
+        commands.append(server(layout, requests, port, role))
+        flag = "--prefill" if role == "producer" else "--decode"
+        urls += [flag, f"http://127.0.0.1:{port}"]
+    router = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation", *urls]
+    return Launch([*commands, [*router, "--port", str(PORT)]], {}, _told(notes))
+
+
+def _trtllm(deployment: Deployment, replicas: int) -> Launch:
+    """TensorRT-LLM has no flags for the cache's format and attention-DP: a file says them."""
+    name, _, note = checkpoint(deployment, "trtllm")
+
+    def server(layout: Layout, requests: float, port: int, file: str) -> list[str]:
+        words = ["trtllm-serve", name, "--tp_size", str(layout.tp * layout.dp)]
+        words += [*_several("--pp_size", layout.pp), *_several("--ep_size", layout.moe_ep)]
+        words += ["--max_batch_size", str(ceil(requests / layout.dp))]
+        words += ["--max_seq_len", str(deployment.workload.last_context)]
+        return [*words, "--port", str(port), "--config", file]
+
+    notes = [note, *_placing(deployment, replicas)]
+    if not deployment.pools:
+        file, layout = "trtllm.yaml", deployment.layout
+        command = server(layout, deployment.of_a_worker, PORT, file)
+        return Launch([command], {file: _trtllm_yaml(deployment, layout, "")}, _told(notes))
+    commands, files = [], {}
+    urls: dict[str, list[str]] = {"producer": [], "consumer": []}
+    for layout, requests, port, role in _pools(deployment):
+        file = "prefill.yaml" if role == "producer" else "decode.yaml"
+        files[file] = _trtllm_yaml(deployment, layout, role)
+        commands.append(server(layout, requests, port, file))
+        urls[role].append(f"localhost:{port}")
+    joint = f"hostname: localhost\nport: {PORT}\nbackend: pytorch\n"
+    for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
+        joint += f"{key}:\n  num_instances: {len(urls[role])}\n  urls:\n"
+        joint += "".join(f'    - "{url}"\n' for url in urls[role])
+    files["pools.yaml"] = joint
+    commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
+    return Launch(commands, files, _told(notes))
+
+
+ENGINES: dict[str, Callable[[Deployment, int], Launch]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+}
+"""Engine -> how it is started."""
+
+
+def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
+    """Return the options of a server that have no flags."""
+    kind = "fp8" if deployment.formats.kv == "fp8" else "auto"
+    lines = [f"kv_cache_config:\n  dtype: {kind}\n"]
+    if layout.dp > 1:
+        lines.append("enable_attention_dp: true\n")
+    if role == "producer":
+        lines.append("disable_overlap_scheduler: true\n")
+    if role:
+        tokens = deployment.workload.isl
+        lines.append(
+            f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
+        )
+    return "".join(lines)
+
+
+def _pools(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:
+    """Give the layout of every server of a deployment with pools, its requests, port and role.
+
+    A worker that reads prompts has few at a time: as many as there are for each of the others.
+    """
+    pools = deployment.pools
+    assert pools is not None
+    readers = max(pools.prefill_workers, 1)
+    for i in range(readers):
+        yield pools.prefill, deployment.concurrency / readers, PREFILL_PORT + i, "producer"
+    for i in range(pools.decode_workers):
+        yield deployment.layout, deployment.of_a_worker, DECODE_PORT + i, "consumer"
+
+
+def _placing(deployment: Deployment, servers: int) -> Iterator[str]:
+    """Give notes about where servers run."""
+    node, gpus = deployment.system.gpus_per_node, deployment.layout.gpus
+    if gpus > node:
+        yield (
+            f"{gpus} GPUs span {ceil(gpus / node)} nodes: start it with the engine's launcher for "
+            "several nodes"
+        )
+    if servers > 1:
+        yield (
+            f"{servers} times, each with GPUs and ports of its own (CUDA_VISIBLE_DEVICES, --port), "
+            "behind a load balancer"
+        )
+    elif deployment.pools:
+        yield "each server with GPUs of its own (CUDA_VISIBLE_DEVICES)"
+
+
+def _cache(deployment: Deployment, flag: str, eight: str, sixteen: str) -> list[str]:
+    """Return the flag of the cache's format where it is not the checkpoint's own."""
+    wanted, own = deployment.formats.kv, deployment.model.kv_format
+    if wanted == "fp8":
+        return [flag, eight]
+    return [flag, sixteen] if own != wanted else []
+
+
+def _several(flag: str, count: int) -> list[str]:
+    return [flag, str(count)] if count > 1 else []
+
+
+def _told(notes: Sequence[str]) -> list[str]:
+    return [note for note in notes if note]
+
+
+def _shell(words: Sequence[str]) -> str:
+    """Return a command as a shell reads it; assignments before the program stay bare."""
+    count = next(i for i, word in enumerate(words) if "=" not in word)
+    return " ".join([*words[:count], shlex.join(words[count:])])

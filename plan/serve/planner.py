@@ -1,0 +1,286 @@
+"""The planner: every way to serve a model on some GPUs, predicted, and the best of them.
+
+Candidates are predicted in one go, thousands per second, so that usual questions are
+answered by looking at all of them; the largest are searched (`foretune.plan.serve.searching`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import UsageError
+from foretune.plan.cost.memory import GIB, rank_memory
+from foretune.plan.describe.accuracy import AccuracyResult
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.system import System
+from foretune.plan.describe.workload import Workload
+from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest, load_curve
+from foretune.plan.serve.candidates import (
+    Candidate,
+    Service,
+    one_pool,
+    services,
+    supported_formats,
+    two_pools,
+)
+from foretune.plan.serve.deployments.arrivals import GOOD
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.keeping import keeps
+from foretune.plan.serve.deployments.physics import Clocks, physics
+from foretune.plan.serve.deployments.surer import Metric, probability_better
+from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.searching import ALL, searched
+from foretune.plan.serve.wish import Wish
+from foretune.search.optuna.pareto import pareto_front
+
+GUESSWORK = 0.5
+"""Share of a step's time outside what was measured, beyond which a candidate is a guess: it is the
+best only where all are."""
+UNKNOWN = {
+    "cost": "nobody knows a price of these systems: give --prices",
+    "energy": "nobody knows the power limit of these systems, and so not the energy they take",
+}
+"""Goals that cannot be told for all systems -> what to say then."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All candidates, and the best.
+
+    Attributes:
+        candidates: one row each. What is deployed: ``system, gpus, formats, tp, pp, dp, ep,
+            replicas, batch`` (requests in flight of a replica), ``prefill`` (the pool that reads
+            prompts; empty where there is one pool), ``workers`` (of the pool that writes answers).
+            What to expect: ``ttft_ms`` and ``tpot_ms`` (with ``_low`` and ``_high`` where measured
+            deployments taught them), ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas,
+            ``memory_gib`` and ``power_w`` of a GPU, ``energy_mj_per_token`` of all of them,
+            ``usd_per_million_tokens``, ``accuracy``, ``good`` (share of requests in time, at a
+            given rate). Why: ``share_…`` of a step's parts, ``limited_by`` (the largest),
+            ``decode_compute_bound`` and ``prefill_compute_bound`` (shares that computing limits),
+            ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
+            ``guessed`` and ``energy_guessed`` (shares outside what was measured). What it is
+            worth: ``sure`` (the probability of keeping to limits on times), ``keeps`` (to the
+            wish), ``pareto`` (keeps, and nothing that does is better for its goal, or for
+            throughput where that is latency, at as few milliseconds per token).
+        deployments: what the rows' column ``number`` counts.
+        wish: what was asked for.
+        refused: systems without a candidate, and why.
+        ahead: the probability that the best is better than the runner-up; None where nothing was
+            learned from measured deployments that could say.
+    """
+
+    candidates: pd.DataFrame
+    deployments: Sequence[Deployment]
+    wish: Wish
+    refused: dict[str, str]
+    ahead: float | None = None
+
+    @cached_property
+    def best(self) -> pd.Series:
+        """The candidate that is best for the wish's goal of those that keep to its limits.
+
+        Raises:
+            UsageError: none does; the message says what can be reached.
+        """
+        keeping = self.candidates[self.candidates["keeps"]]
+        if keeping.empty:
+            raise UsageError(_nearest(self.candidates, self.wish))
+        if np.isneginf(self.wish.score(keeping)).all():
+            raise UsageError(UNKNOWN[self.wish.goal])
+        return _foremost(keeping, self.wish)
+
+    @cached_property
+    def runner_up(self) -> pd.Series | None:
+        """The best candidate whose formats, layout or system are not those of `best`."""
+        best = self.best
+        others = (self.candidates[IDENTITY] != best[IDENTITY]).any(axis=1)
+        rivals = self.candidates[self.candidates["keeps"] & others]
+        return None if rivals.empty else _foremost(rivals, self.wish)
+
+    @cached_property
+    def pareto(self) -> pd.DataFrame:
+        """Candidates that no other beats in both the goal and time per token, fastest first."""
+        return self.candidates[self.candidates["pareto"]].sort_values("tpot_ms")
+
+    @cached_property
+    def step_up(self) -> pd.Series | None:
+        """The next candidate of the front that is faster per token than `best`, at least by 5 %."""
+        front = self.pareto
+        faster = front[front["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
+        return None if faster.empty else faster.iloc[-1]
+
+    @cached_property
+    def goodput(self) -> float:
+        """Requests per second, arriving at random, that the best's replicas finish in time.
+
+        Most of them do, the share `GOOD`; without limits on times, that is all that they finish.
+        NaN for pools of their own, whose workers are matched to one load.
+        """
+        best = self.best
+        if best["prefill"]:
+            return np.nan
+        loads = self.candidates[(self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
+        osl = self.deployment(best).workload.osl
+        return float(best["replicas"] * load_curve(loads, osl, self.wish).goodput())
+
+    @cached_property
+    def best_guess(self) -> pd.Series | None:
+        """The candidate that would be better than `best` were it not a guess; None if none."""
+        better = self.candidates[
+            self.candidates["keeps"]
+            & (self.candidates["guessed"] > GUESSWORK)
+            & (self.wish.score(self.candidates) > self.wish.score(self.best.to_frame().T).iloc[0])
+        ]
+        known = self.best["guessed"] <= GUESSWORK
+        return _foremost(better, self.wish) if known and len(better) else None
+
+    @cached_property
+    def best_of_one_pool(self) -> pd.Series | None:
+        """The best candidate whose workers all read prompts and write answers; None if none may."""
+        alike = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
+        return None if alike.empty else _foremost(alike, self.wish)
+
+    def deployment(self, row: pd.Series) -> Deployment:
+        """Return the deployment of a row of `candidates`."""
+        return self.deployments[int(row["number"])]
+
+
+def plan(
+    model: ModelDescription,
+    system: System | Sequence[System],
+    gpus: int,
+    workload: Workload,
+    clocks: Clocks,
+    wish: Wish | None = None,
+    backend: str = "vllm",
+    formats: Sequence[Formats] | None = None,
+    correction: ServingCorrection | None = None,
+    rate: float | None = None,
+    pools: bool = False,
+    accuracy: Sequence[AccuracyResult] | None = None,
+) -> Plan:
+    """Predict every deployment of ``model`` on ``gpus`` GPUs.
+
+    Args:
+        model: what is served.
+        system: on which GPUs; of several systems each is looked at.
+        gpus: how many; a layout of fewer is repeated as replicas.
+        workload: lengths of the requests.
+        clocks: say what operators take.
+        wish: limits and goal; None has none, and wants throughput.
+        backend: the engine.
+        formats: to choose from; None takes what the GPU supports.
+        correction: trained on measured deployments; None predicts by formulas, without intervals.
+        rate: requests per second that arrive at random, for which the least replicas are sought
+            that keep to the wish; None keeps each replica at every number of requests in flight.
+        pools: whether prompts may be read by workers of their own; not at a given ``rate``.
+        accuracy: measured qualities of formats; None takes the published ones.
+
+    Raises:
+        UsageError: the model fits nowhere; the message says what it needs.
+    """
+    if pools and rate is not None:
+        raise UsageError("pools are matched to one load: plan them without a rate of requests")
+    wish = wish or Wish()
+    systems = [system] if isinstance(system, System) else list(system)
+    candidates: list[Candidate] = []
+    refused: dict[str, str] = {}
+    for one in systems:
+        found = list(services(model, one, gpus, workload, backend, formats))
+        fitting = one_pool(found)
+        if not fitting:
+            refused[one.name] = _too_large(model, one, gpus, found)
+        candidates += fitting
+        if pools:
+            candidates += two_pools(found, gpus, clocks)
+    if not candidates:
+        raise UsageError("; ".join(refused.values()))
+    if len(candidates) > ALL:
+        candidates, table = searched(
+            candidates, wish, lambda some: predict(some, clocks, correction, accuracy)
+        )
+    else:
+        table = predict(candidates, clocks, correction, accuracy)
+    table["number"], table["good"] = np.arange(len(table)), np.nan
+    if rate is not None:
+        table = at_rate(table, rate, workload.osl, wish)
+    table["sure"] = _sure(table, wish)
+    table["keeps"] = wish.keeps(table) & ~(table["good"] < GOOD)
+    if correction is not None:
+        table["keeps"] &= table["sure"] >= correction.sure
+    if rate is not None:
+        table = fewest(table).reset_index(drop=True)
+    values = np.column_stack([-wish.score_of_many(table), table["tpot_ms"]])
+    table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
+    made = Plan(table, [c.deployment for c in candidates], wish, refused)
+    return made if correction is None else replace(made, ahead=_ahead(made, clocks, correction))
+
+
+def _sure(table: pd.DataFrame, wish: Wish) -> np.ndarray:
+    """Return how probable it is that limits on times are kept to; NaN without intervals."""
+    if "tpot_ms_high" not in table:
+        return np.full(len(table), np.nan)
+    limits = {"ttft_ms": wish.ttft_ms, "tpot_ms": wish.tpot_ms}
+    return np.min([keeps(table, name, limit) for name, limit in limits.items()], axis=0)
+
+
+def _ahead(plan: Plan, clocks: Clocks, correction: ServingCorrection) -> float | None:
+    """Return the probability that the best is better than the next, if times decide that."""
+    metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
+    metric = metrics.get(plan.wish.goal)
+    if metric is None or not plan.candidates["keeps"].any():
+        return None
+    rival = plan.runner_up
+    if rival is None or plan.best["good"] == plan.best["good"]:
+        return None
+    rows = physics([plan.deployment(row) for row in (plan.best, rival)], clocks)
+    return float(probability_better(correction, rows, 0, metric)[1])
+
+
+def _foremost(rows: pd.DataFrame, wish: Wish) -> pd.Series:
+    """Return the best row; of equal ones that with the least time per token.
+
+    Guesses come last: the best of many of them is the luckiest.
+    """
+    known = rows[rows["guessed"] <= GUESSWORK]
+    rows = rows if known.empty else known
+    order = pd.DataFrame({"score": -wish.score(rows), "tpot": rows["tpot_ms"]})
+    return rows.loc[order.sort_values(["score", "tpot"], kind="stable").index[0]]
+
+
+def _nearest(table: pd.DataFrame, wish: Wish) -> str:
+    broken = wish.broken(table)
+    if broken:
+        return f"no deployment keeps to the limits; the nearest is {', '.join(broken)}"
+    fastest = table.loc[table["tpot_ms"].idxmin()]
+    if wish.keeps(table).any():
+        row = table[wish.keeps(table)].sort_values("sure").iloc[-1]
+        return (
+            "no deployment keeps to the limits surely enough: the surest does with a probability "
+            f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"
+        )
+    return (
+        "no deployment keeps to all limits at once: relax one of them; the fastest takes "
+        f"{fastest['tpot_ms']:.1f} ms per token and {fastest['ttft_ms']:.0f} ms to the first"
+    )
+
+
+def _too_large(model: ModelDescription, system: System, gpus: int, found: Sequence[Service]) -> str:
+    formats = {s.formats for s in found} or set(supported_formats(model, system))
+    needed = [
+        rank_memory(model, layout, these, found[0].workload, layout.dp).total / GIB
+        for these in formats
+        for layout in (legal_layouts(model, gpus, these) if found else ())
+    ]
+    if not needed:
+        return f"{model.name} cannot be spread over {gpus} GPUs in these formats: try other numbers"
+    return (
+        f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each): "
+        f"a GPU needs at least {min(needed):.0f} GiB; take more --gpus or smaller --formats"
+    )

@@ -1,0 +1,102 @@
+"""What to expect of candidates: latencies, throughput, memory, power, cost, quality."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.cost.memory import rank_memory
+from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe.accuracy import AccuracyResult, recovery
+from foretune.plan.describe.formats import Formats
+from foretune.plan.serve.candidates import Candidate
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.physics import Clocks, physics
+from foretune.plan.serve.deployments.power import deployment_power
+from foretune.plan.serve.deployments.serving import ServingModel, readers_keep_up, tokens_per_s
+
+
+def predict(
+    candidates: Sequence[Candidate],
+    clocks: Clocks,
+    correction: ServingCorrection | None = None,
+    accuracy: Sequence[AccuracyResult] | None = None,
+) -> pd.DataFrame:
+    """Return what is to be expected of candidates: the columns of `Plan.candidates`, one row each.
+
+    Args:
+        candidates: deployments.
+        clocks: say what operators take.
+        correction: trained on measured deployments; None predicts by formulas.
+        accuracy: measured qualities of formats; None takes the published ones.
+    """
+    rows = physics([c.deployment for c in candidates], clocks)
+    latencies = readers_keep_up(rows, (correction or ServingModel()).predict(rows))
+    table = pd.DataFrame([_described(c) for c in candidates]).join(latencies)
+    table["memory_gib"] = _memory_gib(candidates)
+    table["accuracy"] = _accuracy(candidates, accuracy)
+    per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
+    all_per_s = per_s * table["replicas"].to_numpy(dtype=float)
+    table["requests_per_s"] = all_per_s / rows["osl"]
+    table["tokens_per_s_per_gpu"] = all_per_s / table["gpus"]
+    shares = [f"share_{part}" for part in PARTS]
+    kept = ["guessed", "energy_guessed", "decode_compute_bound", "prefill_compute_bound", *shares]
+    table[kept] = rows[kept]
+    table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
+    most = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
+    table["limited_by"] = np.array(PARTS)[most]
+    return _priced(table, candidates)
+
+
+def _described(candidate: Candidate) -> dict[str, object]:
+    deployment = candidate.deployment
+    layout, pools = deployment.layout, deployment.pools
+    return {
+        "system": deployment.system.name,
+        "gpus": candidate.gpus,
+        "formats": str(deployment.formats),
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "ep": layout.moe_ep,
+        "replicas": candidate.replicas,
+        "batch": int(deployment.concurrency),
+        "prefill": f"{pools.prefill_workers} × {pools.prefill}" if pools else "",
+        "workers": pools.decode_workers if pools else 1,
+    }
+
+
+def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
+    """Return the memory of the fullest GPU of each."""
+    loads: dict[tuple[object, ...], list[int]] = {}
+    for i, candidate in enumerate(candidates):
+        d = candidate.deployment
+        loads.setdefault((d.model, d.layout, d.formats, d.workload), []).append(i)
+    found = np.empty(len(candidates))
+    for index in loads.values():
+        d = candidates[index[0]].deployment
+        requests = np.array([candidates[i].deployment.of_a_worker for i in index])
+        memory = rank_memory(d.model, d.layout, d.formats, d.workload, requests)
+        found[index] = memory.gib
+    return found
+
+
+def _accuracy(
+    candidates: Sequence[Candidate], results: Sequence[AccuracyResult] | None
+) -> list[float]:
+    """Return the share of quality that the formats of each keep; NaN where nobody published."""
+    known: dict[Formats, float] = {}
+    for candidate in candidates:
+        d = candidate.deployment
+        if d.formats not in known:
+            kept = recovery(d.formats, d.model, results)
+            known[d.formats] = np.nan if kept is None else kept
+    return [known[c.deployment.formats] for c in candidates]
+
+
+def _priced(table: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
+    """Return ``table`` with what a million tokens cost."""
+    hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
+    return table.assign(
+        usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"],
+    )

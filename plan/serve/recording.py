@@ -1,0 +1,238 @@
+"""Keeping a plan: a folder with all that was found, and a run in MLflow."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.errors import OutputError, TrackingError
+from foretune.plan.serve.deployments.physics import Clocks
+from foretune.plan.serve.explaining import named, notes, sentences
+from foretune.plan.serve.planner import Plan
+from foretune.plan.serve.report import Question, write_plan_report
+from foretune.plan.serve.wish import AT_MOST
+from foretune.tune.mlflow.tracking import Tracker
+
+CANDIDATES, ANSWER, REPORT, COMMANDS = (
+    "candidates.parquet", "plan.json", "report.html", "commands.txt",
+)  # fmt: skip
+"""Files of a plan's folder; the last only where there are commands."""
+PACKAGES = ("foretune", "aiconfigurator-core")
+"""Whose versions a plan depends on: the code, and the measured operators."""
+LONGEST_NAME = 80
+"""Characters of a folder's name before its number."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a plan is kept.
+
+    Attributes:
+        folder: with its files.
+        mlflow_uri: where it is tracked.
+        run_id: of it there.
+    """
+
+    folder: Path
+    mlflow_uri: str
+    run_id: str
+
+    @property
+    def report(self) -> Path:
+        """The HTML file."""
+        return self.folder / REPORT
+
+
+def keep(
+    plan: Plan,
+    question: Question,
+    clocks: Clocks,
+    out: Path = Path("plans"),
+    tracking_uri: str | None = None,
+    commands: Mapping[str, str] | None = None,
+    checks: pd.DataFrame | None = None,
+) -> Kept:
+    """Write a plan to a new folder under ``out``, then track it in MLflow.
+
+    Args:
+        plan: what was found.
+        question: what was asked.
+        clocks: those the plan was made with.
+        out: plans are kept in folders ``MODEL-SYSTEM-NNN`` under it.
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        commands: what starts the best deployment, by engine.
+        checks: what was measured to check the plan, a row each.
+
+    Raises:
+        UsageError: no candidate keeps to the limits.
+        OutputError: ``out`` cannot be written.
+        TrackingError: MLflow cannot be reached; the folder is there all the same.
+    """
+    folder = record_plan(plan, question, clocks, out, commands, checks)
+    try:
+        tracker = Tracker(tracking_uri)
+        run_id = track_plan(tracker, plan, question, folder)
+    except TrackingError as e:
+        raise TrackingError(f"{e}; the plan is in {folder}") from e
+    return Kept(folder, tracker.uri, run_id)
+
+
+def record_plan(
+    plan: Plan,
+    question: Question,
+    clocks: Clocks,
+    out: Path,
+    commands: Mapping[str, str] | None = None,
+    checks: pd.DataFrame | None = None,
+) -> Path:
+    """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out`` and return it.
+
+    It holds ``candidates.parquet``, ``plan.json`` (see `plan_answer`), ``report.html`` and, if
+    there are any, ``commands.txt``.
+
+    Raises:
+        UsageError: no candidate keeps to the limits.
+        OutputError: ``out`` cannot be written.
+    """
+    answer = json.dumps(plan_answer(plan, question, commands, checks), indent=1, allow_nan=False)
+    try:
+        folder = _new_folder(Path(out), question)
+        plan.candidates.to_parquet(folder / CANDIDATES, compression="zstd")
+        (folder / ANSWER).write_text(answer, encoding="utf-8")
+        if commands:
+            text = "\n\n".join(f"# {engine}\n{line}" for engine, line in commands.items())
+            (folder / COMMANDS).write_text(text + "\n", encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write to {out}: {e.strerror or e}") from e
+    write_plan_report(plan, folder / REPORT, question, clocks, commands, checks)
+    return folder
+
+
+def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -> str:
+    """Write a plan to MLflow as one run and return its id.
+
+    Parameters are what was asked and the best's formats and layout; metrics are what the best
+    promises; the Pareto front is metrics ``front.…`` whose steps go from the fastest answers on.
+
+    Args:
+        tracker: writes.
+        plan: what was found.
+        question: what was asked.
+        folder: whose files are attached.
+
+    Raises:
+        TrackingError: the server cannot be reached or refuses something.
+    """
+    systems = ", ".join(system.name for system in question.systems)
+    tags = {"foretune.model": question.model.name, "foretune.device": systems}
+    run_id = tracker.open_run(f"plan: {question}", None, tags)
+    with tracker.running(run_id):
+        best = _plain(plan.best.drop(["keeps", "pareto"]))
+        numbers = {name: value for name, value in best.items() if isinstance(value, float)}
+        words = {f"best.{k}": v for k, v in best.items() if k not in numbers and v is not None}
+        looked_at = {"candidates": float(len(plan.candidates)), "seconds": question.seconds}
+        tracker.log(run_id, {**_asked(plan, question), **words}, numbers | looked_at)
+        tracker.log_steps(run_id, plan.pareto[list(numbers)].add_prefix("front."))
+        for path in sorted(folder.iterdir()):
+            tracker.log_file(run_id, path)
+    return run_id
+
+
+def plan_answer(
+    plan: Plan,
+    question: Question,
+    commands: Mapping[str, str] | None = None,
+    checks: pd.DataFrame | None = None,
+) -> dict[str, Any]:
+    """Return a plan as plain values, as ``foretune plan --json`` prints them.
+
+    Args:
+        plan: what was found.
+        question: what was asked.
+        commands: what starts the best deployment, by engine.
+        checks: what was measured to check the plan, a row each.
+
+    Raises:
+        UsageError: no candidate keeps to the limits.
+    """
+    others = {"runner_up": plan.runner_up, "step_up": plan.step_up}
+    answer: dict[str, Any] = {
+        "question": _asked(plan, question),
+        "best": _candidate(plan, plan.best),
+        **{role: None if line is None else _candidate(plan, line) for role, line in others.items()},
+        "pareto": [_candidate(plan, line) for _, line in plan.pareto.iterrows()],
+        "candidates": len(plan.candidates),
+        "sentences": sentences(plan),
+        "notes": notes(plan, question.tables, question.corrected),
+    }
+    if commands:
+        answer["commands"] = dict(commands)
+    if checks is not None:
+        answer["checks"] = [_plain(line) for _, line in checks.iterrows()]
+    return answer
+
+
+def _candidate(plan: Plan, line: "pd.Series[Any]") -> dict[str, Any]:
+    return {"deployment": named(plan, line), **_plain(line)}
+
+
+def _plain(line: "pd.Series[Any]") -> dict[str, Any]:
+    """Return a row as JSON can say it: what is not known is None."""
+    values = {name: getattr(v, "item", lambda v=v: v)() for name, v in line.items()}
+    return {
+        str(name): None if isinstance(v, float) and not math.isfinite(v) else v
+        for name, v in values.items()
+    }
+
+
+def _asked(plan: Plan, question: Question) -> dict[str, Any]:
+    """Return what was asked, and with which versions; without limits that nobody set."""
+    limits = {name: getattr(plan.wish, name) for name in AT_MOST}
+    if plan.wish.accuracy > 0:
+        limits["accuracy"] = plan.wish.accuracy
+    asked = {
+        "model": question.model.name,
+        "systems": ", ".join(system.name for system in question.systems),
+        "gpus": question.gpus,
+        "isl": question.workload.isl,
+        "osl": question.workload.osl,
+        "prefix": question.workload.prefix,
+        "backend": question.backend,
+        "rate": question.rate,
+        "pools": question.pools,
+        "goal": plan.wish.goal,
+        **{f"limit.{name}": v for name, v in limits.items() if math.isfinite(v)},
+        "tables": question.tables,
+        "corrected": question.corrected,
+        **_versions(),
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[f"version.{package}"] = version(package)
+    return found
+
+
+def _new_folder(out: Path, question: Question) -> Path:
+    """Make the folder of the next free number, even where another process looks for one too."""
+    systems = "+".join(system.name for system in question.systems)
+    name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:LONGEST_NAME].strip(".-")
+    out.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        number += 1
+        folder = out / f"{name}-{number:03d}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder

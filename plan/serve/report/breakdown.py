@@ -1,0 +1,76 @@
+"""What a step's time and a GPU's memory are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.cost.memory import GIB, rank_memory
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.steps import PARTS, Step
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.physics import Clocks
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A step of one operator: as a clock times it, so is it part of a whole step."""
+
+    operator: Operator
+
+    def operators(self) -> Sequence[Operator]:
+        """Return it."""
+        return [self.operator]
+
+
+def operator_breakdown(
+    deployment: Deployment, clocks: Clocks, phase: Literal["prefill", "decode"] = "decode"
+) -> pd.DataFrame:
+    """Return the operators of one step, those that take longest first.
+
+    Columns: ``operator``, ``part`` (one of `foretune.plan.cost.steps.PARTS`) and ``ms``, of all
+    its runs in the step. The milliseconds add up to the step's.
+
+    Args:
+        deployment: whose step.
+        clocks: say what operators take.
+        phase: ``decode``: a token for every request that runs; ``prefill``: one prompt by itself.
+    """
+    operators = _step(deployment, phase).operators()
+    clock = clocks(deployment.system, deployment.backend)
+    times = clock.times([_Alone(operator) for operator in operators])
+    table = pd.DataFrame(
+        {
+            "operator": [operator.name for operator in operators],
+            "part": times[list(PARTS)].idxmax(axis=1),
+            "ms": times["total"],
+        }
+    )
+    summed = table.groupby(["operator", "part"], as_index=False, sort=False)["ms"].sum()
+    return summed.sort_values("ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def memory_breakdown(deployment: Deployment) -> dict[str, float]:
+    """Return what the fullest GPU holds, in GiB: one that writes answers, where pools are two."""
+    d = deployment
+    held = rank_memory(d.model, d.layout, d.formats, d.workload, d.of_a_worker)
+    parts = {
+        "weights": held.weights,
+        "cache of keys and values": held.kv_cache,
+        "activations": held.activations,
+        "buffers of collectives": held.communication,
+    }
+    return {name: float(np.asarray(size) / GIB) for name, size in parts.items()}
+
+
+def _step(deployment: Deployment, phase: Literal["prefill", "decode"]) -> Step:
+    d, workload = deployment, deployment.workload
+    if phase == "decode":
+        running, context = max(int(d.running), 1), int(workload.mean_context)
+        return Step(d.model, d.layout, d.formats, running, 1, context, "decode")
+    layout = d.pools.prefill if d.pools else d.layout
+    return Step(
+        d.model, layout, d.formats, 1, workload.new_tokens, workload.prefix, "prefill"
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Operations of training: what a model needs, whatever is computed again.
+
+Six per weight and token (two forward, four backward), and attention's two products over all keys of
+a sequence, masked or not: the count that model FLOPs utilisation is stated in (PaLM,
+arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
+"""
+
+from foretune.device import Device, peak_rate
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.train.recipe import Recompute
+from foretune.plan.train.task import TrainingTask
+
+
+def model_flops(model: ModelDescription, task: TrainingTask) -> float:
+    """Return the operations of one step, of all GPUs."""
+    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + _head(model))
+
+
+def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
+    """Return `model_flops` and the operations that are repeated."""
+    again = 0.0
+    if recompute == "full":
+        again = _projections(model) + _attention(model, task)
+    elif recompute == "selective" and task.attention == "unfused":
+        again = _attention(model, task)
+    return model_flops(model, task) + task.tokens * again
+
+
+def peak_flops(device: Device, task: TrainingTask) -> float:
+    """Return the operations per second that one GPU's datasheet promises for products."""
+    return 1e9 * float(peak_rate(task.precision, device.specs))
+
+
+def _projections(model: ModelDescription) -> float:
+    """Return forward operations per token of projections, without the output's."""
+    weights = model.weights()
+    tables = weights.embedding if model.tied_embeddings else weights.head
+    return 2.0 * (model.active_parameters() - tables)
+
+
+def _attention(model: ModelDescription, task: TrainingTask) -> float:
+    mla = model.mla
+    widths = mla.qk_nope + mla.qk_rope + mla.v_head if mla else 2 * model.head_dim
+    full = model.softmax_layers - model.windowed_layers
+    keys = full * task.sequence + model.windowed_layers * min(task.sequence, model.sliding_window)
+    return 2.0 * model.heads * widths * keys
+
+
+def _head(model: ModelDescription) -> float:
+    return 2.0 * model.hidden * model.vocab

@@ -1,0 +1,250 @@
+"""Memory of training: what the fullest GPU holds.
+
+States follow mixed precision as in Megatron-LM: weights in bf16, gradients summed in fp32, and an
+optimizer (Adam) with fp32 weights and two moments: 18 bytes per parameter, ``6 + 12/d`` with ZeRO 1
+over d replicas. With fp8, weights are kept in it, together with the transpose that the backward
+pass multiplies with, two bytes again; and so are the inputs of products. Activations follow
+Korthikanti et al. (arXiv:2205.05198, section 4), counted tensor by tensor, so that grouped heads,
+gated MLPs and experts have theirs.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.train.recipe import Recipe, TrainingLayout, stage_layers
+from foretune.plan.train.task import TrainingTask
+
+WEIGHT, STATES = 2.0, 12.0
+"""Bytes per parameter: its weight, and the optimizer's states with a weight of their own."""
+GATHERED_LAYERS = 2
+"""Layers whose weights are whole at a time with ZeRO 3: the one that computes, and the next."""
+LOGITS = 4.0 + 2.0
+"""Bytes per logit: in fp32 for the loss, and its gradient in bf16."""
+WIDE = 2.0
+"""Bytes of an activation."""
+INPUT = {"bf16": 2.0, "fp8": 1.0}
+"""Bytes of what a product keeps of its input for the gradient of its weight."""
+USABLE = 0.95
+"""Share of a GPU's memory that training fills: published runs at their largest micro-batch do."""
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes on the fullest GPU.
+
+    Attributes:
+        weights, gradients, optimizer: states of its share of the parameters.
+        activations: of all micro-batches under way, at the widest moment.
+        buffers: of exchanges between GPUs.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    buffers: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
+    @property
+    def gib(self) -> float:
+        """All of them, in GiB."""
+        return self.total / GIB
+
+
+@dataclass(frozen=True)
+class StageParameters:
+    """Parameters of one rank of a stage, before replicas split anything.
+
+    Attributes:
+        dense: all but experts, with the tables.
+        experts: of its routed experts.
+        tables: embedding and output projection among ``dense``.
+    """
+
+    dense: float
+    experts: float
+    tables: float
+
+    @property
+    def projections(self) -> float:
+        """Parameters of its layers."""
+        return self.dense - self.tables + self.experts
+
+
+def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> TrainingMemory:
+    """Return what the fullest GPU holds.
+
+    The first stage has most micro-batches under way, the last one the logits.
+    """
+    stages = {0, recipe.layout.pp - 1}
+    found = [_stage_memory(model, recipe, task, stage) for stage in stages]
+    return max(found, key=lambda memory: memory.total)
+
+
+@lru_cache(2**14)
+def stage_parameters(
+    model: ModelDescription, layout: TrainingLayout, stage: int
+) -> StageParameters:
+    """Return the parameters of one rank of a stage."""
+    weights, tp = model.weights(), layout.tp
+    share = stage_layers(model, layout) / model.layers
+    split = weights.attention + weights.mlp + weights.shared
+    whole = weights.latent + weights.router + weights.norms
+    tables = weights.embedding if stage == 0 else 0
+    if stage == layout.pp - 1:
+        # A tied table is there twice when its two ends are on different stages.
+        tables += weights.head or (weights.embedding if layout.pp > 1 else 0)
+    layers = share * (split / tp + weights.key_value / min(tp, model.kv_heads) + whole)
+    return StageParameters(layers + tables / tp, share * weights.experts / layout.ep, tables / tp)
+
+
+def micro_batches_under_way(layout: TrainingLayout, stage: int, micro_batches: int) -> float:
+    """Return of how many micro-batches a stage keeps its activations, counted in whole stages.
+
+    With one forward, one backward a stage is ahead by the stages after it; interleaved stages
+    start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first backward pass.
+    """
+    pp, chunks = layout.pp, layout.chunks
+    if chunks == 1:
+        return min(pp - stage, micro_batches)
+    ahead = (2 * (pp - stage - 1) + (chunks - 1) * pp + 1) / chunks
+    return min(ahead, micro_batches)
+
+
+def layer_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
+    """Return the bytes that an average layer keeps of one micro-batch, nothing recomputed."""
+    return sum(_parts_of(model, recipe, task))
+
+
+def kept_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
+    """Return the bytes that an average layer keeps of one micro-batch until its backward pass."""
+    if recipe.recompute == "full":
+        return WIDE * model.hidden * _between(recipe, task)
+    parts = _parts_of(model, recipe, task)
+    if recipe.recompute == "none":
+        return sum(parts)
+    cheap = parts.scores if task.attention == "unfused" else parts.normed + parts.activated
+    return sum(parts) - cheap
+
+
+def _stage_memory(
+    model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int
+) -> TrainingMemory:
+    layout, zero = recipe.layout, recipe.zero
+    own = stage_parameters(model, layout, stage)
+    return TrainingMemory(
+        weights=WEIGHT * _share(own, layout, zero >= 3),
+        gradients=task.gradient_bytes * _share(own, layout, zero >= 2),
+        optimizer=0.0 if recipe.offload else STATES * _share(own, layout, zero >= 1),
+        activations=_activations(model, recipe, task, stage),
+        buffers=_buffers(model, recipe, task, own),
+    )
+
+
+def _share(own: StageParameters, layout: TrainingLayout, split: bool) -> float:
+    """Return the parameters of which a rank has the states, if replicas split them or not."""
+    if not split:
+        return own.dense + own.experts
+    return own.dense / layout.replicas + own.experts / layout.expert_replicas
+
+
+def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
+    layout, layers = recipe.layout, stage_layers(model, recipe.layout)
+    under_way = micro_batches_under_way(layout, stage, recipe.micro_batches(task))
+    kept, whole = (f(model, recipe, task) for f in (kept_activations, layer_activations))
+    total = under_way * layers * kept + (whole - kept)
+    if stage == layout.pp - 1:
+        tokens, between = recipe.local_tokens(task), _between(recipe, task)
+        total += LOGITS * tokens * model.vocab / layout.tp + 2 * WIDE * model.hidden * between
+    return total
+
+
+def _buffers(
+    model: ModelDescription, recipe: Recipe, task: TrainingTask, own: StageParameters
+) -> float:
+    layout = recipe.layout
+    if layout.gpus == 1:
+        return 0.0
+    layer = own.projections / stage_layers(model, layout)
+    # No more can be whole than there is.
+    elsewhere = own.dense + own.experts - _share(own, layout, True)
+    gathered = WEIGHT * min(GATHERED_LAYERS * layer, elsewhere) if recipe.zero >= 3 else 0.0
+    summed = task.gradient_bytes * min(layer, elsewhere) if recipe.zero >= 2 else 0.0
+    # What a stage sends and receives, in either direction.
+    passed = 4 * WIDE * model.hidden * _between(recipe, task) if layout.pp > 1 else 0.0
+    return MANY_RANKS_BYTES + gathered + summed + passed
+
+
+def _between(recipe: Recipe, task: TrainingTask) -> float:
+    """Return the tokens of a micro-batch that a rank has outside split projections."""
+    parts = recipe.layout.tp if recipe.sequence_parallel else 1
+    return recipe.local_tokens(task) / parts
+
+
+class _LayerParts(NamedTuple):
+    """Bytes of an average layer and micro-batch.
+
+    The inputs of norms (with dropout's masks), of projections after norms, of the second
+    projection of MLPs, attention's scores, and the rest.
+    """
+
+    residual: float
+    normed: float
+    activated: float
+    scores: float
+    rest: float
+
+
+def _parts_of(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> _LayerParts:
+    tokens, between = recipe.local_tokens(task), _between(recipe, task)
+    return _layer_parts(model, task, tokens, between, recipe.layout.tp)
+
+
+@lru_cache(2**12)
+def _layer_parts(
+    model: ModelDescription, task: TrainingTask, tokens: float, between: float, tp: int
+) -> _LayerParts:
+    layers, stored = model.layers, INPUT[task.precision]
+    routed = tokens / tp * model.experts_per_token * model.moe_layers / layers
+    mlp = model.mlp_layers * model.intermediate + model.moe_layers * model.shared_width
+    inner = tokens / tp * mlp / layers + routed * model.moe_intermediate
+    masks = 2.0 * model.hidden if task.attention == "unfused" else 0.0
+    first = (model.mlp_matrices - 1) * WIDE * inner
+    experts = 2 * WIDE * model.hidden * routed
+    attention = WIDE * tokens * _attention_width(model, tp)
+    return _LayerParts(
+        residual=(2 * WIDE * model.hidden + masks) * between,
+        normed=2 * stored * model.hidden * between,
+        activated=stored * inner,
+        scores=_scores(model, task, tokens, tp),
+        rest=first + experts + attention,
+    )
+
+
+def _scores(model: ModelDescription, task: TrainingTask, tokens: float, tp: int) -> float:
+    """Return what attention keeps per layer: scores, their softmax and a mask, or its sums."""
+    share = model.softmax_layers / model.layers
+    per_head = 5.0 * task.sequence if task.attention == "unfused" else 4.0
+    return share * tokens * model.heads / tp * per_head
+
+
+def _attention_width(model: ModelDescription, tp: int) -> float:
+    """Return numbers per token of an average layer: queries, keys, values and their outcome."""
+    if mla := model.mla:
+        latent = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope
+        heads = model.heads / tp * (2 * (mla.qk_nope + mla.qk_rope) + 2 * mla.v_head)
+        return latent + heads
+    queries = model.heads * (3 if model.gated_attention else 2) / tp
+    width = (queries + 2 * max(model.kv_heads / tp, 1.0)) * model.head_dim
+    if linear := model.linear:
+        values = linear.value_heads * linear.value_dim
+        state = (linear.channels + 3 * values) / tp
+        width = (model.softmax_layers * width + linear.layers * state) / model.layers
+    return width

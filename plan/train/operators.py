@@ -1,0 +1,200 @@
+"""Operators of training: one micro-batch through all layers, forward and backward, on one rank.
+
+Counts are of the whole model; a stage has its share. The backward pass of a projection is two
+products, one for its input and one for its weight, whose sum goes into fp32 gradients. Attention's
+takes `BACKWARD` times as long as forward.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+
+from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
+from foretune.plan.describe.description import GATED, ModelDescription
+from foretune.plan.describe.formats import table_name
+from foretune.plan.describe.layout import Layout
+from foretune.plan.train.recipe import Recipe
+from foretune.plan.train.task import TrainingTask
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+ATTENTION = ("attention_prefill", "mla_prefill", "gdn")
+BACKWARD = {"attention_prefill": 2.5, "mla_prefill": 2.5}
+"""Backward over forward: five products instead of two, as FlashAttention's own benchmark counts
+(github.com/Dao-AILab/flash-attention, benchmarks)."""
+OTHER_BACKWARD = 2.0
+"""Of other operators: experts have two products for one, norms read two tensors for one."""
+ACCUMULATED = 1.5
+"""Passes over a weight's size, beyond the product's own output, to add it to an fp32 gradient."""
+SCORE_PASSES = 2.25
+"""Passes (2 bytes read, 2 written) over unfused attention's scores: a scaled, masked softmax, and
+dropout with a mask of one byte."""
+CHEAP_AGAIN = {"unfused": ("scores", "softmax", "weighted"), "flash": ("norm", "activation")}
+"""What selective recomputation repeats, by the kind of attention."""
+LOSS_PASSES = 4.0
+"""Passes over the logits: to fp32, maximum, sum of exponentials, gradient."""
+BALANCED = "balanced"
+"""How measured tables spread tokens over experts when every one gets equally many."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operators whose time is asked for together."""
+
+    items: tuple[Operator, ...]
+
+    def operators(self) -> Sequence[Operator]:
+        """Return them."""
+        return self.items
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one rank computes of one micro-batch, were it to hold all layers.
+
+    Attributes:
+        forward, backward: of the layers.
+        again: of the layers, what selective recomputation repeats.
+        first: the embedding, forward and backward.
+        last: the output projection and the loss, forward and backward.
+    """
+
+    forward: Work
+    backward: Work
+    again: Work
+    first: Work
+    last: Work
+
+
+def micro_batch_operators(
+    model: ModelDescription, recipe: Recipe, task: TrainingTask
+) -> MicroBatch:
+    """Return what one rank computes of one micro-batch of ``recipe``."""
+    layout = recipe.layout
+    tokens = recipe.local_tokens(task)
+    between = tokens / layout.tp if recipe.sequence_parallel else tokens
+    attention = list(_attention(model, recipe, task))
+    around = list(_around(model, between, layout.tp))
+    products = [*_mlps(model, task, tokens, layout.tp), *_experts(model, recipe, task, tokens)]
+    forward = [*attention, *around, *products]
+    if task.precision == "fp8":
+        forward += _casts(forward, layout.tp)
+    cheap = CHEAP_AGAIN[task.attention]
+    tp, width = layout.tp, ceil(model.vocab / layout.tp)
+    table = rowwise("elementwise", "embedding", "prefill", 1, between, model.hidden, tp)
+    head = gemm("head", "prefill", 1, tokens, width, model.hidden, "bf16")
+    loss = rowwise("elementwise", "loss", "prefill", LOSS_PASSES, tokens, width, tp)
+    return MicroBatch(
+        forward=Work(tuple(forward)),
+        backward=Work(tuple(_backward(forward))),
+        again=Work(tuple(op for op in forward if op.name in cheap)),
+        first=Work((table, *_backward([table]))),
+        last=Work((head, *_backward([head]), loss)),
+    )
+
+
+def _attention(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> Iterator[Operator]:
+    """Give attention and its projections.
+
+    Of a sequence cut into pieces a rank projects its piece, and has its share of all scores.
+    """
+    layout, cp = Layout(recipe.layout.tp), recipe.layout.cp
+    whole = Part(recipe.micro_batch, task.sequence, 0, "prefill")
+    piece = Part(recipe.micro_batch, task.sequence // cp, 0, "prefill")
+    for part in (piece, whole):
+        for op in attention_operators(model, layout, task.formats, [part], "prefill"):
+            if (op.kernel in ATTENTION) != (part is whole):
+                continue
+            if op.kernel not in ATTENTION:
+                yield op
+            elif op.kernel == "attention_prefill" and task.attention == "unfused":
+                yield from _unfused(op, recipe.layout.tp)
+            else:
+                yield replace(op, count=op.count / cp)
+
+
+def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
+    """Give attention as two batched products with all scores between them, masked ones too."""
+    sizes = {name: float(value) for name, value in op.problem.items()}
+    rows = sizes["batch"] * sizes["heads"] * sizes["seq_len"]
+    keys, dim = sizes["seq_len"], sizes["head_dim"]
+    yield gemm("scores", "prefill", op.count, rows, keys, dim, "bf16")
+    yield rowwise("elementwise", "softmax", "prefill", SCORE_PASSES * op.count, rows, keys, tp)
+    yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
+
+
+def _around(model: ModelDescription, between: float, tp: int) -> Iterator[Operator]:
+    """Give norms, and the sums after attention and MLP."""
+    norms = 2 * model.layers + 1
+    yield rowwise("norm", "norm", "prefill", norms, between, model.hidden, tp)
+    yield rowwise("elementwise", "add", "prefill", 2 * model.layers, between, model.hidden, tp)
+
+
+def _mlps(
+    model: ModelDescription, task: TrainingTask, tokens: float, tp: int
+) -> Iterator[Operator]:
+    kind = table_name(task.formats.weights)
+    for name, layers, width, matrices in (
+        ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
+        ("shared", model.moe_layers, model.shared_width, GATED),
+    ):
+        if not layers or not width:
+            continue
+        inner = ceil(width / tp)
+        up = (matrices - 1) * inner
+        yield gemm(f"{name}_up", "prefill", layers, tokens, up, model.hidden, kind)
+        yield rowwise("elementwise", "activation", "prefill", layers, tokens, up, tp)
+        yield gemm(f"{name}_down", "prefill", layers, tokens, model.hidden, inner, kind)
+
+
+def _experts(
+    model: ModelDescription, recipe: Recipe, task: TrainingTask, tokens: float
+) -> Iterator[Operator]:
+    """Give router and experts: tables count the tokens of all ranks that share the experts."""
+    if not model.is_moe:
+        return
+    layout, own = recipe.layout, tokens / recipe.layout.tp
+    yield gemm("router", "prefill", model.moe_layers, own, model.experts, model.hidden, "bf16")
+    problem = Problem(
+        tokens=own * layout.ep,
+        hidden=model.hidden,
+        intermediate=model.moe_intermediate,
+        top_k=model.experts_per_token,
+        experts=model.experts,
+        distribution=BALANCED,
+    )
+    config = Configuration(format=table_name(task.formats.moe), tp=1, ep=layout.ep)
+    yield Operator("moe", problem, model.moe_layers, "prefill", config, "experts")
+
+
+def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
+    """Return what rounds the inputs of fp8 products; weights are rounded once per step."""
+    return [
+        rowwise("elementwise", "cast", "prefill", op.count, op.problem["M"], op.problem["K"], tp)
+        for op in forward
+        if op.kernel == "gemm" and op.config["format"] == "fp8"
+    ]
+
+
+@lru_cache(2**14)
+def _transposed(op: Operator) -> tuple[Operator, ...]:
+    """Return the backward pass of a product."""
+    m, n, k = op.problem["M"], op.problem["N"], op.problem["K"]
+    kind = str(op.config["format"])
+    inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, kind)
+    weights = gemm(f"{op.name}_weight", op.phase, op.count, n, k, m, kind)
+    added = rowwise("elementwise", "accumulate", op.phase, ACCUMULATED * op.count, n, k, 1)
+    if op.name in CHEAP_AGAIN["unfused"]:  # both of its sides are activations
+        return inputs, weights
+    return inputs, weights, added
+
+
+def _backward(forward: Iterable[Operator]) -> Iterator[Operator]:
+    for op in forward:
+        if op.kernel == "gemm":
+            yield from _transposed(op)
+        else:
+            ratio = BACKWARD.get(op.kernel, OTHER_BACKWARD)
+            yield replace(op, count=ratio * op.count)

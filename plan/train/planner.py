@@ -1,0 +1,176 @@
+"""The planner of training: every recipe that fits memory, predicted, and what limits the best."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import UsageError
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.memory import GIB
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import supported
+from foretune.plan.describe.system import System
+from foretune.plan.train.memory import USABLE, TrainingMemory, training_memory
+from foretune.plan.train.recipe import Recipe
+from foretune.plan.train.search import possible_recipes
+from foretune.plan.train.step import Calibration, predict_steps
+from foretune.plan.train.task import TrainingTask
+
+BACKEND = "sglang"
+"""Whose tables are read: all engines multiply with the same libraries, and its reach the most
+tokens."""
+MORE_GPUS = (2, 4, 8, 16, 32, 64)
+"""Multiples of the GPUs that are looked at when a model does not fit."""
+SECONDS_PER_DAY = 86_400.0
+LIMITS = {
+    "compute_ms": "matrix products and what lies between them",
+    "recompute_ms": "computing activations again",
+    "communication_ms": "exchanges between tensor, expert, sequence or pipeline ranks",
+    "bubble_ms": "other pipeline stages (the bubble)",
+    "replicas_ms": "exchanges between replicas",
+    "optimizer_ms": "the optimizer",
+}
+"""What a step is made of."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """All recipes that fit memory, fastest first.
+
+    Attributes:
+        task: what a step computes.
+        candidates: one row each: ``layout, tp, pp, dp, cp, ep, chunks, micro_batch, zero,
+            recompute, offload``, the columns of `predict_steps`, and what the fullest GPU holds,
+            ``memory_gib`` and its parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``,
+            ``activations_gib``, ``buffers_gib``.
+        looked_at: recipes, those that do not fit among them.
+        price_per_hour: of all GPUs together, USD; NaN where no price is known.
+    """
+
+    task: TrainingTask
+    candidates: pd.DataFrame
+    looked_at: int
+    price_per_hour: float
+
+    @property
+    def best(self) -> "pd.Series[float]":
+        """The fastest recipe."""
+        return self.candidates.iloc[0]
+
+    @property
+    def limited_by(self) -> str:
+        """Which part of the best step, computing apart, is the longest: a key of `LIMITS`."""
+        rest = [name for name in LIMITS if name != "compute_ms"]
+        return str(self.best[rest].astype(float).idxmax())
+
+    def days(self, tokens: float) -> float:
+        """Return how long the best recipe takes for ``tokens`` tokens."""
+        steps = tokens / self.task.tokens
+        return float(steps * self.best["step_ms"] / 1e3 / SECONDS_PER_DAY)
+
+    def cost(self, tokens: float) -> float:
+        """Return what that costs in USD; NaN where no price is known."""
+        return 24.0 * self.days(tokens) * self.price_per_hour
+
+
+def plan_training(
+    model: ModelDescription,
+    system: System,
+    gpus: int,
+    task: TrainingTask,
+    clocks: OperatorClocks,
+    calibration: Calibration | None = None,
+) -> TrainingPlan:
+    """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
+
+    Args:
+        model: what is trained.
+        system: on which GPUs.
+        gpus: how many; all are used.
+        task: what a step computes.
+        clocks: say how long operators take.
+        calibration: of the software, one of `SOFTWARE`; None takes that of Megatron-LM.
+
+    Raises:
+        UsageError: the GPU has no such precision, the batch cannot be divided, or the model fits
+            nowhere; the message says what would.
+    """
+    _check_precision(system, task)
+    recipes = possible_recipes(model, task, system, gpus)
+    if not recipes:
+        raise UsageError(_indivisible(model, system, gpus, task))
+    looked_at = len(recipes)
+    memories = [training_memory(model, recipe, task) for recipe in recipes]
+    fitting = _fitting(memories, system)
+    if not fitting:  # the host is asked only where the GPU cannot hold the optimizer
+        recipes = possible_recipes(model, task, system, gpus, offload=True)
+        looked_at += len(recipes)
+        memories = [training_memory(model, recipe, task) for recipe in recipes]
+        fitting = _fitting(memories, system)
+    if not fitting:
+        raise UsageError(_too_large(model, system, gpus, task, memories))
+    kept = [recipes[i] for i in fitting]
+    clock = clocks(system, BACKEND)
+    steps = predict_steps(model, system, kept, task, clock, calibration)
+    described = pd.DataFrame([_described(recipes[i], memories[i]) for i in fitting])
+    table = described.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
+    price = np.nan if system.price_per_hour is None else system.price_per_hour
+    return TrainingPlan(task, table, looked_at, price * gpus)
+
+
+def _check_precision(system: System, task: TrainingTask) -> None:
+    architecture = system.device.architecture
+    if task.precision == "fp8" and supported("fp8", architecture) != "native":
+        raise UsageError(f"{system.name} does not multiply in fp8: train in bf16")
+
+
+def _fitting(memories: Sequence[TrainingMemory], system: System) -> list[int]:
+    """Return which recipes a GPU has room for."""
+    room = USABLE * system.memory_gib * GIB
+    return [i for i, memory in enumerate(memories) if memory.total <= room]
+
+
+def _described(recipe: Recipe, memory: TrainingMemory) -> dict[str, object]:
+    parts = {f"{name}_gib": value / GIB for name, value in vars(memory).items()}
+    return {
+        "layout": str(recipe.layout),
+        **vars(recipe.layout),
+        "micro_batch": recipe.micro_batch,
+        "zero": recipe.zero,
+        "recompute": recipe.recompute,
+        "offload": recipe.offload,
+        "memory_gib": memory.gib,
+        **parts,
+    }
+
+
+def _indivisible(model: ModelDescription, system: System, gpus: int, task: TrainingTask) -> str:
+    """Return the nearest batch that can be divided; one sequence per GPU can."""
+    near = (batch for more in count(1) for batch in (task.batch + more, task.batch - more))
+    batch = next(
+        batch for batch in near
+        if batch > 0 and possible_recipes(model, replace(task, batch=batch), system, gpus)
+    )  # fmt: skip
+    return f"a batch of {task.batch} cannot be divided over {gpus} GPUs: try --batch {batch}"
+
+
+def _too_large(
+    model: ModelDescription,
+    system: System,
+    gpus: int,
+    task: TrainingTask,
+    memories: Sequence[TrainingMemory],
+) -> str:
+    least = min(memory.total for memory in memories) / GIB
+    text = (
+        f"training {model.name} fits nowhere on {gpus} × {system.name} "
+        f"({system.memory_gib:.0f} GiB each): a GPU needs at least {least:.0f} GiB"
+    )
+    for factor in MORE_GPUS:
+        recipes = possible_recipes(model, task, system, factor * gpus, offload=True)
+        if _fitting([training_memory(model, recipe, task) for recipe in recipes], system):
+            return f"{text}; it fits on {factor * gpus}"
+    return f"{text}; take GPUs with more memory"

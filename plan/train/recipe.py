@@ -1,0 +1,193 @@
+"""Recipes: how a model is spread over GPUs for training, and what is traded for memory."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.system import System
+from foretune.plan.train.task import TrainingTask
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, order=True)
+class TrainingLayout:
+    """Degrees of parallelism. Neighbouring ranks differ in ``tp`` first, then cp, dp, pp.
+
+    Attributes:
+        tp: ranks that share each projection.
+        pp: stages of layers.
+        dp: replicas, each with sequences of its own.
+        cp: pieces that every sequence is cut into.
+        ep: ranks of a stage that the experts of a layer are spread over, whole ones.
+        chunks: runs of consecutive layers that each stage has (interleaving); 1 is the plain
+            schedule of one forward, one backward.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    chunks: int = 1
+
+    def __str__(self) -> str:
+        named = [f"{k}{v}" for k, v in vars(self).items() if v > 1]
+        return " ".join(named) or "one GPU"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def stage_ranks(self) -> int:
+        """GPUs that hold the same layers."""
+        return self.tp * self.dp * self.cp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that have the same share of everything but experts."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that have the same experts."""
+        return self.stage_ranks // self.ep
+
+
+@dataclass(frozen=True, order=True)
+class Recipe:
+    """A layout, and what else decides about time and memory.
+
+    Attributes:
+        layout: degrees of parallelism.
+        micro_batch: sequences that a replica computes at a time.
+        zero: what replicas split between them (ZeRO, arXiv:1910.02054): 1 the optimizer's states,
+            2 also gradients, 3 also weights.
+        recompute: what the backward pass computes again: nothing; what is cheap (attention's
+            scores where it keeps them, else the norms and the MLP's activation); or all.
+        sequence_parallel: whether tensor-parallel ranks also split what lies between projections
+            (Korthikanti et al., arXiv:2205.05198).
+        offload: whether the optimizer's states lie in, and are updated by, the host.
+    """
+
+    layout: TrainingLayout = TrainingLayout()
+    micro_batch: int = 1
+    zero: int = 0
+    recompute: Recompute = "none"
+    sequence_parallel: bool = True
+    offload: bool = False
+
+    def micro_batches(self, task: TrainingTask) -> int:
+        """Return how many micro-batches each replica computes per step."""
+        return task.batch // (self.layout.dp * self.micro_batch)
+
+    def local_tokens(self, task: TrainingTask) -> float:
+        """Return the tokens of a micro-batch on one tensor-parallel group."""
+        return self.micro_batch * task.sequence / self.layout.cp
+
+
+def stage_layers(model: ModelDescription, layout: TrainingLayout) -> int:
+    """Return the layers of the fullest stage: its chunks are of one size."""
+    return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
+
+
+def impossible_because(
+    model: ModelDescription, recipe: Recipe, task: TrainingTask, system: System
+) -> str | None:
+    """Return why a model cannot be trained like this; None if it can (memory apart)."""
+    return layout_impossible_because(model, recipe.layout, task, system) or (
+        trade_impossible_because(recipe, task)
+    )
+
+
+def layout_impossible_because(
+    model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
+) -> str | None:
+    """Return why a model cannot be spread like this; None if it can."""
+    if min(vars(layout).values()) < 1:
+        return "degrees of parallelism are positive"
+    return (
+        _tensor(model, layout, system)
+        or _experts(model, layout)
+        or _stages(model, layout)
+        or _sequences(model, layout, task)
+    )
+
+
+def trade_impossible_because(recipe: Recipe, task: TrainingTask) -> str | None:
+    """Return why the rest of a recipe does not go with its layout; None if it does."""
+    if recipe.micro_batch < 1:
+        return "a micro-batch has a sequence at least"
+    if recipe.zero not in ZERO_STAGES:
+        return f"there is no stage {recipe.zero} of ZeRO"
+    return _batch(recipe, task) or _sharding(recipe)
+
+
+def _tensor(model: ModelDescription, layout: TrainingLayout, system: System) -> str | None:
+    tp, linear = layout.tp, model.linear
+    if tp > system.fast_domain:
+        return f"tp={tp} does not fit the {system.fast_domain} GPUs that fast links join"
+    if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
+        return f"{model.heads} heads with {model.kv_heads} key heads cannot be split over tp={tp}"
+    if linear and (linear.key_heads % tp or linear.value_heads % tp):
+        return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
+    for width in (model.intermediate if model.mlp_layers else 0, model.shared_width):
+        if width % tp:
+            return f"an MLP {width} wide cannot be split over tp={tp}"
+    return None
+
+
+def _experts(model: ModelDescription, layout: TrainingLayout) -> str | None:
+    if layout.ep == 1:
+        return None
+    if not model.is_moe:
+        return "a dense model has no experts to spread"
+    if model.experts % layout.ep:
+        return f"{model.experts} experts cannot be spread over ep={layout.ep}"
+    if layout.stage_ranks % layout.ep:
+        return f"the {layout.stage_ranks} ranks of a stage are no multiple of ep={layout.ep}"
+    return None
+
+
+def _stages(model: ModelDescription, layout: TrainingLayout) -> str | None:
+    if layout.pp * layout.chunks > model.layers:
+        return f"{model.layers} layers do not fill {layout.pp} stages of {layout.chunks} chunks"
+    if layout.chunks > 1 and layout.pp == 1:
+        return "interleaving needs several stages"
+    return None
+
+
+def _sequences(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> str | None:
+    if layout.cp == 1:
+        return None
+    if task.attention != "flash" or model.linear:
+        return "context parallelism passes keys around: it needs flash attention in every layer"
+    # Each rank has an early and a late piece, so that all see equally many keys.
+    if task.sequence % (2 * layout.cp):
+        return f"sequences of {task.sequence} cannot be cut into 2 x cp={2 * layout.cp} pieces"
+    return None
+
+
+def _batch(recipe: Recipe, task: TrainingTask) -> str | None:
+    layout, each = recipe.layout, recipe.layout.dp * recipe.micro_batch
+    if task.batch % each:
+        return f"a batch of {task.batch} is no multiple of dp x micro-batch = {each}"
+    if layout.chunks > 1 and recipe.micro_batches(task) % layout.pp:
+        return (
+            f"interleaving needs micro-batches ({recipe.micro_batches(task)}) in multiples of "
+            f"pp={layout.pp}"
+        )
+    return None
+
+
+def _sharding(recipe: Recipe) -> str | None:
+    layout = recipe.layout
+    if recipe.zero and max(layout.replicas, layout.expert_replicas) == 1:
+        return "ZeRO needs replicas to split states between"
+    if recipe.zero > 1 and layout.pp > 1:
+        return "stages 2 and 3 of ZeRO move gradients per micro-batch: not with pipeline stages"
+    return None

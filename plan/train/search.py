@@ -1,0 +1,77 @@
+"""The recipes worth looking at: every layout that uses all GPUs, every way to trade memory."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.system import System
+from foretune.plan.train.recipe import (
+    RECOMPUTE,
+    ZERO_STAGES,
+    Recipe,
+    TrainingLayout,
+    layout_impossible_because,
+    trade_impossible_because,
+)
+from foretune.plan.train.task import TrainingTask
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+LEAST_PIECE = 4096
+"""Tokens of a sequence's piece below which nobody cuts it further."""
+TABLES = 2
+"""Layers that the embedding and the output projection may stand for when stages are filled."""
+
+
+def possible_recipes(
+    model: ModelDescription, task: TrainingTask, system: System, gpus: int, offload: bool = False
+) -> list[Recipe]:
+    """Return every recipe on exactly ``gpus`` GPUs that is worth looking at, memory apart.
+
+    What replicas can split at no cost they split: ZeRO stage 0 is left out where 1 is possible.
+
+    Args:
+        model: what is trained.
+        task: what a step computes.
+        system: on which GPUs.
+        gpus: how many.
+        offload: whether the host holds and updates the optimizer's states.
+    """
+    return [
+        recipe
+        for layout in _layouts(model, task, system, gpus)
+        if layout_impossible_because(model, layout, task, system) is None
+        for recipe in _recipes(layout, offload)
+        if trade_impossible_because(recipe, task) is None
+    ]
+
+
+def _recipes(layout: TrainingLayout, offload: bool) -> Iterator[Recipe]:
+    alone = max(layout.replicas, layout.expert_replicas) == 1
+    stages = ZERO_STAGES[:1] if alone else ZERO_STAGES[1:]
+    for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
+        yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload)
+
+
+def _layouts(
+    model: ModelDescription, task: TrainingTask, system: System, gpus: int
+) -> Iterator[TrainingLayout]:
+    for tp in _divisors(gpus, system.fast_domain):
+        for pp in _divisors(gpus // tp, model.layers):
+            ranks = gpus // tp // pp
+            for cp in _divisors(ranks, max(task.sequence // LEAST_PIECE, 1)):
+                if task.batch % (ranks // cp):
+                    continue
+                for ep in _divisors(tp * ranks, max(model.experts, 1)):
+                    for chunks in _chunks(model, pp):
+                        yield TrainingLayout(tp, pp, ranks // cp, cp, ep, chunks)
+
+
+def _chunks(model: ModelDescription, pp: int) -> list[int]:
+    """Return into how many chunks a stage can be cut so that all are alike."""
+    most = model.layers // pp if pp > 1 else 1
+    filled = (model.layers, model.layers + TABLES)
+    return [c for c in range(1, most + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [d for d in range(1, min(number, most) + 1) if number % d == 0]

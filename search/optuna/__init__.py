@@ -1,0 +1,1 @@
+"""Optuna: its samplers as searchers, our search as a sampler."""

@@ -1,0 +1,143 @@
+"""What the trials of an Optuna study say about one search space."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from foretune.search.optuna.dimensions import Dimensions
+from foretune.search.optuna.pareto import AUGMENTATION
+
+SUGGESTED = "foretune:suggested"
+"""Attribute of a trial: the row suggested to it, by name, before it asks for the last parameter."""
+WORST = 4.0
+"""Losses are cut here: what is far worse than most says nothing of the best."""
+FARTHEST = 3.0
+"""Constraints count this far below and above zero."""
+HUGE = 1e100
+"""What is larger, or no number, is the result of a failure."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows of `Dimensions` and what came of them.
+
+    Attributes:
+        tried: rows of the finished trials.
+        losses: of those; 0 is the best and 1 the median, infinite is a failure.
+        violations: of those, the constraint that is worst, in units of its usual size; kept at
+            zero and below, unknown where NaN.
+        under_way: rows of the running trials.
+        repeatable: whether there is more to a trial than its row.
+    """
+
+    tried: np.ndarray
+    losses: np.ndarray
+    violations: np.ndarray
+    under_way: np.ndarray
+    repeatable: bool
+
+    @property
+    def good(self) -> np.ndarray:
+        """Which trials ran and kept the constraints."""
+        return np.isfinite(self.losses) & ~(self.violations > 0)
+
+
+def read_evidence(
+    study: Study,
+    search_space: Mapping[str, BaseDistribution],
+    dimensions: Dimensions,
+    rng: np.random.Generator,
+) -> Evidence:
+    """Read the trials that have a value, or were suggested one, for every parameter.
+
+    Args:
+        study: whose trials.
+        search_space: the parameters.
+        dimensions: of those.
+        rng: weights several objectives.
+    """
+    finished: list[FrozenTrial] = []
+    tried, under_way = [], []
+    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
+    for trial in study.get_trials(deepcopy=False, states=states):
+        row = _row(trial, search_space)
+        if row is None:
+            continue
+        if trial.state == TrialState.RUNNING:
+            under_way.append(row)
+        else:
+            tried.append(row)
+            finished.append(trial)
+    rows = np.array(tried + under_way).reshape(-1, len(search_space))
+    rows = dimensions.snap(rows)
+    return Evidence(
+        rows[: len(tried)],
+        _losses(finished, study.directions, rng),
+        _violations(finished),
+        rows[len(tried) :],
+        any(_has_more(trial, search_space) for trial in finished),
+    )
+
+
+def _row(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> list[float] | None:
+    own = trial.distributions
+    for name, d in search_space.items():  # no study has two lists of choices of one name
+        if name in own and not isinstance(d, CategoricalDistribution) and own[name] != d:
+            return None
+    known = dict(trial.system_attrs.get(SUGGESTED, {}))
+    known |= {name: own[name].to_internal_repr(v) for name, v in trial.params.items()}
+    return [known[name] for name in search_space] if search_space.keys() <= known.keys() else None
+
+
+def _has_more(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> bool:
+    own = trial.distributions
+    return any(name not in search_space and not own[name].single() for name in own)
+
+
+def _losses(
+    trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], rng: np.random.Generator
+) -> np.ndarray:
+    """Return one number per trial: of several objectives, weighted at random (ParEGO).
+
+    Logarithms are taken of what is always positive, as times are: a tenth less is worth the same
+    everywhere.
+    """
+    values = np.full((len(trials), len(directions)), np.nan)
+    for i, trial in enumerate(trials):
+        if trial.state == TrialState.COMPLETE:
+            values[i] = trial.values
+        elif trial.state == TrialState.PRUNED and trial.intermediate_values:
+            values[i] = trial.intermediate_values[max(trial.intermediate_values)]
+    values[~(np.abs(values) < HUGE)] = np.nan
+    complete = np.array([trial.state == TrialState.COMPLETE for trial in trials], dtype=bool)
+    complete &= np.isfinite(values).all(axis=1)
+    if not complete.any():
+        return np.full(len(trials), np.inf)
+    logarithmic = (values[complete] > 0).all(axis=0)
+    values[:, logarithmic] = np.log(np.where(values > 0, values, np.nan)[:, logarithmic])
+    values *= [1.0 if d == StudyDirection.MINIMIZE else -1.0 for d in directions]
+    best = values[complete].min(axis=0)
+    width = np.median(values[complete], axis=0) - best
+    width = np.where(width > 0, width, np.ptp(values[complete], axis=0))
+    values = np.minimum((values - best) / np.where(width > 0, width, 1), WORST)
+    weighted = values * rng.dirichlet(np.ones(len(directions)))
+    losses = (weighted.max(axis=1) + AUGMENTATION * weighted.sum(axis=1)) / (1 + AUGMENTATION)
+    known = losses[complete]
+    losses[~complete] = np.clip(losses[~complete], np.median(known), known.max())
+    return np.where(np.isnan(losses), np.inf, losses)
+
+
+def _violations(trials: Sequence[FrozenTrial]) -> np.ndarray:
+    constraints = [trial.constraints for trial in trials]
+    names = sorted({name for c in constraints for name in c})
+    worst = np.full(len(trials), np.nan)
+    for name in names:
+        values = np.array([c.get(name, np.nan) for c in constraints])
+        values = np.clip(values, -HUGE, HUGE)
+        usual = np.nanmedian(np.abs(values)) or 1.0
+        worst = np.fmax(worst, np.clip(values / usual, -FARTHEST, FARTHEST))
+    return worst

@@ -1,0 +1,1 @@
+"""Other projects' searchers, run by their own code."""

@@ -1,0 +1,1 @@
+"""Reinforcement learning: policies that propose configurations, and where they learn."""

@@ -1,0 +1,155 @@
+"""Agents: small networks that give every legal choice a probability."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from foretune.extras import require
+from foretune.search.policies.decisions import UNOWNED, Decisions
+
+if TYPE_CHECKING:
+    import torch
+
+HIDDEN = 128
+"""Width of the two hidden layers."""
+
+
+class Agents:
+    """One network per group of steps: the agent that makes those choices.
+
+    An agent sees what is known from the start and the choices of its own group, never those of
+    another; what is legal depends on all. With one group there is one agent, which sees everything;
+    with several the policy is factored. At first every legal choice is equally likely.
+
+    Args:
+        decisions: says what is seen and how many values there are; only its shape is kept.
+        groups: steps that an agent decides, each in one group; None has one agent for all.
+        seed: of the networks' weights.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+
+    def __init__(
+        self, decisions: Decisions, groups: Sequence[Sequence[int]] | None = None, seed: int = 0
+    ) -> None:
+        torch = require("torch", "rl", "a policy")
+        groups = [range(decisions.steps)] if groups is None else groups
+        self._agent_of = {step: agent for agent, steps in enumerate(groups) for step in steps}
+        self._seen = [
+            np.flatnonzero(np.isin(decisions.owners, [UNOWNED, *steps])) for steps in groups
+        ]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.networks = torch.nn.ModuleList(
+                _network(torch, len(seen), decisions.choices) for seen in self._seen
+            )
+
+    def log_probabilities(
+        self, step: int, observations: np.ndarray, legal: np.ndarray
+    ) -> "torch.Tensor":
+        """Return the log probability of every choice at ``step``; -inf for illegal ones."""
+        import torch
+
+        agent = self._agent_of.get(step, 0)  # placements may be longer than those learned from
+        scores = self.networks[agent](torch.from_numpy(observations[:, self._seen[agent]]))
+        return torch.log_softmax(scores.masked_fill(~torch.from_numpy(legal), -torch.inf), dim=1)
+
+    def log_likelihood(
+        self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
+    ) -> "torch.Tensor":
+        """Return the log probability of complete episodes, to be differentiated."""
+        import torch
+
+        total, rows = torch.zeros(len(tasks)), np.arange(len(tasks))
+        for step in range(decisions.steps):
+            before = chosen[:, :step]
+            seen, legal = decisions.observe(tasks, before), decisions.legal(tasks, before)
+            total = total + self.log_probabilities(step, seen, legal)[rows, chosen[:, step]]
+        return total
+
+    def play(
+        self, decisions: Decisions, tasks: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, "torch.Tensor"]:
+        """Draw an episode of each of ``tasks``; return its choices and their log probability."""
+        import torch
+
+        chosen, total = np.zeros((len(tasks), 0), dtype=np.int64), torch.zeros(len(tasks))
+        rows = np.arange(len(tasks))
+        for step in range(decisions.steps):
+            seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
+            scores = self.log_probabilities(step, seen, legal)
+            # The largest of log p + Gumbel noise is a draw from p.
+            drawn = (scores.detach().numpy() + rng.gumbel(size=legal.shape)).argmax(axis=1)
+            total = total + scores[rows, drawn]
+            chosen = np.column_stack([chosen, drawn])
+        return chosen, total
+
+    def most_probable(
+        self, decisions: Decisions, task: int, width: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return up to ``width`` different episodes of ``task``, likeliest first, and their log p.
+
+        A beam search: exact while no more than ``width`` beginnings are legal.
+        """
+        import torch
+
+        chosen, total = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
+        with torch.no_grad(), one_thread():
+            for step in range(decisions.steps):
+                tasks = np.full(len(chosen), task)
+                seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
+                log_p = self.log_probabilities(step, seen, legal).double().numpy()
+                parents, choices = np.nonzero(legal)
+                grown = total[parents] + log_p[parents, choices]
+                best = np.argsort(-grown, kind="stable")[:width]
+                chosen = np.column_stack([chosen[parents[best]], choices[best]])
+                total = grown[best]
+        return chosen, total
+
+    def copy(self) -> Self:
+        """Return agents that can learn on without changing these."""
+        return copy.deepcopy(self)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return all weights as plain arrays, by name."""
+        return {name: w.numpy().copy() for name, w in self.networks.state_dict().items()}
+
+    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
+        """Take ``weights`` in place of these.
+
+        Raises:
+            ValueError: they are of networks of another shape.
+        """
+        import torch
+
+        try:
+            self.networks.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()})
+        except RuntimeError as e:
+            raise ValueError(f"weights of other networks: {str(e).splitlines()[0]}") from e
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: networks this small are slower on several."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _network(torch: Any, inputs: int, outputs: int) -> "torch.nn.Module":
+    last = torch.nn.Linear(HIDDEN, outputs)
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.zeros_(last.bias)
+    return torch.nn.Sequential(
+        torch.nn.Linear(inputs, HIDDEN), torch.nn.ReLU(),
+        torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(), last,
+    )  # fmt: skip

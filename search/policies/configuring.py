@@ -1,0 +1,118 @@
+"""Configuring as sequential decisions: an episode sets one tunable parameter after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from foretune.errors import UsageError
+from foretune.search.policies.decisions import UNOWNED, WORST, Decisions, one_hot
+from foretune.search.policies.encoding import Context, Vocabulary
+from foretune.search.policies.tasks import Task
+
+
+class Configuring(Decisions):
+    """Chooses the values of tunable parameters, in the vocabulary's order.
+
+    A choice is legal if some configuration of the space begins like that.
+
+    Args:
+        tasks: what is configured.
+        vocabulary: the parameters and values; those of the tasks if None.
+        context: how tasks are told apart; as these tasks are if None.
+
+    Raises:
+        UsageError: there is no task, or tasks have different parameters.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        vocabulary: Vocabulary | None = None,
+        context: Context | None = None,
+    ) -> None:
+        self.vocabulary = vocabulary or Vocabulary.of(task.space for task in tasks)
+        self.context = context or Context.of(tasks)
+        self.tasks = len(tasks)
+        self.sizes = self.vocabulary.sizes
+        self.steps, self.choices = len(self.sizes), max([1, *self.sizes])
+        self._rewards = [task.reward for task in tasks]
+        self._rows = self.context.rows(tasks)
+        self.spaces = [task.space for task in tasks]
+        trees = {  # one for all tasks that share a space
+            id(s): _Tree.of(*self.vocabulary.codes(s), self.sizes)
+            for s in {id(s): s for s in self.spaces}.values()
+        }
+        self._trees = [trees[id(space)] for space in self.spaces]
+        self.owners = np.repeat(
+            [UNOWNED, *range(self.steps), UNOWNED],
+            [self._rows.shape[1], *self.sizes, max(1, self.steps)],
+        )
+
+    def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return the context, the values chosen so far, and which parameter is next."""
+        next_one = np.zeros((len(tasks), max(1, self.steps)), dtype=np.float32)
+        next_one[:, chosen.shape[1] : chosen.shape[1] + 1] = 1.0
+        return np.hstack([self._rows[tasks], one_hot(chosen, self.sizes), next_one])
+
+    def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return the values that configurations which begin like ``chosen`` have next."""
+        legal = np.zeros((len(tasks), self.choices), dtype=bool)
+        for task in np.unique(tasks):
+            here = np.flatnonzero(tasks == task)
+            following = self._trees[task].following(chosen[here])
+            legal[here, : following.shape[1]] = following
+        return legal
+
+    def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return what the tasks say of complete configurations.
+
+        Raises:
+            UsageError: a task has no reward.
+        """
+        rewards = np.empty(len(tasks))
+        for task in np.unique(tasks):
+            here = tasks == task
+            if (reward := self._rewards[task]) is None:
+                raise UsageError(f"task {task} has no reward: give it one to learn from it")
+            rewards[here] = reward(self.numbers(task, chosen[here]))
+        return np.fmax(rewards, WORST)
+
+    def numbers(self, task: int, chosen: np.ndarray) -> np.ndarray:
+        """Return the numbers of complete configurations in the task's space."""
+        return self._trees[task].numbers_of(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tree:
+    """Configurations as sorted integers, mixed-radix: a prefix is an interval of them."""
+
+    keys: np.ndarray
+    numbers: np.ndarray
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, codes: np.ndarray, numbers: np.ndarray, sizes: list[int]) -> Self:
+        if len(codes) == 0:
+            raise UsageError("no configuration of the space has only values that the policy knows")
+        keys = _keys(codes, sizes)
+        order = np.argsort(keys)
+        return cls(keys[order], numbers[order], sizes)
+
+    def following(self, chosen: np.ndarray) -> np.ndarray:
+        """Return which values of the next parameter some configuration has, by prefix."""
+        step = chosen.shape[1]
+        size, rest = self.sizes[step], int(np.prod(self.sizes[step + 1 :], dtype=np.int64))
+        first = _keys(chosen, self.sizes)[:, None] * size + np.arange(size + 1)
+        return np.diff(np.searchsorted(self.keys, first * rest)) > 0
+
+    def numbers_of(self, chosen: np.ndarray) -> np.ndarray:
+        return self.numbers[np.searchsorted(self.keys, _keys(chosen, self.sizes))]
+
+
+def _keys(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    keys = np.zeros(len(codes), dtype=np.int64)
+    for column, size in zip(codes.T, sizes, strict=False):
+        keys = keys * size + column
+    return keys

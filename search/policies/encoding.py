@@ -1,0 +1,145 @@
+"""Encoding: parameters, problems and devices as the numbers a policy sees."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from foretune.errors import UsageError
+from foretune.mapping import Value
+from foretune.search.policies.decisions import FARTHEST
+from foretune.search.policies.tasks import Task
+from foretune.space import Configuration, SearchSpace
+
+LEAST = 5
+"""Problems, and devices, that a policy must have met before it goes by their sizes and specs."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The parameters a policy knows, and the values of each; a value's place is its number."""
+
+    parameters: Mapping[str, tuple[Value, ...]]
+
+    @classmethod
+    def of(cls, spaces: Iterable[SearchSpace]) -> Self:
+        """Return what ``spaces`` have in all, values in the order in which they are first met.
+
+        Raises:
+            UsageError: there are none, or two have different parameters.
+        """
+        values: dict[str, dict[Value, None]] | None = None
+        for space in spaces:
+            values = values or {name: {} for name in space.names}
+            _require_names(space, values)
+            for name, known in values.items():
+                known.update(dict.fromkeys(space.parameters[name]))
+        if values is None:
+            raise UsageError("there is no task: give at least one")
+        if np.prod([float(len(known)) for known in values.values()]) > 2**62:
+            raise UsageError("the tasks' spaces have more than 2^62 combinations in all")
+        return cls({name: tuple(known) for name, known in values.items()})
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many values each parameter has."""
+        return [len(values) for values in self.parameters.values()]
+
+    def encode(self, config: Configuration) -> list[int] | None:
+        """Return the numbers of a configuration's values; None if one is unknown."""
+        try:
+            return [values.index(config[name]) for name, values in self.parameters.items()]
+        except ValueError:
+            return None
+
+    def codes(self, space: SearchSpace) -> tuple[np.ndarray, np.ndarray]:
+        """Return the configurations of ``space`` in this vocabulary's codes, and their numbers.
+
+        Those with a value that is not in the vocabulary are left out.
+
+        Raises:
+            UsageError: the space has other parameters.
+        """
+        _require_names(space, self.parameters)
+        codes = np.empty((len(space), len(self.parameters)), dtype=np.int64)
+        for i, (name, values) in enumerate(self.parameters.items()):
+            place = {value: k for k, value in enumerate(values)}
+            here = np.array([place.get(v, -1) for v in space.parameters[name]])
+            codes[:, i] = here[space.codes[:, space.names.index(name)]]
+        numbers = np.flatnonzero((codes >= 0).all(axis=1))
+        return codes[numbers], numbers
+
+
+def _require_names(space: SearchSpace, names: Iterable[str]) -> None:
+    if set(space.names) != set(names):
+        raise UsageError(
+            f"the space has parameters {', '.join(space.names)}, the policy knows "
+            f"{', '.join(names)}: a policy is of one kernel"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What is known of a task before the first choice, as numbers of mean 0 and deviation 1.
+
+    Sizes and specs enter as logarithms, text as one indicator per value. What a task lacks is 0,
+    the mean; nothing is farther from it than `FARTHEST`.
+
+    Attributes:
+        names: of the numbers.
+        mean: of each over the tasks it was made from.
+        deviation: of each.
+    """
+
+    names: tuple[str, ...]
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task], least: int = LEAST) -> Self:
+        """Return the context that tells ``tasks`` apart.
+
+        Fewer than ``least`` problems (or devices) are not told apart: between so few points
+        nothing can be interpolated, and what is good on all of them carries further.
+        """
+        known: list[dict[str, float]] = [{} for _ in tasks]
+        for facts_of in (_problem_facts, _device_facts):
+            facts = [facts_of(task) for task in tasks]
+            if len({frozenset(f.items()) for f in facts}) >= least:
+                known = [{**k, **f} for k, f in zip(known, facts, strict=True)]
+        names = sorted({name for facts in known for name in facts})
+        table = _table(known, names)
+        mean, deviation = np.nanmean(table, axis=0), np.nanstd(table, axis=0)
+        varies = np.flatnonzero(deviation > 1e-9)
+        return cls(tuple(names[i] for i in varies), mean[varies], deviation[varies])
+
+    def rows(self, tasks: Sequence[Task]) -> np.ndarray:
+        """Return one row of float32 per task."""
+        known = [_problem_facts(task) | _device_facts(task) for task in tasks]
+        table = (_table(known, self.names) - self.mean) / self.deviation
+        return np.nan_to_num(table).clip(-FARTHEST, FARTHEST).astype(np.float32)
+
+
+def _problem_facts(task: Task) -> dict[str, float]:
+    return _facts("problem", task.problem)
+
+
+def _device_facts(task: Task) -> dict[str, float]:
+    return _facts("device", task.device.specs if task.device else {})
+
+
+def _facts(group: str, values: Mapping[str, Value]) -> dict[str, float]:
+    """Return logarithms of numbers by name, and 1 for every text."""
+    return {
+        f"{group}.{name}={v}" if isinstance(v, str) else f"{group}.{name}": (
+            1.0 if isinstance(v, str) else float(np.sign(v) * np.log2(1.0 + abs(v)))
+        )
+        for name, v in values.items()
+    }
+
+
+def _table(known: Sequence[Mapping[str, float]], names: Sequence[str]) -> np.ndarray:
+    """Return a row per task; numbers that a task lacks are NaN, texts that it has not are 0."""
+    cells = [[facts.get(n, 0.0 if "=" in n else np.nan) for n in names] for facts in known]
+    return np.array(cells, dtype=float).reshape(len(known), len(names))

@@ -1,0 +1,223 @@
+"""Gymnasium environments over sequential decisions, with masks of what is legal.
+
+Importing this module registers ``foretune/Configure-v0`` and ``foretune/Place-v0``; so does
+Gymnasium itself when asked for ``foretune.search.policies.environment:foretune/Configure-v0``::
+
+    env = gymnasium.make("foretune.search.policies.environment:foretune/Configure-v0", tasks=tasks)
+    observation, info = env.reset(seed=0)
+    env.step(env.action_space.sample(info["action_mask"]))
+
+`gymnasium.make_vec` gives the same for many episodes at once, computed on whole arrays. The reward
+comes with the last choice, log(reference / objective); an illegal choice ends the episode with the
+least reward there is. ``action_masks()`` is what MaskablePPO of sb3-contrib asks for.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from foretune.errors import UsageError
+from foretune.extras import require
+from foretune.search.policies.configuring import Configuring
+from foretune.search.policies.decisions import FARTHEST, WORST, Decisions
+from foretune.search.policies.placement import Placement, Placing
+from foretune.search.policies.tasks import Task
+from foretune.space import Configuration
+
+require("gymnasium", "rl", "an environment")
+import gymnasium  # noqa: E402
+from gymnasium import spaces  # noqa: E402
+from gymnasium.vector import AutoresetMode, VectorEnv  # noqa: E402
+
+Info = dict[str, Any]
+
+
+class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
+    """One episode after the other of ``decisions``, each of a random task.
+
+    ``reset(options={"task": i})`` chooses the task. ``info`` holds ``action_mask`` (int8, one per
+    choice) and ``task``, its number.
+
+    Raises:
+        UsageError: there is nothing to decide.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, decisions: Decisions, render_mode: str | None = None) -> None:
+        self.decisions = decisions
+        self.render_mode = render_mode
+        self.observation_space, self.action_space = _spaces(decisions)
+        self._episodes = _Episodes(decisions, 1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, Info]:
+        """Begin an episode of a random task, or of ``options["task"]``."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(self.decisions.tasks))
+        self._episodes.begin(np.array([0]), np.array([(options or {}).get("task", drawn)]))
+        return self._episodes.observe()[0], self._info()
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
+        """Make a choice."""
+        rewards, ended = self._episodes.choose(np.array([action]), np.array([True]))
+        return self._episodes.observe()[0], float(rewards[0]), bool(ended[0]), False, self._info()
+
+    def action_masks(self) -> np.ndarray:
+        """Return which choices are legal now, for MaskablePPO."""
+        return self._episodes.legal()[0]
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """The choices of this episode so far."""
+        return self._episodes.chosen[0, : self._episodes.counts[0]].copy()
+
+    def _info(self) -> Info:
+        return {
+            "action_mask": self.action_masks().astype(np.int8),
+            "task": int(self._episodes.tasks[0]),
+        }
+
+
+class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """Many episodes at once; one that has ended begins anew with the next step."""
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, decisions: Decisions, num_envs: int = 1) -> None:
+        self.decisions = decisions
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = _spaces(decisions)
+        batch = gymnasium.vector.utils.batch_space
+        self.observation_space = batch(self.single_observation_space, num_envs)
+        self.action_space = batch(self.single_action_space, num_envs)
+        self._episodes = _Episodes(decisions, num_envs)
+        self._ended = np.zeros(num_envs, dtype=bool)
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, Info]:
+        """Begin an episode of a random task everywhere."""
+        super().reset(seed=seed[0] if isinstance(seed, list) else seed)
+        self._begin(np.arange(self.num_envs))
+        return self._episodes.observe(), self._info()
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
+        """Make a choice in every episode; where one had ended, begin anew instead."""
+        over = self._ended.copy()
+        self._begin(np.flatnonzero(over))
+        rewards, ended = self._episodes.choose(np.asarray(actions), ~over)
+        self._ended = ended
+        never = np.zeros(self.num_envs, dtype=bool)
+        return self._episodes.observe(), rewards, ended.copy(), never, self._info()
+
+    def _begin(self, rows: np.ndarray) -> None:
+        self._episodes.begin(rows, self.np_random.integers(self.decisions.tasks, size=len(rows)))
+        self._ended[rows] = False
+
+    def _info(self) -> Info:
+        return {
+            "action_mask": self._episodes.legal().astype(np.int8),
+            "task": self._episodes.tasks.copy(),
+        }
+
+
+class ConfigureEnv(DecisionEnv):
+    """Chooses the values of tunable parameters, one after the other (`Configuring`)."""
+
+    def __init__(self, tasks: Sequence[Task], render_mode: str | None = None) -> None:
+        self.configuring = Configuring(tasks)
+        super().__init__(self.configuring, render_mode)
+
+    @property
+    def configuration(self) -> Configuration:
+        """What was chosen, once the episode is complete."""
+        task = int(self._episodes.tasks[0])
+        (number,) = self.configuring.numbers(task, self.chosen[None, :])
+        return self.configuring.spaces[task][int(number)]
+
+
+class ConfigureVectorEnv(DecisionVectorEnv):
+    """Many configurations at once."""
+
+    def __init__(self, tasks: Sequence[Task], num_envs: int = 1) -> None:
+        super().__init__(Configuring(tasks), num_envs)
+
+
+class PlaceEnv(DecisionEnv):
+    """Chooses a device or precision for one operator after the other (`Placing`)."""
+
+    def __init__(self, placements: Sequence[Placement], render_mode: str | None = None) -> None:
+        super().__init__(Placing(placements), render_mode)
+
+
+class PlaceVectorEnv(DecisionVectorEnv):
+    """Many placements at once."""
+
+    def __init__(self, placements: Sequence[Placement], num_envs: int = 1) -> None:
+        super().__init__(Placing(placements), num_envs)
+
+
+class _Episodes:
+    """Episodes that need not be equally far."""
+
+    def __init__(self, decisions: Decisions, n: int) -> None:
+        self._decisions = decisions
+        self.tasks = np.zeros(n, dtype=np.int64)
+        self.counts = np.zeros(n, dtype=np.int64)
+        self.chosen = np.zeros((n, decisions.steps), dtype=np.int64)
+
+    def begin(self, rows: np.ndarray, tasks: np.ndarray) -> None:
+        self.tasks[rows], self.counts[rows], self.chosen[rows] = tasks, 0, 0
+
+    def observe(self) -> np.ndarray:
+        seen = np.empty((len(self.tasks), len(self._decisions.owners)), dtype=np.float32)
+        for rows, chosen in self._alike():
+            seen[rows] = self._decisions.observe(self.tasks[rows], chosen)
+        return seen
+
+    def legal(self) -> np.ndarray:
+        """Return which choices are legal; none where an episode is complete."""
+        legal = np.zeros((len(self.tasks), self._decisions.choices), dtype=bool)
+        for rows, chosen in self._alike():
+            if chosen.shape[1] < self._decisions.steps:
+                legal[rows] = self._decisions.legal(self.tasks[rows], chosen)
+        return legal
+
+    def choose(self, actions: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Make the choices of the active episodes; return rewards and which ended just now."""
+        every = np.arange(len(self.tasks))
+        fine = active & self.legal()[every, actions]
+        self.chosen[every[fine], self.counts[fine]] = actions[fine]
+        self.counts[fine] += 1
+        lengths = np.array([self._decisions.length(int(task)) for task in self.tasks])
+        complete = fine & (self.counts == lengths)
+        rewards = np.where(active & ~fine, WORST, 0.0)
+        if complete.any():
+            rewards[complete] = self._decisions.reward(self.tasks[complete], self.chosen[complete])
+        return rewards, complete | (active & ~fine)
+
+    def _alike(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the episodes that are equally far: rows, and their choices."""
+        parts = ((np.flatnonzero(self.counts == n), n) for n in np.unique(self.counts))
+        return [(rows, self.chosen[rows, :n]) for rows, n in parts]
+
+
+def _spaces(decisions: Decisions) -> tuple[spaces.Box, spaces.Discrete]:
+    if decisions.steps == 0:
+        raise UsageError("there is nothing to decide: the space has no parameters")
+    shape = (len(decisions.owners),)
+    box = spaces.Box(-FARTHEST, FARTHEST, shape, np.float32)
+    return box, spaces.Discrete(decisions.choices)
+
+
+for _name in ("Configure", "Place"):
+    gymnasium.register(
+        id=f"foretune/{_name}-v0",
+        entry_point=f"{__name__}:{_name}Env",
+        vector_entry_point=f"{__name__}:{_name}VectorEnv",
+    )

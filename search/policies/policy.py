@@ -1,0 +1,208 @@
+"""The policy: trained once over many problems, it proposes configurations of another at once."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+from zipfile import BadZipFile
+
+import numpy as np
+
+from foretune.errors import OutputError, PolicyError, UsageError
+from foretune.progress import SILENT, Progress
+from foretune.search.policies.agents import Agents
+from foretune.search.policies.configuring import Configuring
+from foretune.search.policies.encoding import LEAST, Context, Vocabulary
+from foretune.search.policies.reinforce import Schedule, reinforce
+from foretune.search.policies.tasks import Task
+from foretune.space import Configuration
+
+FORMAT_VERSION = 1
+CARD, WEIGHTS = "policy.json", "weights.npz"
+BEAM = 256
+"""Beginnings followed when looking for the likeliest configurations."""
+THOROUGH = Schedule()
+DAMAGE = (
+    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, BadZipFile,
+)  # fmt: skip
+"""What reading a file of another content raises."""
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Probabilities of configurations, given the sizes of a problem and the specs of a device.
+
+    Attributes:
+        kernel: whose configurations; empty if nobody said.
+        vocabulary: the parameters and values it can choose.
+        context: what of problems and devices it goes by.
+        groups: the parameters that each agent sets, by name.
+        agents: the networks.
+        training: how it was trained.
+    """
+
+    kernel: str
+    vocabulary: Vocabulary
+    context: Context
+    groups: tuple[tuple[str, ...], ...]
+    agents: Agents
+    training: Mapping[str, Any]
+
+    @classmethod
+    def train(
+        cls,
+        tasks: Sequence[Task],
+        groups: Sequence[Sequence[str]] | None = None,
+        schedule: Schedule = THOROUGH,
+        seed: int = 0,
+        kernel: str = "",
+        least: int = LEAST,
+        progress: Progress = SILENT,
+    ) -> Self:
+        """Learn what earns most on ``tasks``.
+
+        Args:
+            tasks: problems with rewards, predicted ones as a rule (`predicted_tasks`).
+            groups: parameters that one agent each sets (`name_groups`); None has one agent for all.
+            schedule: how long.
+            seed: of everything random.
+            kernel: kept with the policy.
+            least: problems, or devices, below which it does not go by what they are (`Context`).
+            progress: told about every update.
+
+        Raises:
+            UsageError: no task, tasks of different parameters, or groups that are not theirs.
+            MissingExtra: torch is not installed.
+        """
+        vocabulary = Vocabulary.of(task.space for task in tasks)
+        decisions = Configuring(tasks, vocabulary, Context.of(tasks, least))
+        names = list(decisions.vocabulary.parameters)
+        grouped = tuple(map(tuple, groups or [names]))
+        agents = Agents(decisions, _steps(grouped, names), seed)
+        mean_reward = reinforce(agents, decisions, schedule, seed, progress)
+        training = {
+            "problems": len(tasks), "seed": seed, **asdict(schedule), "mean_reward": mean_reward,
+        }  # fmt: skip
+        return cls(kernel, decisions.vocabulary, decisions.context, grouped, agents, training)
+
+    def decisions(self, task: Task) -> Configuring:
+        """Return ``task`` as this policy sees it.
+
+        Raises:
+            UsageError: its space has other parameters, or no configuration of known values.
+        """
+        return Configuring([task], self.vocabulary, self.context)
+
+    def propose(self, task: Task, n: int = 10) -> list[tuple[Configuration, float]]:
+        """Return up to ``n`` configurations and their probabilities, likeliest first.
+
+        Nothing is predicted or measured; the task's reward is not looked at.
+
+        Raises:
+            UsageError: see `decisions`.
+        """
+        decisions = self.decisions(task)
+        chosen, log_p = self.agents.most_probable(decisions, 0, max(n, BEAM))
+        numbers = decisions.numbers(0, chosen[:n])
+        probabilities = np.exp(log_p[:n]).tolist()
+        return [(task.space[int(i)], p) for i, p in zip(numbers, probabilities, strict=True)]
+
+    def score(self, tasks: Sequence[Task], n: int = 10, draws: int = 1000) -> dict[str, float]:
+        """Return how many times better than the reference proposals are: geometric means.
+
+        ``first`` is the likeliest configuration of each task, ``best`` the best of the ``n``
+        likeliest, ``random`` the best of ``draws`` random ones. Tasks are asked for rewards.
+
+        Raises:
+            UsageError: see `decisions`; or a task has no reward.
+        """
+        rng, rewards = np.random.default_rng(0), []
+        for task in tasks:
+            decisions = self.decisions(task)
+            chosen, _ = self.agents.most_probable(decisions, 0, max(n, BEAM))
+            drawn = rng.permutation(len(task.space))[:draws]
+            earned = decisions.reward(np.zeros(len(chosen[:n]), dtype=np.int64), chosen[:n])
+            assert task.reward is not None  # `decisions.reward` has asked it
+            rewards.append((earned[0], earned.max(), task.reward(drawn).max()))
+        means = np.exp(np.mean(rewards, axis=0)).tolist()
+        return dict(zip(("first", "best", "random"), means, strict=True))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the policy to ``folder``: a JSON card and plain arrays, nothing that runs code.
+
+        Raises:
+            OutputError: the folder cannot be written.
+        """
+        folder = Path(folder)
+        card = {
+            "format": FORMAT_VERSION,
+            "kernel": self.kernel,
+            "parameters": self.vocabulary.parameters,
+            "context": {
+                "names": self.context.names,
+                "mean": self.context.mean.tolist(),
+                "deviation": self.context.deviation.tolist(),
+            },
+            "groups": self.groups,
+            "training": self.training,
+        }
+        weights: dict[str, Any] = self.agents.weights()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CARD).unlink(missing_ok=True)  # interrupted from here on, it is no policy
+            np.savez(folder / WEIGHTS, **weights)
+            (folder / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
+        except OSError as e:
+            raise OutputError(f"cannot write the policy to {folder}: {e.strerror or e}") from e
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            PolicyError: there is no policy, it was made by another version, or it is damaged.
+            MissingExtra: torch is not installed.
+        """
+        folder = Path(folder)
+        try:
+            card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            version = card["format"]
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise PolicyError(
+                f"{folder} holds no policy: train one with 'foretune policy train'"
+            ) from e
+        if version != FORMAT_VERSION:
+            raise PolicyError(f"{folder} was made by another version of Foretune: train it again")
+        try:
+            vocabulary = Vocabulary({k: tuple(v) for k, v in card["parameters"].items()})
+            known = card["context"]
+            context = Context(
+                tuple(known["names"]), np.array(known["mean"]), np.array(known["deviation"])
+            )
+            groups = tuple(map(tuple, card["groups"]))
+            shape = Configuring([], vocabulary, context)
+            agents = Agents(shape, _steps(groups, list(vocabulary.parameters)))
+            with np.load(folder / WEIGHTS, allow_pickle=False) as weights:
+                agents.set_weights(dict(weights))
+            return cls(card["kernel"], vocabulary, context, groups, agents, card["training"])
+        except DAMAGE as e:
+            raise PolicyError(f"{folder} is damaged ({e}): train the policy again") from e
+
+
+def name_groups(names: Sequence[str]) -> list[list[str]]:
+    """Return parameters that share their name up to the last underscore: ``tile_x``, ``tile_y``."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition("_")[0] or name, []).append(name)
+    return list(groups.values())
+
+
+def _steps(groups: Sequence[Sequence[str]], names: list[str]) -> list[list[int]]:
+    if sorted(name for group in groups for name in group) != sorted(names):
+        raise UsageError(
+            f"groups {', '.join('+'.join(g) for g in groups)} must hold each parameter once: "
+            f"{', '.join(names)}"
+        )
+    return [[names.index(name) for name in group] for group in groups]

@@ -1,0 +1,130 @@
+"""Policy search: a policy proposes, and learns on from what is measured.
+
+What the policy learned beforehand was predicted; what it learns here is measured. After every
+answer it takes some policy-gradient steps on all that was told: a configuration becomes likelier by
+how many standard deviations its log objective is below the mean. Draws from the policy as it was at
+first are kept likely, or it would forget all it knew for a handful of measurements.
+"""
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.extras import require
+from foretune.objective import Goal, Objective
+from foretune.problem import Problem
+from foretune.search.policies.agents import one_thread
+from foretune.search.policies.policy import BEAM, Policy
+from foretune.search.policies.reinforce import Schedule, standardised
+from foretune.search.policies.tasks import Task, believed_task
+from foretune.search.searcher import Prior, Searcher
+from foretune.space import SearchSpace
+
+QUICK = Schedule(updates=100, episodes=128, rate=1e-2)
+"""For a policy of one space, whose prior is all there is to learn."""
+STEPS = 5
+"""Updates after every answer."""
+RATE = 1e-3
+"""Adam's learning rate in them."""
+KEPT = 64
+"""Draws from the first policy, which weigh together as much as all measurements."""
+FAILED = float(np.log(2.0))
+"""A failure counts as this much slower, log, than the slowest success."""
+
+
+class PolicySearcher(Searcher):
+    """Proposes what a policy finds likeliest.
+
+    Without a policy it trains one: on what the prior says of this space, where there is a prior;
+    otherwise it starts from chance and learns from the measurements alone.
+
+    Args:
+        space: what is searched; it and what follows as in `Searcher`.
+        objective: what is minimised.
+        seed: of everything random.
+        prior: what the policy learns from first, if none is given.
+        problem: what is computed.
+        device: where.
+        policy: trained on other problems of the same kernel.
+
+    Raises:
+        UsageError: the policy knows other parameters than the space has.
+        MissingExtra: torch is not installed.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        objective: Goal = Objective.TIME,
+        seed: int = 0,
+        prior: Prior | None = None,
+        problem: Problem | None = None,
+        device: Device | None = None,
+        *,
+        policy: Policy | None = None,
+    ) -> None:
+        self._policy = policy
+        super().__init__(space, objective, seed, prior, problem, device)
+
+    def _prepare(self) -> None:
+        torch = require("torch", "rl", "policy search")
+        self._informed = self._policy is not None or self.prior is not None
+        policy = self._policy or self._learned()
+        self._decisions = policy.decisions(Task(self.space, self.problem, self.device))
+        self._agents = policy.agents.copy()
+        self._adam = torch.optim.Adam(self._agents.networks.parameters(), lr=RATE)
+        self._kept = self._draw(KEPT)
+
+    def _learned(self) -> Policy:
+        """Return a policy of this space alone: of its prior, or of nothing yet."""
+        if self.prior is None:
+            schedule, task = Schedule(updates=0), Task(self.space, self.problem, self.device)
+        else:
+            task = believed_task(self.space, self.prior, self.problem, self.device)
+            schedule = QUICK
+        return Policy.train([task], schedule=schedule, seed=self.seed)
+
+    def _propose(self, n: int) -> list[int]:
+        numbers = dict.fromkeys(i for i in self._candidates(n) if i not in self.proposed)
+        chosen = list(numbers)[:n]
+        others = (i for i in self.random_numbers(n) if i not in numbers)
+        return chosen + [i for i, _ in zip(others, range(n - len(chosen)), strict=False)]
+
+    def _candidates(self, n: int) -> list[int]:
+        """Return what the policy would take, in order; draws as long as it is no more than one."""
+        if not self._informed:
+            return self._decisions.numbers(0, self._draw(n + BEAM)).tolist()
+        width = n + len(self.proposed) + BEAM
+        likeliest, _ = self._agents.most_probable(self._decisions, 0, width)
+        return self._decisions.numbers(0, likeliest).tolist()
+
+    def _learn(self, news: dict[int, float]) -> None:
+        known = [(self._encode(i), value) for i, value in self.told.items()]
+        codes = [c for c, _ in known if c is not None]
+        values = np.log([value for c, value in known if c is not None])
+        finite = np.isfinite(values)
+        if finite.sum() == 0 or len(values) < 2:
+            return
+        values[~finite] = values[finite].max() + FAILED
+        weights = np.append(-standardised(values) / len(values), np.full(KEPT, 1.0 / KEPT))
+        self._improve(np.vstack([codes, self._kept]), weights.astype(np.float32))
+
+    def _improve(self, chosen: np.ndarray, weights: np.ndarray) -> None:
+        """Make episodes likelier in proportion to their weights."""
+        import torch
+
+        tasks, by = np.zeros(len(chosen), dtype=np.int64), torch.from_numpy(weights)
+        with one_thread():
+            for _ in range(STEPS):
+                loss = -(by * self._agents.log_likelihood(self._decisions, tasks, chosen)).sum()
+                self._adam.zero_grad()
+                torch.autograd.backward(loss)
+                self._adam.step()
+
+    def _draw(self, n: int) -> np.ndarray:
+        import torch
+
+        with torch.no_grad(), one_thread():
+            return self._agents.play(self._decisions, np.zeros(n, dtype=np.int64), self.rng)[0]
+
+    def _encode(self, number: int) -> list[int] | None:
+        return self._decisions.vocabulary.encode(self.space[number])

@@ -1,0 +1,78 @@
+"""REINFORCE: agents learn from what their choices were worth.
+
+Policy gradient (Williams, Machine Learning 8, 1992) with entropy as part of the return (maximum
+entropy: Haarnoja et al., ICML 2017). An update draws episodes of some tasks; each becomes likelier
+by how many standard deviations it was better than the others of its task, so that a task of large
+differences teaches no more than one of small ones. The best policy at temperature t chooses with
+probabilities proportional to exp(reward / t): the temperature falls until little else is chosen.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretune.progress import SILENT, Progress
+from foretune.search.policies.agents import Agents, one_thread
+from foretune.search.policies.decisions import Decisions
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how agents learn.
+
+    Attributes:
+        updates: of the weights.
+        tasks: at most so many take part in an update, drawn anew each time.
+        episodes: of all of them in one update.
+        hot: temperature at the beginning, in units of the reward.
+        cold: at the end.
+        rate: Adam's learning rate at the beginning; it falls to a tenth.
+    """
+
+    updates: int = 300
+    tasks: int = 8
+    episodes: int = 256
+    hot: float = 1.0
+    cold: float = 0.05
+    rate: float = 5e-3
+
+
+def reinforce(
+    agents: Agents,
+    decisions: Decisions,
+    schedule: Schedule,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> float:
+    """Train ``agents`` in place; return the mean reward of the last update."""
+    import torch
+
+    rng, reward = np.random.default_rng(seed), np.zeros(1)
+    parameters = list(agents.networks.parameters())
+    adam = torch.optim.Adam(parameters, lr=schedule.rate)
+    progress.start("training the policy", schedule.updates)
+    with one_thread():
+        for update in range(schedule.updates if decisions.steps else 0):
+            done = update / max(1, schedule.updates - 1)
+            adam.param_groups[0]["lr"] = schedule.rate * 0.1**done
+            temperature = schedule.hot * (schedule.cold / schedule.hot) ** done
+            some = rng.permutation(decisions.tasks)[: schedule.tasks]
+            tasks = np.repeat(some, max(2, schedule.episodes // len(some)))
+            chosen, log_p = agents.play(decisions, tasks, rng)
+            reward = decisions.reward(tasks, chosen)
+            soft = reward - temperature * log_p.detach().numpy()
+            advantage = standardised(soft.reshape(len(some), -1)).ravel()
+            loss = -(torch.from_numpy(advantage) * log_p).mean()
+            adam.zero_grad()
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            adam.step()
+            progress.advance(f"mean reward {reward.mean():.3f}")
+    return float(reward.mean())
+
+
+def standardised(returns: np.ndarray) -> np.ndarray:
+    """Return how many standard deviations each return is above the mean of its row."""
+    centred = returns - returns.mean(axis=-1, keepdims=True)
+    deviation = np.maximum(centred.std(axis=-1, keepdims=True), 1e-6)
+    return np.asarray(centred / deviation, dtype=np.float32)

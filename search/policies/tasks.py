@@ -1,0 +1,159 @@
+"""Tasks: problems to configure, and what a configuration of each is worth to a policy.
+
+A task's reward is log(reference / objective): in training what a predictor says, in verification
+what the hardware does.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from foretune.collect import Runner
+from foretune.device import Device
+from foretune.errors import MeasurementError
+from foretune.kernel import Kernel
+from foretune.models import Predictor
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.search.prior import prior_of
+from foretune.search.replay.recorded import RecordedSpace
+from foretune.search.searcher import Prior
+from foretune.space import Configuration, SearchSpace
+
+SMALL_SPACE = 20_000
+"""Up to so many configurations are predicted at once: a call costs as much as thousands of rows."""
+SAMPLE = 512
+"""Configurations whose median is the reference of a predicted task."""
+LEAST_VALID = 1e-3
+"""Probability to run below which it makes no difference."""
+
+Reward = Callable[[np.ndarray], np.ndarray]
+"""Numbers of configurations -> log(reference / objective) of each; -inf for failures."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One problem to configure on one device.
+
+    Attributes:
+        space: the legal configurations.
+        problem: what is computed.
+        device: where; None if nothing is known of it.
+        reward: what configurations are worth, by number; None where one only wants proposals.
+    """
+
+    space: SearchSpace
+    problem: Problem = field(default_factory=Problem)
+    device: Device | None = None
+    reward: Reward | None = None
+
+
+def predicted_tasks(
+    predictor: Predictor,
+    kernel: Kernel,
+    problems: Iterable[Problem],
+    device: Device,
+    objective: Objective = Objective.TIME,
+) -> list[Task]:
+    """Return one task per problem, rewarded by what ``predictor`` says: nothing is measured.
+
+    Raises:
+        PredictorError: it has not learned what ``objective`` needs.
+    """
+    tasks: list[Task] = []
+    for problem in problems:
+        space = kernel.space(problem)
+        same = (t.space for t in tasks if _same(t.space, space))
+        space = next(same, space)  # a table of a million rows is kept once
+        tasks.append(predicted_task(predictor, problem, space, device, objective))
+    return tasks
+
+
+def predicted_task(
+    predictor: Predictor,
+    problem: Problem,
+    space: SearchSpace,
+    device: Device,
+    objective: Objective = Objective.TIME,
+) -> Task:
+    """Return a task rewarded by log(reference / predicted objective), predicted when asked for.
+
+    The reference is the median of random configurations. What may fail counts as slower: the
+    objective over the probability to run.
+
+    Raises:
+        PredictorError: it has not learned what ``objective`` needs.
+    """
+    known = np.full(len(space), np.nan)
+
+    def predict(numbers: np.ndarray) -> np.ndarray:
+        if len(space) <= SMALL_SPACE:
+            numbers = np.arange(len(space))
+        new = np.unique(numbers[np.isnan(known[numbers])])
+        if len(new):
+            known[new] = _expected(prior_of(predictor, problem, space, device, objective, new))
+        return known
+
+    some = np.random.default_rng(0).permutation(len(space))[:SAMPLE]
+    reference = float(np.median(predict(some)[some]))
+    return Task(space, problem, device, lambda numbers: reference - predict(numbers)[numbers])
+
+
+def believed_task(
+    space: SearchSpace, prior: Prior, problem: Problem, device: Device | None = None
+) -> Task:
+    """Return a task rewarded by what is believed of every configuration: median / expectation."""
+    return _tabled(space, _expected(prior), problem, device)
+
+
+def recorded_task(recorded: RecordedSpace) -> Task:
+    """Return a task rewarded by what was measured of a recorded space: median / objective."""
+    return _tabled(recorded.space, np.log(recorded.values), recorded.problem, recorded.device)
+
+
+def measured_task(
+    kernel: Kernel, problem: Problem, runner: Runner, objective: Objective = Objective.TIME
+) -> Task:
+    """Return a task rewarded by measuring: log(default's objective / objective).
+
+    The default is measured at once, every other configuration when it is first chosen.
+
+    Raises:
+        MeasurementError: the default gives no value.
+    """
+    space, default = kernel.space(problem), kernel.default(problem)
+    known: dict[int, float] = {}
+
+    def measure(configs: Iterable[Configuration]) -> None:
+        for m in runner.run(kernel, problem, list(configs)):
+            known[space.index(m.config)] = float(np.log(objective.measured(m)))
+
+    measure([default])
+    reference = known[space.index(default)]
+    if not np.isfinite(reference):
+        raise MeasurementError(
+            f"the default of {problem} gives no {objective.value}: there is nothing to compare with"
+        )
+
+    def reward(numbers: np.ndarray) -> np.ndarray:
+        measure(space[i] for i in dict.fromkeys(numbers.tolist()) if i not in known)
+        return reference - np.array([known[i] for i in numbers.tolist()])
+
+    return Task(space, problem, runner.device, reward)
+
+
+def _tabled(
+    space: SearchSpace, log_values: np.ndarray, problem: Problem, device: Device | None
+) -> Task:
+    reference = float(np.median(log_values[np.isfinite(log_values)]))
+    return Task(space, problem, device, lambda numbers: reference - log_values[numbers])
+
+
+def _expected(prior: Prior) -> np.ndarray:
+    """Return the log of what one success costs if every failure costs as much as a run."""
+    return prior.log_mean - np.log(np.maximum(prior.p_valid, LEAST_VALID))
+
+
+def _same(one: SearchSpace, other: SearchSpace) -> bool:
+    return one.parameters == other.parameters and np.array_equal(one.codes, other.codes)

@@ -1,0 +1,1 @@
+"""Recorded spaces, and searchers replayed on them."""

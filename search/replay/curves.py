@@ -1,0 +1,87 @@
+"""Best-so-far curves of replays as one figure, for people."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+
+from foretune.errors import OutputError, UsageError
+from foretune.search.replay.replay import ReplayResult
+
+FORMATS = (".svg", ".png")
+COLUMNS = 4
+"""Spaces side by side."""
+BANDS = 4
+"""Most searchers of which the quartiles are drawn too: more would hide each other."""
+COLOURS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
+STYLES = [(colour, dashes) for dashes in ("-", "--", "-.") for colour in COLOURS]
+RANDOM_STYLE = ("#8a8f98", ":")
+"""What everybody has to beat is grey wherever it stands in the list."""
+
+
+def check_figure_name(path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if `draw_curves` can write it.
+
+    Raises:
+        UsageError: it is neither SVG nor PNG.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"cannot draw {path}: its name must end in {' or '.join(FORMATS)}")
+    return path
+
+
+def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:
+    """Draw, per space, every searcher's median curve and, of a few, the quartiles.
+
+    Raises:
+        UsageError: the file's name says neither SVG nor PNG.
+        OutputError: it cannot be written.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    path = check_figure_name(path)
+    spaces = list(dict.fromkeys(r.space for r in results))
+    searchers = list(dict.fromkeys(r.searcher for r in results))
+    others = [name for name in searchers if name != "random"]
+    styles = {name: STYLES[i % len(STYLES)] for i, name in enumerate(others)}
+    styles["random"] = RANDOM_STYLE
+    columns = min(COLUMNS, len(spaces))
+    rows = -(-len(spaces) // columns)
+    size = (max(3.1 * columns, 4.5), 2.7 * rows + 0.35 * -(-len(searchers) // 4) + 0.2)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    lines = {}
+    for panel, space in zip(panels.flat, spaces, strict=False):
+        for result in (r for r in results if r.space == space):
+            colour, dashes = styles[result.searcher]
+            steps = np.arange(1, result.budget + 1)
+            low, middle, high = np.quantile(result.curves, (0.25, 0.5, 0.75), axis=0)
+            if len(searchers) <= BANDS:
+                band = {"color": colour, "alpha": 0.12, "linewidth": 0}
+                panel.fill_between(steps, low, high, step="post", **band)
+            style = {"color": colour, "linestyle": dashes, "drawstyle": "steps-post"}
+            (line,) = panel.plot(steps, middle, linewidth=1.6, **style)
+            lines[result.searcher] = line
+        panel.axhline(0.95, color="#c0c4cc", linewidth=0.8, zorder=0)
+        panel.set_title(fill(space, 40), fontsize=8)
+        panel.set(xscale="log", ylim=(0, 1.03), xlabel="evaluations")
+        panel.xaxis.set_major_formatter("{x:.0f}")
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("share of the best performance", fontsize=8)
+    for panel in panels.flat[len(spaces) :]:
+        panel.set_visible(False)
+    handles = [lines[name] for name in searchers]
+    figure.legend(handles, searchers, loc="outside lower center", ncols=4, frameon=False,
+                  fontsize=8)  # fmt: skip
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context({"svg.hashsalt": "foretune"}):  # the same curves, the same file
+            metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+            figure.savefig(path, dpi=150, metadata=metadata)
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e

@@ -1,0 +1,201 @@
+"""How good a search was: evaluations needed, shares reached, the score of the literature."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from foretune.search.replay.recorded import RecordedSpace
+from foretune.search.replay.replay import ReplayResult
+
+POINTS = (5, 10, 20, 50, 100, 200)
+"""Numbers of evaluations after which shares of the optimum are reported."""
+FROM, TO = 0.01, 0.95
+"""The score looks at where random search has come this far from the median to the optimum."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one searcher is worth on one recorded space.
+
+    Attributes:
+        space: the recorded space's name.
+        searcher: the searcher's.
+        configurations: in the space.
+        within_5: how many of them come within 5 % of the optimum (optimum / objective ≥ 0.95).
+        budget: evaluations per repeat.
+        repeats: independent searches.
+        evals_to_95: evaluations by which half of the repeats had reached 95 % of the optimum; None
+            where fewer did.
+        evals_to_99: the same for 99 %.
+        hit_95: share of the repeats that reached 95 % within the budget.
+        fraction_at: mean over repeats of optimum / best after so many evaluations.
+        score: `methodology_score`, mean over repeats; NaN where it is undefined.
+        score_error: its standard error.
+        overhead_ms: mean milliseconds of the searcher's own work per evaluation.
+    """
+
+    space: str
+    searcher: str
+    configurations: int
+    within_5: int
+    budget: int
+    repeats: int
+    evals_to_95: float | None
+    evals_to_99: float | None
+    hit_95: float
+    fraction_at: dict[int, float]
+    score: float
+    score_error: float
+    overhead_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
+    """Return what ``result``, a replay of ``recorded``, is worth."""
+    curves = result.curves
+    scores = methodology_score(recorded.values, curves)
+    defined = len(scores) > 1 and bool(np.isfinite(scores).all())
+    return Scores(
+        space=result.space,
+        searcher=result.searcher,
+        configurations=len(recorded),
+        within_5=recorded.within(0.95),
+        budget=result.budget,
+        repeats=result.repeats,
+        evals_to_95=evals_to(0.95, curves),
+        evals_to_99=evals_to(0.99, curves),
+        hit_95=float((curves[:, -1] >= 0.95).mean()),
+        fraction_at={n: float(curves[:, n - 1].mean()) for n in POINTS if n <= result.budget},
+        score=float(scores.mean()),
+        score_error=float(scores.std(ddof=1) / math.sqrt(len(scores))) if defined else math.nan,
+        overhead_ms=float(np.nanmean(result.overhead_ms)),
+    )
+
+
+def evals_to(share: float, curves: np.ndarray) -> float | None:
+    """Return the median over repeats of the first n at which a curve is at ``share`` or above.
+
+    None where fewer than half of the repeats get there; where exactly half do, when the last did.
+    """
+    reached = curves >= share
+    first = np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf)
+    if np.isfinite(first).mean() < 0.5:
+        return None
+    median = np.median(first)
+    return float(median if np.isfinite(median) else first[np.isfinite(first)].max())
+
+
+def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
+    """Return, per repeat, how much better than random search it was: 0 as good, 1 perfect.
+
+    At n evaluations (baseline(n) − best(n)) / (baseline(n) − optimum), averaged over n from where
+    `random_baseline` has come 1 % of the way from the median to the optimum up to 95 %, or the end
+    of the budget (Willemsen et al., "A methodology for comparing optimization algorithms for
+    auto-tuning", FGCS 159, 2024). A failing configuration counts as the slowest that runs, in
+    baseline and search alike, so that random search scores 0 on average. NaN where every
+    configuration is as good as the median, or where the budget ends before the range begins.
+
+    The authors' package (``autotuning-methodology``) runs over time instead of evaluations, charges
+    revisited configurations again, and takes as baseline the value at the mean rank of the best of
+    n draws that run. In a skewed space that lies below the mean value: random search itself scores
+    less than 0 there, and every other searcher less than here.
+
+    Args:
+        values: objective of every configuration of the space, infinite for failures.
+        curves: optimum / best so far, shape (repeats, evaluations).
+    """
+    runs = values[np.isfinite(values)]
+    optimum, worst, median = runs.min(), runs.max(), float(np.median(runs))
+    baseline = random_baseline(values, curves.shape[1])
+    reached = (median - baseline) >= FROM * (median - optimum)
+    done = (median - baseline) >= TO * (median - optimum)
+    # Up to the first n that is done; where that is the optimum itself, nothing is left to gain.
+    counts = reached & ~np.append(False, done[:-1]) & (baseline > optimum)
+    if not counts.any():
+        return np.full(len(curves), np.nan)
+    with np.errstate(divide="ignore"):
+        best = np.minimum(optimum / curves[:, counts], worst)
+    gain = (baseline[counts] - best) / (baseline[counts] - optimum)
+    return np.asarray(gain.mean(axis=1))
+
+
+def random_baseline(values: np.ndarray, budget: int) -> np.ndarray:
+    """Return the expected best of 1 … ``budget`` draws without replacement from ``values``.
+
+    Exact: with the N values in ascending order, all n draws come from the k-th (from 0) or later
+    with probability (N − k)/N · (N − k − 1)/(N − 1) · … , n factors. Infinite values, failures,
+    count as the largest finite one.
+    """
+    finite = np.isfinite(values)
+    ordered = np.sort(np.where(finite, values, values[finite].max()))
+    size = len(ordered)
+    expected = np.full(budget, ordered[0])
+    later = np.arange(size, -1, -1.0)  # how many values are the k-th or later, k = 0 … N
+    survival = np.ones(size + 1)
+    for n in range(min(budget, size)):
+        survival *= np.maximum(later - n, 0.0) / (size - n)
+        expected[n] = (-np.diff(survival) * ordered).sum()
+    return expected
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one searcher is worth over several spaces.
+
+    Attributes:
+        searcher: the searcher's name.
+        spaces: how many.
+        evals_to_95: geometric mean; where fewer than half of the repeats get there, twice the
+            budget.
+        evals_to_99: the same.
+        hit_95: mean share of the repeats that reached 95 %.
+        fraction_at: means.
+        score: mean over the spaces that have one.
+        score_error: standard error of that mean from the repeats, the spaces being given.
+        overhead_ms: mean.
+    """
+
+    searcher: str
+    spaces: int
+    evals_to_95: float
+    evals_to_99: float
+    hit_95: float
+    fraction_at: dict[int, float]
+    score: float
+    score_error: float
+    overhead_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+def summarise(scores: Sequence[Scores]) -> Summary:
+    """Return the summary of one searcher's scores on different spaces."""
+    scored = [s for s in scores if math.isfinite(s.score)]
+    variances = [s.score_error**2 for s in scored]
+    budget = max(s.budget for s in scores)
+    return Summary(
+        searcher=scores[0].searcher,
+        spaces=len(scores),
+        evals_to_95=geometric_mean_evals([s.evals_to_95 for s in scores], budget),
+        evals_to_99=geometric_mean_evals([s.evals_to_99 for s in scores], budget),
+        hit_95=float(np.mean([s.hit_95 for s in scores])),
+        fraction_at={
+            n: float(np.mean([s.fraction_at[n] for s in scores])) for n in scores[0].fraction_at
+        },
+        score=float(np.mean([s.score for s in scored])) if scored else math.nan,
+        score_error=math.sqrt(sum(variances)) / len(scored) if scored else math.nan,
+        overhead_ms=float(np.mean([s.overhead_ms for s in scores])),
+    )
+
+
+def geometric_mean_evals(evals: Sequence[float | None], budget: int) -> float:
+    """Return the geometric mean over spaces of `evals_to`; None counts as twice the budget."""
+    return float(np.exp(np.mean(np.log([2 * budget if e is None else e for e in evals]))))

@@ -1,0 +1,119 @@
+"""Targets: the scale on which they are learned, and which rows can teach them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from foretune.datasets.devices import with_specs
+from foretune.errors import PredictorError
+from foretune.features import FeatureSet, row_limits_ms
+from foretune.features.families.gemm import Gemm
+from foretune.models.target.targets import Unit, present_targets, usable_rows
+
+
+@pytest.fixture
+def ok(toy_runs):
+    return toy_runs[toy_runs["status"] == "ok"].reset_index(drop=True)
+
+
+def unit_of(target, family, runs):
+    features = FeatureSet(family).fit(runs)
+    return Unit.fit(target, features, runs, np.log(runs[target].to_numpy())), features
+
+
+def test_time_is_measured_against_the_calibrated_roofline(matmul, ok):
+    unit, features = unit_of("time_ms", matmul, ok)
+    rest = np.log(ok["time_ms"]) - unit.log(features, ok)
+    bound = np.log(ok["time_ms"] / row_limits_ms(matmul, ok).max(axis=1))
+    assert abs(rest.median()) < 0.05 < bound.median()
+    assert rest.std() <= bound.std()
+
+
+def test_power_is_measured_in_watts_and_unknown_kernels_in_milliseconds(matmul, ok):
+    for target, family in [("power_w", matmul), ("time_ms", None)]:
+        unit, features = unit_of(target, family, ok)
+        assert unit.to_json() is None
+        assert unit.log(features, ok).tolist() == [0.0] * len(ok)
+        assert Unit.from_json(None).log(features, ok).tolist() == [0.0] * len(ok)
+
+
+def test_a_unit_comes_back_from_json_the_same(matmul, ok):
+    unit, features = unit_of("time_ms", matmul, ok)
+    loaded = Unit.from_json(json.loads(json.dumps(unit.to_json())))
+    np.testing.assert_array_equal(loaded.log(features, ok), unit.log(features, ok))
+    assert unit.log(features, ok.iloc[:0]).shape == (0,)
+
+
+def test_rates_that_training_knew_must_be_there(matmul, ok):
+    unit, features = unit_of("time_ms", matmul, ok)
+    bare = ok.copy()
+    bare.loc[3, ["device.fp32_gflops", "device.memory_gbps"]] = np.nan
+    with pytest.raises(PredictorError, match="row 3 lacks its device's peak rates"):
+        unit.log(features, bare)
+
+
+def gemms(formats, n=60):
+    """Products whose efficiency depends on the format alone."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    sizes = {f"problem.{s}": 2 ** rng.integers(7, 14, n * len(formats)) for s in "MNK"}
+    fixed = {"kernel": "gemm", "device": "NVIDIA H200", "status": "ok"}
+    kinds = np.repeat(list(formats), n)
+    runs = with_specs(pd.DataFrame({**fixed, **sizes, "config.format": kinds}))
+    slower = 1.0 / np.array([formats[kind] for kind in kinds])
+    limits = row_limits_ms(Gemm(), runs) * slower[:, None]
+    return runs.assign(time_ms=np.hypot(limits[:, 0], limits[:, 1]) + 0.005)
+
+
+def test_rates_that_training_did_not_know_are_not_looked_at(matmul, ok):
+    unit, features = unit_of("time_ms", matmul, ok)
+    more = {f"device.{name}": 1e6 for name in ("fp16_tflops", "bf16_tflops", "l2_gbps")}
+    more = {name: value for name, value in more.items() if name not in ok}
+    assert more
+    np.testing.assert_array_equal(unit.log(features, ok.assign(**more)), unit.log(features, ok))
+
+
+def test_formats_are_calibrated_apart():
+    runs = gemms({"bf16": 0.8, "fp8": 0.4})
+    unit, features = unit_of("time_ms", Gemm(), runs)
+    rest = np.log(runs["time_ms"]) - unit.log(features, runs)
+    assert np.abs(rest).max() < 0.25
+    assert rest.groupby(runs["config.format"]).median().abs().max() < 0.05
+
+
+def test_a_unit_does_not_depend_on_the_company_a_row_keeps():
+    """Neither on other rows, nor on the order of columns, nor on what never varied."""
+    runs = gemms({"bf16": 0.8, "fp8": 0.4}).assign(**{"config.mode": "x", "config.backend": "b"})
+    runs.loc[::2, "config.backend"] = None
+    unit, features = unit_of("time_ms", Gemm(), runs)
+    together = unit.log(features, runs)
+    for i in (0, 1, len(runs) - 1):
+        alone = runs.iloc[[i]].astype({"config.backend": object})
+        np.testing.assert_array_equal(unit.log(features, alone), together[[i]])
+    turned = runs[runs.columns[::-1]].drop(columns="config.mode")
+    np.testing.assert_array_equal(unit.log(features, turned), together)
+
+
+def test_rows_that_teach(toy_runs):
+    rows = usable_rows("time_ms", toy_runs)
+    assert (rows["status"] == "ok").all()
+    assert rows.index.tolist() == list(range(len(rows)))
+    unmetered = toy_runs.assign(power_w=toy_runs["power_w"].where(toy_runs.index < 20))
+    assert len(usable_rows("power_w", unmetered)) < 20
+    with pytest.raises(PredictorError, match="no column 'power_w'"):
+        usable_rows("power_w", toy_runs.drop(columns="power_w"))
+    with pytest.raises(PredictorError, match="only 0 successful runs with time_ms"):
+        usable_rows("time_ms", toy_runs.assign(status="timeout", time_ms=math.nan))
+
+
+def test_targets_with_too_few_rows_are_not_present(toy_runs):
+    assert present_targets(toy_runs) == ["time_ms", "power_w"]
+    few = toy_runs.assign(power_w=toy_runs["power_w"].where(toy_runs.index < 4))
+    assert present_targets(few) == ["time_ms"]
+    failed = toy_runs.assign(power_w=toy_runs["power_w"].where(toy_runs["status"] == "ok"))
+    failed.loc[failed["status"] != "ok", "power_w"] = 50.0
+    failed.loc[failed["status"] == "ok", "power_w"] = math.nan
+    assert present_targets(failed) == ["time_ms"]  # what failed teaches no power

@@ -1,0 +1,130 @@
+"""The registered models are scikit-learn regressors that come back from disk the same."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.ensemble import EnsembleModel
+from foretune.models.trees.forest import ForestModel
+from foretune.models.trees.regressor import ROWS_PER_THREAD, Regressor, side_by_side, threads_for
+from foretune.registry import load, registered
+
+MODELS = [BoostingModel(rounds=30), ForestModel(trees=10), EnsembleModel()]
+
+
+@parametrize_with_checks(MODELS)
+def test_scikit_learns_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(params=MODELS, ids=lambda m: type(m).__name__)
+def model(request) -> Regressor:
+    return request.param
+
+
+def data(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 4)).astype(np.float32)
+    X[rng.random(X.shape) < 0.05] = np.nan
+    return X, np.nan_to_num(X[:, 0]) * 2 + np.where(X[:, 1] > 0, 1.0, 0.0)
+
+
+def test_every_registered_model_is_tested():
+    tested = {type(m) for m in MODELS}
+    assert {load("models", name) for name in registered("models")} >= tested
+    assert all(issubclass(load("models", name), Regressor) for name in registered("models"))
+    assert {load("models", name) for name in ("xgboost", "random_forest", "ensemble")} == tested
+
+
+def test_it_learns_and_gaps_do_not_disturb_it(model):
+    X, y = data()
+    fitted = model.fit(X, y)
+    new, truth = data(seed=1)
+    predicted = fitted.predict(new)
+    assert predicted.dtype == np.float64
+    assert fitted.score(new, truth) > 0.6
+
+
+def test_it_comes_back_from_disk_the_same(model, tmp_path):
+    X, y = data()
+    fitted = model.fit(X, y)
+    path = tmp_path / f"model{model.suffix}"
+    fitted.save(path)
+    loaded = type(model).load(path)
+    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+    assert loaded.n_features_in_ == 4
+
+
+def test_rows_of_none_and_one(model):
+    X, y = data()
+    fitted = model.fit(X, y)
+    assert fitted.predict(X[:0]).shape == (0,)
+    np.testing.assert_array_equal(fitted.predict(X[7:8]), fitted.predict(X)[7:8])
+
+
+def test_the_seed_decides(model):
+    X, y = data()
+    one, same, other = (
+        type(model)(**{**model.get_params(), "seed": seed}).fit(X, y).predict(X)
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_an_ensemble_is_a_mean(share, tmp_path):
+    X, y = data()
+    fitted = EnsembleModel(share).fit(X, y)
+    parts = BoostingModel().fit(X, y).predict(X), ForestModel().fit(X, y).predict(X)
+    expected = share * parts[0] + (1 - share) * parts[1]
+    np.testing.assert_allclose(fitted.predict(X), expected)
+    fitted.save(tmp_path / "e.ensemble")
+    loaded = EnsembleModel.load(tmp_path / "e.ensemble")
+    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+
+
+def test_a_probability():
+    X, y = data()
+    model = BoostingModel(rounds=30, objective="binary:logistic").fit(X, (y > 0.5).astype(float))
+    predicted = model.predict(X)
+    assert ((predicted > 0) & (predicted < 1)).all()
+    assert predicted[y > 0.8].mean() > 0.8
+
+
+def test_small_data_has_one_thread():
+    assert threads_for(0) == threads_for(ROWS_PER_THREAD) == 1
+    assert threads_for(10**9) >= 1
+
+
+def test_a_quick_model_is_unfitted_and_learns_the_same(model):
+    X, y = data()
+    quick = model.fit(X, y).quick()
+    assert type(quick) is type(model)
+    assert not hasattr(quick, "n_features_in_")
+    new, truth = data(seed=1)
+    assert quick.fit(X, y).score(new, truth) > 0.6
+
+
+def test_a_quick_boosted_model_has_half_the_trees_that_count_twice():
+    quick = BoostingModel(rounds=301, rate=0.2, depth=5, seed=3).quick()
+    assert quick.get_params() == BoostingModel(150, rate=0.4, depth=5, seed=3).get_params()
+    least = BoostingModel(rounds=1, rate=0.8).quick()
+    assert (least.rounds, least.rate) == (1, 1.0)
+
+
+def test_who_learns_side_by_side_shares_the_cores(monkeypatch):
+    rows = 100 * ROWS_PER_THREAD
+    monkeypatch.setattr("foretune.models.trees.regressor.available_cores", lambda: 8)
+    assert side_by_side(lambda n: (n, threads_for(rows)), range(3)) == [(0, 2), (1, 2), (2, 2)]
+    assert side_by_side(lambda n: (n, threads_for(rows)), [5]) == [(5, 8)]
+    assert side_by_side(threads_for, []) == []
+    assert threads_for(rows) == 8
+    monkeypatch.setattr("foretune.models.trees.regressor.available_cores", lambda: 1)
+    assert side_by_side(threads_for, [rows, rows]) == [1, 1]
+
+
+def test_what_fails_side_by_side_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(lambda n: 1 / n, [1, 0])

@@ -1,0 +1,197 @@
+"""Evaluation: honest splits, baselines beside every model, numbers that mean what they say."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.datasets import from_measurements
+from foretune.errors import PredictorError, RunTableError
+from foretune.models import Predictor, evaluate_predictor, train_predictor
+from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.evaluation import cross_validate, seen_before
+from foretune.models.validation.metrics import METRICS
+from foretune.models.validation.splits import tasks_of
+
+QUICK = {"rounds": 40, "rate": 0.2}
+
+
+@pytest.fixture(scope="module")
+def training(toy_measurements, toy_device):
+    return train_predictor(from_measurements(toy_measurements, toy_device), parameters=QUICK)
+
+
+def validate(runs, **options):
+    predictor = Predictor(targets=("time_ms",), parameters=QUICK).fit(runs)
+    return cross_validate(predictor, runs, **options)
+
+
+def test_baselines_stand_in_every_table(training):
+    assert set(training.scores) == {"time_ms", "power_w"}
+    for target, splits in training.scores.items():
+        assert set(splits) == {"random", "grouped"}
+        for models in splits.values():
+            unknown = {"roofline"} if target == "power_w" else set()
+            assert set(models) == {"xgboost", *BASELINES} - unknown
+            for metrics in models.values():
+                assert set(METRICS) <= set(metrics)
+
+
+def test_every_successful_row_is_scored_once(training, toy_runs):
+    ok = (toy_runs["status"] == "ok").sum()
+    for models in training.scores["time_ms"].values():
+        assert {m["rows"] for m in models.values()} == {ok}
+        assert {m["groups"] for m in models.values()} == {6}
+
+
+def test_the_rows_of_problems_held_out(training, toy_runs):
+    held_out = training.validation.held_out
+    assert set(held_out) == {"time_ms", "power_w"}
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    for target, table in held_out.items():
+        assert list(table) == ["problem", "truth", "prediction", "low", "high"]
+        assert sorted(table["truth"]) == sorted(ok[target])
+        assert (table["low"] < table["prediction"]).all()
+        assert (table["prediction"] < table["high"]).all()
+        assert table["problem"].nunique() == 6
+    inside = held_out["time_ms"].eval("low <= truth <= high").mean()
+    assert inside == training.scores["time_ms"]["grouped"]["xgboost"]["coverage90"]
+
+
+def test_the_random_split_shares_its_problems_with_training(training):
+    assert training.validation.twins == {"time_ms": 1.0, "power_w": 1.0}
+
+
+def test_one_problem_cannot_be_held_out(toy_runs):
+    one = toy_runs[toy_runs["problem.M"] == 96]
+    assert set(validate(one).scores["time_ms"]) == {"random"}
+
+
+def test_the_splits_that_are_asked_for(toy_runs):
+    times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
+    found = validate(toy_runs.assign(recorded_at=times), splits=("random", "device", "time"))
+    assert set(found.scores["time_ms"]) == {"random", "time"}  # there is one device only
+    rows = {split: models["xgboost"]["rows"] for split, models in found.scores["time_ms"].items()}
+    assert rows["time"] < 0.4 * rows["random"]
+    assert set(validate(toy_runs, splits=("random",)).held_out) == set()
+
+
+def test_devices_can_be_held_out(toy_runs):
+    other = toy_runs.assign(device="Other", time_ms=toy_runs["time_ms"] * 2)
+    both = pd.concat([toy_runs, other], ignore_index=True)
+    for options in ({"splits": ("device",)}, {"splits": ("grouped",), "group": "device"}):
+        (scores,) = validate(both, **options).scores["time_ms"].values()
+        # each device is predicted with the times of the other: by 2, or by one half
+        assert scores["nearest neighbour"]["median_ape"] == pytest.approx(0.75, abs=0.25)
+
+
+def test_a_problem_is_held_out_on_all_devices(toy_runs):
+    """On another device it would tell the answer."""
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    law = np.random.default_rng(0).normal(0, 1, 6)[tasks_of(ok)]
+    on_device = [
+        ok.assign(device=name, time_ms=np.exp(law) * factor)
+        for name, factor in (("a", 1.0), ("b", 1.1), ("c", 1.2))
+    ]
+    runs = pd.concat(on_device, ignore_index=True)
+    scores = validate(runs, splits=("grouped", "device")).scores["time_ms"]
+    assert scores["device"]["xgboost"]["mape"] < 0.3 < scores["grouped"]["xgboost"]["mape"]
+
+
+def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs):
+    """Every run measured four times: what is held out is not there, what is learned is noisy."""
+    rng = np.random.default_rng(0)
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    times = [ok.assign(time_ms=np.exp(rng.normal(0, 0.3, len(ok)))) for _ in range(4)]
+    found = validate(pd.concat(times, ignore_index=True), splits=("random",))
+    metrics = found.scores["time_ms"]["random"]["xgboost"]
+    assert metrics["rows"] == len(ok)
+    assert metrics["width90"] > 0.3
+    assert 0.8 < metrics["coverage90"] < 0.98
+
+
+def test_a_device_of_which_too_little_is_known_cannot_be_held_out(toy_runs):
+    """The others' peak rates are learned from, and it has none."""
+    bare = toy_runs.assign(device="Bare")
+    bare[[c for c in bare if c.startswith("device.")]] = math.nan
+    runs = pd.concat([toy_runs, toy_runs.assign(device="Known"), bare], ignore_index=True)
+    scores = validate(runs, splits=("device",)).scores["time_ms"]["device"]
+    assert scores["xgboost"]["rows"] == 2 * (toy_runs["status"] == "ok").sum()
+
+
+def test_a_quantity_of_few_rows_is_scored_on_them(training, toy_runs):
+    few = toy_runs[toy_runs["status"] == "ok"].head(20).copy()
+    few.loc[few.index[3:], "power_w"] = math.nan
+    scores = evaluate_predictor(training.predictor, few)
+    assert (scores["time_ms"]["rows"], scores["power_w"]["rows"]) == (20, 3)
+
+
+def test_columns_can_be_held_out(toy_runs):
+    found = validate(toy_runs, group="problem.N,problem.K", splits=("grouped",))
+    assert (
+        found.scores["time_ms"]["grouped"]["xgboost"]["rows"] == (toy_runs["status"] == "ok").sum()
+    )
+
+
+def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch):
+    monkeypatch.setattr("foretune.models.validation.evaluation.MANY_ROWS", 100)
+    few = validate(toy_runs, splits=("random",)).scores["time_ms"]["random"]["xgboost"]
+    assert few["rows"] < 0.3 * len(toy_runs)
+
+
+def test_cross_validation_leaves_the_predictor_alone(toy_runs):
+    predictor = Predictor(parameters=QUICK).fit(toy_runs)
+    before = predictor.predict(toy_runs)
+    cross_validate(predictor, toy_runs, splits=("grouped",))
+    assert predictor.targets is None
+    pd.testing.assert_frame_equal(predictor.predict(toy_runs), before)
+
+
+def test_scores_on_training_rows_flatter(training, toy_runs):
+    scores = evaluate_predictor(training.predictor, toy_runs)
+    assert set(scores) == {"time_ms", "power_w"}
+    assert scores["time_ms"]["rows"] == (toy_runs["status"] == "ok").sum()
+    honest = training.scores["time_ms"]["grouped"]["xgboost"]
+    assert scores["time_ms"]["median_ape"] < honest["median_ape"]
+    assert scores["time_ms"]["coverage90"] > 0.9
+
+
+def test_evaluation_notices_a_wrong_scale(training, toy_runs):
+    right = evaluate_predictor(training.predictor, toy_runs)["time_ms"]
+    doubled = toy_runs.assign(time_ms=toy_runs["time_ms"] * 2)
+    wrong = evaluate_predictor(training.predictor, doubled)["time_ms"]
+    assert wrong["median_ape"] == pytest.approx(0.5, abs=0.05)
+    assert wrong["spearman"] == pytest.approx(right["spearman"])
+    assert wrong["top1_regret"] == pytest.approx(right["top1_regret"])
+    assert wrong["coverage90"] < 0.2
+
+
+def test_without_power_only_time_is_scored(training, toy_runs):
+    bare = toy_runs.drop(columns=["power_w", "energy_mj"])
+    assert set(evaluate_predictor(training.predictor, bare)) == {"time_ms"}
+
+
+def test_another_kernel(training, toy_runs):
+    with pytest.raises(PredictorError, match="knows 'matmul', not 'softmax'"):
+        evaluate_predictor(training.predictor, toy_runs.assign(kernel="softmax"))
+
+
+def test_nothing_succeeded(training, toy_runs):
+    failed = toy_runs.assign(
+        status="timeout", time_ms=math.nan, power_w=math.nan, energy_mj=math.nan
+    )
+    with pytest.raises(PredictorError, match="none of the runs succeeded"):
+        evaluate_predictor(training.predictor, failed)
+
+
+def test_impossible_rows(training, toy_runs):
+    with pytest.raises(RunTableError):
+        evaluate_predictor(training.predictor, toy_runs.assign(time_ms=0.0))
+
+
+def test_rows_that_were_in_training_are_counted(toy_runs):
+    runs = toy_runs
+    predictor = Predictor(parameters={"rounds": 20}).fit(runs.head(60))
+    assert seen_before(predictor, runs.head(70).tail(30)) == 20
+    assert seen_before(predictor, runs.tail(30)) == 0

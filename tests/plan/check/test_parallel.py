@@ -1,0 +1,195 @@
+"""The check as a whole, on two real processes; and what it makes of times."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import foretune.plan.check.parallel as parallel
+from foretune.cli import verifying_plan
+from foretune.cli.output import Output
+from foretune.cli.verifying_plan import show_parallel
+from foretune.errors import MeasurementError
+from foretune.plan.check.arrangement import StepProblem
+from foretune.plan.check.grid import Grid
+from foretune.plan.check.operators import OperatorCheck
+from foretune.plan.check.parallel import (
+    LayoutTimes,
+    ParallelCheck,
+    ProblemCheck,
+    check_on,
+    fit_coefficients,
+    small_model,
+)
+from foretune.plan.check.ranks import RankGroup
+
+MODEL = small_model(128, 2, 2, 160)
+PROBLEM = StepProblem(MODEL, 4, 6)
+SMALL = Grid(
+    rows=(1, 8), widths=(64, 192), requests=(1, 4), prompts=(4, 16), contexts=(8, 32), heads=(2,),
+    message_kib=(0.3, 0.6, 1.2, 2.4, 5, 10, 20, 40),
+)  # fmt: skip
+
+
+MEASURED = pd.DataFrame(
+    [
+        {"kernel": "gemm", "config.backend": busy, "config.format": "fp32", "time_ms": ms,
+         "problem.M": 2.0**m, "problem.N": 64.0, "problem.K": 64.0}
+        for m in range(8) for busy, ms in (("alone", 1.0), ("together", 2.0))
+    ]
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def group():
+    pytest.importorskip("torch")
+    with RankGroup(2) as ranks:
+        yield ranks
+
+
+def test_layouts_compute_the_same_and_are_timed(group):
+    problems = [PROBLEM, StepProblem(MODEL, 1, 1, 9)]
+    lessons = [StepProblem(small_model(192, 2, 1, 96), 2, 3)]
+    check = check_on(group, problems, lessons, SMALL, seconds=0.2)
+    table = check.table()
+    assert (table["error"] < 1e-4).all()
+    assert table["layout"].tolist() == [
+        "one rank", "tp2", "pp2", "dp2", "one rank", "tp2", "pp2",
+    ]  # fmt: skip
+    times = table[["operators_ms", "predicted_ms", "measured_ms"]].to_numpy()
+    assert (np.isfinite(times) & (times > 0)).all()
+    assert check.operators == 2 * len(SMALL.operators()) + 3 * len(SMALL.message_kib)
+    assert check.seen < 0.5
+    found = check.to_json()
+    assert set(found["coefficients"]) == {"operators", "exchanges", "layers"}
+    assert len(found["problems"]) == 2
+    assert len(found["layouts"]) == len(table)
+
+
+def test_a_layout_that_computes_something_else_is_found(group, monkeypatch):
+    whole = group.call
+
+    def spoiled(method, *arguments, ranks=()):
+        answer = whole(method, *arguments, ranks=ranks)
+        if method == "logits" and arguments[0].tp == 2:
+            return [part if part is None else part + 1.0 for part in answer]
+        return answer
+
+    monkeypatch.setattr(group, "call", spoiled)
+    monkeypatch.setattr(parallel, "measure_operators", lambda *_: MEASURED)
+    with pytest.raises(MeasurementError, match="tp2 computes something else than one rank"):
+        check_on(group, [PROBLEM], [], SMALL, seconds=0.1)
+
+
+def layout(name, predicted, rounds):
+    return LayoutTimes(name, predicted, predicted, np.array(rounds, dtype=float), 0.0)
+
+
+def noisy(ms):
+    return [ms * factor for factor in (1.0, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0)]
+
+
+def checked(**predicted):
+    """Return a check of layouts that take 10, 5 and 9.8 ms."""
+    times = {"one": 10.0, "tp2": 5.0, "pp2": 9.8}
+    return ProblemCheck(
+        PROBLEM, [layout(name, predicted[name], noisy(ms)) for name, ms in times.items()]
+    )
+
+
+def test_only_pairs_that_are_apart_count():
+    right = checked(one=8.0, tp2=4.0, pp2=9.0)  # 10 and 9.8 ms are no order
+    assert [(fast.layout, slow.layout) for fast, slow in right.pairs] == [
+        ("tp2", "one"), ("tp2", "pp2"),
+    ]  # fmt: skip
+    assert right.kept == 2
+    assert right.held
+    assert right.regret == 0.0
+    assert right.rank_correlation == pytest.approx(0.5)
+
+
+def test_a_wrong_choice_costs():
+    wrong = checked(one=4.0, tp2=6.0, pp2=7.0)
+    assert wrong.regret == pytest.approx(1.0)  # 10 ms instead of 5
+    assert wrong.kept == 1
+    assert not wrong.held
+
+
+def test_where_nothing_is_apart_nothing_held():
+    same = ProblemCheck(PROBLEM, [layout(name, 1.0, noisy(10.0)) for name in ("one", "tp2")])
+    assert same.held
+    assert not ParallelCheck([same], 10, [1, 1, 0], 0.0, 2, 1.0).held
+
+
+def test_the_whole_check_holds_if_all_problems_do(capsys):
+    good, bad = checked(one=10.0, tp2=5.0, pp2=9.8), checked(one=4.0, tp2=6.0, pp2=7.0)
+    for problems, verdict in (([good], "held: 2 of 2"), ([good, bad], "did NOT hold: 3 of 4")):
+        check = ParallelCheck(problems, 10, [1.0, 1.0, 0.0], 0.0, 2, 1.0)
+        assert check.held == (len(problems) == 1)
+        show_parallel(Output(False), check)
+        assert verdict in capsys.readouterr().out
+    assert ParallelCheck([good], 1, [1, 1, 0], 0.0, 2, 1.0).median_error == pytest.approx(
+        0, abs=0.01
+    )
+
+
+def test_the_command_says_how_busy_the_machine_is(monkeypatch, capsys):
+    check = ParallelCheck([checked(one=10.0, tp2=5.0, pp2=9.8)], 10, [1, 1, 0], 0.0, 2, 1.0)
+    monkeypatch.setattr("foretune.plan.check.check_parallel", lambda **_: check)
+    for others, noted in ((0.0, False), (1.5, True)):
+        monkeypatch.setattr(verifying_plan, "_others_cores", lambda value=others: value)
+        found = verifying_plan.verify_parallel(Output(False))
+        assert ("other work kept 1.5 cores busy" in capsys.readouterr().out) == noted
+        assert found["held"] is True
+        assert found["other_cores"] == others
+
+
+def test_operators_are_shown_with_why_some_were_not_measured(capsys):
+    rows = [
+        {"name": "qkv", "problem": "M=1", "format": "bf16", "share": 0.75, "predicted_ms": 1.0,
+         "low_ms": 0.5, "high_ms": 2.0, "measured_ms": 1.5, "ratio": 1.5, "note": ""},
+        {"name": "sum", "problem": "devices=2", "format": "", "share": 0.25, "predicted_ms": 1.0,
+         "low_ms": 0.5, "high_ms": 2.0, "measured_ms": np.nan, "ratio": np.nan, "note": "one GPU"},
+    ]  # fmt: skip
+    verifying_plan.show_operators(Output(False), OperatorCheck(pd.DataFrame(rows), "of this CPU"))
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("of this CPU", "one GPU", "1 of 2 operators were measured, 75.0 % of the time",
+                 "1.50 times what was predicted, 100.0 % lie in their interval"):  # fmt: skip
+        assert text in shown
+    nothing = pd.DataFrame(rows[1:])
+    verifying_plan.show_operators(Output(False), OperatorCheck(nothing, "of this CPU"))
+    assert "no operator was measured" in capsys.readouterr().out
+
+
+class Clock:
+    """Steps of a millisecond per request, exchanges of four per rank."""
+
+    def times(self, steps):
+        exchanged = [4.0 * (step.layout.tp - 1 + step.layout.pp - 1) for step in steps]
+        total = [1.0 * step.batch + more for step, more in zip(steps, exchanged, strict=True)]
+        return pd.DataFrame({"total": total, "communication": exchanged})
+
+
+def test_coefficients_are_found():
+    from foretune.plan.check.arrangement import arrangements, step_terms
+
+    clocks, truth = {"alone": Clock(), "together": Clock()}, np.array([1.2, 3.0, 0.5])
+    taught = []
+    for problem in (
+        PROBLEM,
+        StepProblem(MODEL, 2, 1, 9),
+        StepProblem(small_model(128, 6, 2, 96), 2, 2),
+    ):
+        layouts = [
+            layout(each.name, 1.0, [step_terms(problem, each, clocks) @ truth] * 8)
+            for each in arrangements(2)
+        ]
+        taught.append(ProblemCheck(problem, layouts))
+    assert fit_coefficients(taught, clocks, 2) == pytest.approx(truth, rel=0.1)
+    disturbed = ProblemCheck(
+        taught[0].problem,
+        [layout(each.layout, 1.0, each.rounds_ms * 20) for each in taught[0].layouts[:1]]
+        + list(taught[0].layouts[1:]),
+    )
+    robust = fit_coefficients([disturbed, *taught[1:]], clocks, 2)
+    assert robust == pytest.approx(truth, rel=0.25)
+    assert fit_coefficients([], clocks, 2).tolist() == [1.0, 1.0, 0.0]

@@ -1,0 +1,205 @@
+"""Memory per rank, against values computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.errors import ProblemError
+from foretune.plan import (
+    Formats,
+    Layout,
+    Workload,
+    describe_model,
+    find_system,
+    fits,
+    legal_layouts,
+    most_requests,
+    rank_memory,
+)
+from foretune.plan.cost.memory import (
+    GIB,
+    USABLE,
+    activation_bytes,
+    request_bytes,
+    token_bytes,
+    weight_bytes,
+)
+from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
+
+ATTENTION, KEY_VALUE, MLP, EXPERT = 2 * 64 * 64, 2 * 64 * 32, 3 * 64 * 128, 3 * 64 * 32
+NORMS, TABLE = 5 * 64, 100 * 64
+
+
+def test_weights(small):
+    layers = 2 * (ATTENTION + KEY_VALUE + MLP)
+    assert weight_bytes(small, Layout(), Formats()) == 2 * small.parameters()
+    # Tables and norms stay in 16 bits; norms are on every rank.
+    assert weight_bytes(small, Layout(), Formats("fp8")) == layers + 2 * (NORMS + 2 * TABLE)
+    # Four ranks, two key heads: each is on two ranks.
+    each = 2 * (ATTENTION / 4 + KEY_VALUE / 2 + MLP / 4) + NORMS + 2 * TABLE / 4
+    assert weight_bytes(small, Layout(4), Formats()) == 2 * each
+    # Each stage has a layer, half of the norms, and one of the tables.
+    stage = ATTENTION + KEY_VALUE + MLP + NORMS / 2 + TABLE
+    assert weight_bytes(small, Layout(pp=2), Formats()) == 2 * stage
+    tied = replace(small, tied_embeddings=True)
+    assert weight_bytes(tied, Layout(pp=2), Formats()) == 2 * stage
+    assert weight_bytes(tied, Layout(), Formats()) == 2 * (layers + NORMS + TABLE)
+
+
+def test_weights_of_experts(sparse):
+    common = 2 * (ATTENTION / 4 + KEY_VALUE / 2) + (MLP + EXPERT) / 4
+    wide = NORMS + 2 * TABLE / 4 + 64 * 4
+    layout = Layout(4, moe_tp=2, moe_ep=2)
+    found = weight_bytes(sparse, layout, Formats("fp8", moe="nvfp4"))
+    assert found == common + 0.5625 * 2 * EXPERT / 2 + 2 * wide
+    # The stage with the experts is the fuller one.
+    stage = ATTENTION + KEY_VALUE + 5 * EXPERT + 64 * 4 + NORMS / 2 + TABLE
+    assert weight_bytes(sparse, Layout(pp=2), Formats()) == 2 * stage
+
+
+def test_weights_of_latent_attention(small):
+    mla = Mla(q_lora_rank=24, kv_lora_rank=16, qk_nope=8, qk_rope=4, v_head=8)
+    model = replace(small, mla=mla, kv_heads=4)
+    copied = 64 * (24 + 16 + 4)
+    split = 24 * 4 * 12 + 16 * 4 * 16 + 4 * 8 * 64
+    for tp in (1, 2, 4):
+        each = 2 * (copied + split / tp + MLP / tp) + NORMS + 2 * TABLE / tp
+        assert weight_bytes(model, Layout(tp), Formats()) == 2 * each
+    # The compressed cache is the same on every rank.
+    assert token_bytes(model, Layout(4), Formats()) == 2 * (16 + 4)
+    indexed = replace(model, index=Indexer(2, 128, 32))
+    assert token_bytes(indexed, Layout(4), Formats()) == 2 * (16 + 4) + 128 + 4
+
+
+def test_cache(small):
+    assert request_bytes(small, Layout(), Formats(), 10) == 10 * 2 * (2 * 2 * 16) * 2
+    assert request_bytes(small, Layout(), Formats(kv="fp8"), 10) == 10 * 2 * (2 * 2 * 16)
+    assert request_bytes(small, Layout(4), Formats(), 10) == 10 * 2 * (2 * 16) * 2
+    assert request_bytes(small, Layout(pp=2), Formats(), 10) == 10 * (2 * 2 * 16) * 2
+    windowed = replace(small, sliding_window=4, windowed_layers=1)
+    assert request_bytes(windowed, Layout(), Formats(), 10) == (10 + 4) * (2 * 2 * 16) * 2
+
+
+def test_state_of_linear_layers(small):
+    linear = LinearAttention(1, key_heads=2, key_dim=8, value_heads=4, value_dim=8, convolution=4)
+    model = replace(small, linear=linear)
+    state = 4 * 4 * 8 * 8 + 2 * 3 * (2 * 2 * 8 + 4 * 8)
+    assert request_bytes(model, Layout(), Formats(), 10) == 10 * 2 * 2 * 16 * 2 + state
+    assert request_bytes(model, Layout(2), Formats(), 10) == 10 * 2 * 16 * 2 + state / 2
+
+
+def test_a_known_cache():
+    """Llama 3.1 70B: 320 KiB per token in 16 bits, as its 80 layers of 8 key heads make."""
+    model = describe_model("meta-llama/Meta-Llama-3.1-70B")
+    assert request_bytes(model, Layout(), Formats(), 1) == 2 * 80 * 8 * 128 * 2
+    # DeepSeek-V3: 70 KB per token (arXiv:2412.19437).
+    latent = describe_model("deepseek-ai/DeepSeek-V3")
+    assert request_bytes(latent, Layout(8), Formats(), 1) == 61 * 576 * 2
+
+
+def test_activations(small, sparse):
+    # Gate, up and product of the MLP are wider than queries, keys, values and their outcome.
+    assert activation_bytes(small, Layout(), 10, 3) == 2 * 10 * (128 + 3 * 128) + 4 * 3 * 100
+    # Two of the four ranks' pairs with experts, 3·32 wide inside and 64 outside.
+    wide = replace(sparse, moe_intermediate=256)
+    assert activation_bytes(wide, Layout(), 10, 0) == 2 * 10 * (128 + 2 * (3 * 256 + 64))
+
+
+def test_everything_together(small):
+    memory = rank_memory(small, Layout(), Formats(), Workload(6, 4), 3)
+    assert memory.weights == 2 * small.parameters()
+    assert memory.kv_cache == 3 * 10 * 256
+    assert memory.activations == activation_bytes(small, Layout(), 18, 3)
+    assert memory.communication == 0
+    assert memory.total == sum(vars(memory).values())
+    assert memory.gib == memory.total / GIB
+    assert rank_memory(small, Layout(2), Formats(), Workload(6, 4), 3).communication > 2**28
+
+
+def test_attention_groups_share_requests(sparse):
+    groups = Layout(dp=2, moe_ep=2)
+    memory = rank_memory(sparse, groups, Formats(), Workload(6, 4), 5)
+    assert memory.kv_cache == 3 * 10 * 256
+
+
+def test_what_does_not_fit():
+    model, h100 = describe_model("meta-llama/Meta-Llama-3.1-70B"), find_system("h100_sxm")
+    long = Workload(1024, 1024)
+    assert not fits(model, Layout(), Formats(), long, 1, h100)
+    assert most_requests(model, Layout(), Formats(), long, h100) == 0
+    assert fits(model, Layout(4), Formats(), long, 1, h100)
+    many = most_requests(model, Layout(4), Formats("fp8", kv="fp8"), long, h100)
+    assert fits(model, Layout(4), Formats("fp8", kv="fp8"), long, many, h100)
+    assert not fits(model, Layout(4), Formats("fp8", kv="fp8"), long, many + 1, h100)
+
+
+CASES = [
+    (describe_model(name), layout)
+    for name in ("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3.5-397B-A17B")
+    for gpus in (1, 8, 16)
+    for layout in legal_layouts(describe_model(name), gpus)
+]
+
+
+@given(
+    st.sampled_from(CASES), st.sampled_from(["bf16", "fp8", "int4_wo", "nvfp4"]),
+    st.integers(1, 512), st.integers(1, 32768), st.floats(8, 512), st.floats(0, 512),
+)  # fmt: skip
+def test_more_memory_is_never_infeasible(case, kind, concurrency, isl, memory, more):
+    model, layout = case
+    small = replace(find_system("h100_sxm"), memory_gib=memory)
+    large = replace(small, memory_gib=memory + more)
+    question = (model, layout, Formats(kind), Workload(isl, 128), concurrency)
+    assert fits(*question, large) or not fits(*question, small)
+    assert most_requests(*question[:4], large) >= most_requests(*question[:4], small)
+
+
+@given(st.sampled_from(CASES), st.integers(1, 256), st.integers(1, 256))
+def test_more_requests_never_need_less(case, few, more):
+    model, layout = case
+    memories = [
+        rank_memory(model, layout, Formats(), Workload(2048, 256), requests)
+        for requests in (few, few + more)
+    ]
+    for part in vars(memories[0]):
+        assert getattr(memories[1], part) >= getattr(memories[0], part)
+
+
+@given(st.sampled_from(CASES))
+def test_narrower_formats_never_need_more(case):
+    model, layout = case
+    found = [weight_bytes(model, layout, Formats(f)) for f in ("bf16", "fp8", "nvfp4", "int4_wo")]
+    assert found == sorted(found, reverse=True)
+
+
+@given(st.sampled_from(CASES))
+def test_ranks_hold_the_model_between_them(case):
+    model, layout = case
+    # Copies may add, nothing may be missing; the tied table is there twice with stages.
+    assert weight_bytes(model, layout, Formats()) * layout.gpus >= 2 * model.parameters() * 0.999
+
+
+def test_every_request_that_fits_is_counted(sparse):
+    system = replace(find_system("l4"), memory_gib=0.001)
+    room = USABLE * system.memory_gib * GIB
+    for step in (16, 4096):
+        found = most_requests(sparse, Layout(), Formats(), Workload(8, 8), system, step_tokens=step)
+        assert found > 0
+        needed = [
+            rank_memory(sparse, Layout(), Formats(), Workload(8, 8), requests, step).total
+            for requests in (found, found + 1)
+        ]
+        assert needed[0] <= room < needed[1]
+
+
+@pytest.mark.parametrize("lengths", [(0, 1), (1, 0), (4, 1, 4), (4, 1, -1)])
+def test_impossible_workloads(lengths):
+    with pytest.raises(ProblemError):
+        Workload(*lengths)
+
+
+def test_workload():
+    workload = Workload(100, 20, prefix=30)
+    assert (workload.new_tokens, workload.last_context, workload.mean_context) == (70, 120, 110)

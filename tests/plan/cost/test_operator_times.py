@@ -1,0 +1,126 @@
+"""Operator times: measured where measured, else the nearest thing to it, never a refusal."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.device import find_device
+from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.cost.times import OperatorClock
+
+H100, H200 = find_device("NVIDIA H100 80GB HBM3"), find_device("NVIDIA H200")
+
+
+def gemm_table(kind: str, slower: float = 1.0) -> pd.DataFrame:
+    sizes = [2**i for i in range(8, 14)]
+    rows = [(m, n, k) for m in (1, 16, 256, 4096) for n in sizes for k in sizes]
+    table = pd.DataFrame(rows, columns=["m", "n", "k"])
+    work = 2.0 * table["m"] * table["n"] * table["k"] / 5e11 + table["n"] * table["k"] / 2e9
+    return table.assign(gemm_dtype=kind, kernel_source="x", latency=slower * (0.004 + work))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two engines on one system, the first in two versions, the newest one incomplete."""
+    for backend, version, table in (
+        ("vllm", "0.9.0", gemm_table("bfloat16", slower=2.0)),
+        ("vllm", "0.10.0", gemm_table("bfloat16")),
+        ("vllm", "0.11.0", gemm_table("bfloat16", slower=9.0)[:20]),
+        ("trtllm", "1.0.0", gemm_table("fp8", slower=0.5)),
+    ):
+        place = tmp_path / "h100_sxm" / "gemm" / backend / version
+        place.mkdir(parents=True)
+        table.to_parquet(place / "gemm_perf.parquet")
+    return tmp_path
+
+
+def product(m: float, kind: str = "bf16", n: float = 1024, k: float = 1024) -> dict[str, object]:
+    sizes = {"problem.M": m, "problem.N": n, "problem.K": k}
+    return {"kernel": "gemm", "config.format": kind, **sizes}
+
+
+def ask(clock: OperatorClock, *operators: dict[str, object]) -> pd.DataFrame:
+    times = clock.times(pd.DataFrame(list(operators)))
+    return pd.DataFrame(vars(times))
+
+
+def test_tables_know_their_systems_and_engines(folder):
+    tables = OperatorTables(folder)
+    assert tables.systems == ["h100_sxm"]
+    assert tables.backends("h100_sxm") == ["trtllm", "vllm"]
+    assert tables.rows("moe", "h100_sxm", "vllm") is None
+
+
+def test_the_newest_complete_version_counts(folder):
+    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    answer = ask(clock, product(16))
+    expected = gemm_table("bfloat16").query("m == 16 and n == 1024 and k == 1024")["latency"]
+    assert answer["ms"][0] == pytest.approx(expected.iloc[0], rel=1e-6)
+    assert answer["source"][0] == "measured"
+
+
+def test_what_was_not_measured_says_so(folder):
+    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    answer = ask(
+        clock,
+        product(20, n=1100),
+        product(16, "fp8"),
+        product(16, "nvfp4"),
+        {"kernel": "norm", "problem.rows": 8, "problem.columns": 64, "config.format": "bf16"},
+    )
+    assert list(answer["source"]) == ["interpolated", "predicted", "predicted", "roofline"]
+    assert (answer["low"] < answer["ms"]).all()
+    assert (answer["high"] > answer["ms"]).all()
+
+
+def test_another_engines_measurements_of_the_format_stand_in(folder):
+    vllm = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    trtllm = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "trtllm")
+    operator = product(256, "fp8")
+    assert ask(vllm, operator)["ms"][0] == ask(trtllm, operator)["ms"][0]
+
+
+def test_without_any_table_the_roofline_answers():
+    answer = ask(OperatorClock(H100, None, "h100_sxm"), product(4096, n=8192, k=8192))
+    assert answer["source"][0] == "roofline"
+    ideal = 2.0 * 4096 * 8192 * 8192 / (H100.specs["bf16_gflops"] * 1e6)
+    assert ideal < answer["ms"][0] < 3 * ideal
+
+
+def test_a_system_nobody_measured_borrows_the_efficiency_of_another(folder):
+    tables = OperatorTables(folder)
+    clock = OperatorClock(H200, tables, "h200_sxm", "vllm", stand_ins=["h100_sxm"])
+    here = ask(OperatorClock(H100, tables, "h100_sxm", "vllm"), product(1, n=8192, k=8192))
+    there = ask(clock, product(1, n=8192, k=8192))
+    assert there["source"][0] == "predicted"
+    assert there["ms"][0] < here["ms"][0]  # reads weights with more bandwidth
+
+
+@pytest.mark.shared_data
+def test_shapes_left_out_of_a_real_table(shared_data):
+    tables = OperatorTables(shared_data / "llm")
+    rows = tables.rows("gemm", "h100_sxm", "trtllm")
+    rows = rows[rows["config.format"] == "fp8"]
+    site = rows.groupby(["problem.N", "problem.K"]).ngroup().to_numpy()
+    out = np.isin(site, np.random.default_rng(0).permutation(site.max() + 1)[: site.max() // 5])
+    clock = OperatorClock(H100, _One(rows[~out]), "h100_sxm", "trtllm")
+    times = clock.times(rows[out].drop(columns=["time_ms"]))
+    error = np.abs(times.ms / rows["time_ms"][out] - 1.0)
+    assert np.median(error) < 0.03
+    inside = (times.low <= rows["time_ms"][out]) & (rows["time_ms"][out] <= times.high)
+    assert inside.mean() > 0.8
+
+
+class _One(OperatorTables):
+    """A table that is already in memory."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._own = rows
+
+    def backends(self, system: str) -> list[str]:
+        return ["trtllm"]
+
+    def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
+        return self._own if kernel == "gemm" else None

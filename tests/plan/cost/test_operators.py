@@ -1,0 +1,210 @@
+"""Operators of a step, against the model's own numbers and those computed by hand."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.datasets.importers.aiconfigurator import read
+from foretune.datasets.importers.request import Request
+from foretune.features.families.gemm import Gemm
+from foretune.features.families.moe import Moe
+from foretune.plan import (
+    Formats,
+    Layout,
+    Part,
+    describe_model,
+    legal_layouts,
+    mixed_operators,
+    step_operators,
+)
+from foretune.plan.describe.catalog import _shipped
+from foretune.plan.describe.parts import Indexer
+
+
+def named(operators, name):
+    found = [o for o in operators if o.name == name]
+    assert len(found) == 1, [o.name for o in operators]
+    return found[0]
+
+
+def test_decoding_by_hand(small):
+    found = step_operators(small, Layout(2), Formats("fp8", kv="fp8"), 5, 1, 30, "decode")
+    qkv = named(found, "qkv")
+    # Two of four heads and one of two key heads, 16 wide each.
+    assert qkv.problem == {"M": 5, "N": 2 * 16 + 2 * 16, "K": 64}
+    assert (qkv.kernel, qkv.count, qkv.phase) == ("gemm", 2, "decode")
+    assert qkv.config == {"format": "fp8"}
+    attention = named(found, "attention")
+    assert attention.kernel == "attention_decode"
+    assert attention.problem == {"batch": 5, "kv_len": 31, "heads": 2, "kv_heads": 1,
+                                 "head_dim": 16, "window": 0}  # fmt: skip
+    assert attention.config == {"format": "bf16", "kv_format": "fp8"}
+    assert named(found, "attention_out").problem == {"M": 5, "N": 64, "K": 32}
+    assert named(found, "mlp_up").problem == {"M": 5, "N": 128, "K": 64}
+    assert named(found, "mlp_down").problem == {"M": 5, "N": 64, "K": 64}
+    assert named(found, "head").problem == {"M": 5, "N": 50, "K": 64}
+    assert named(found, "head").config == {"format": "bf16"}
+    sums = named(found, "sum")
+    assert (sums.kernel, sums.count) == ("all_reduce", 4)
+    assert sums.problem == {"message_bytes": 5 * 64 * 2, "devices": 2}
+    assert named(found, "rms_norm").count == 5
+
+
+def test_reading_prompts_by_hand(small):
+    windowed = replace(small, sliding_window=8, windowed_layers=1)
+    found = step_operators(windowed, Layout(), Formats(), 3, 20, 12, "prefill")
+    seen = [o for o in found if o.kernel == "attention_prefill"]
+    assert [(o.count, o.problem["window"]) for o in seen] == [(1, 0), (1, 8)]
+    shape = {"batch": 3, "seq_len": 20, "prefix_len": 12, "heads": 4, "kv_heads": 2, "head_dim": 16}
+    assert shape.items() <= dict(seen[0].problem).items()
+    assert named(found, "qkv").problem["M"] == 60
+    assert named(found, "head").problem["M"] == 3  # only last tokens
+    assert not [o for o in found if o.kernel == "all_reduce"]
+
+
+def test_experts_by_hand(sparse):
+    formats = Formats("fp8", moe="nvfp4")
+    found = step_operators(sparse, Layout(4, moe_tp=2, moe_ep=2), formats, 6, 1, 9, "decode")
+    experts = named(found, "experts")
+    assert experts.problem == {"tokens": 6, "hidden": 64, "intermediate": 32, "top_k": 2,
+                               "experts": 4, "distribution": "power_law_1.2"}  # fmt: skip
+    assert experts.config == {"format": "nvfp4", "tp": 2, "ep": 2}
+    assert experts.count == 1
+    assert named(found, "shared_up").problem == {"M": 6, "N": 16, "K": 64}
+    assert named(found, "sum").count == 2 + 1 + 1  # attention, the dense MLP, the experts
+    gathered = Layout(2, dp=2, moe_tp=2, moe_ep=2)
+    found = step_operators(sparse, gathered, formats, 6, 1, 9, "decode")
+    assert named(found, "experts").problem["tokens"] == 12
+    assert named(found, "dispatch").kernel == "all_gather"
+    assert named(found, "dispatch").problem == {"message_bytes": 12 * 64 * 2, "devices": 4}
+    assert named(found, "combine").kernel == "reduce_scatter"
+    assert named(found, "sum").count == 3
+
+
+def test_few_experts_per_token_are_sent_to_where_they_are(sparse):
+    found = step_operators(sparse, Layout(dp=4, moe_ep=4), Formats(), 6, 1, 9, "decode")
+    assert named(found, "dispatch").kernel == named(found, "combine").kernel == "all_to_all"
+    assert named(found, "dispatch").problem == {"message_bytes": 2 * 6 * 64 * 2, "devices": 4}
+
+
+def test_stages_send_on_what_they_computed(small):
+    found = step_operators(small, Layout(pp=2), Formats(), 6, 1, 9, "decode")
+    stage = named(found, "stage")
+    assert (stage.kernel, stage.count) == ("send_recv", 1)
+    assert stage.problem == {"message_bytes": 6 * 64 * 2, "devices": 2}
+
+
+def test_a_mixed_step(small):
+    parts = [Part(1, 32, 0, "prefill"), Part(7, 1, 100, "decode")]
+    found = mixed_operators(small, Layout(), Formats(), parts)
+    assert named(found, "qkv").problem["M"] == 39
+    assert named(found, "qkv").phase == "mixed"
+    assert named(found, "head").problem["M"] == 8
+    assert [o.kernel for o in found if o.name == "attention"] == [
+        "attention_prefill", "attention_decode"
+    ]  # fmt: skip
+    assert mixed_operators(small, Layout(), Formats(), [Part(0, 1, 9, "decode")]) == []
+
+
+def test_several_tokens_per_decode_step_read_the_cache_once(small):
+    one = named(step_operators(small, Layout(), Formats(), 4, 1, 30, "decode"), "attention")
+    two = named(step_operators(small, Layout(), Formats(), 4, 2, 29, "decode"), "attention")
+    assert two.problem == {**one.problem, "heads": 8}
+
+
+def test_sparse_attention_sees_the_chosen_keys():
+    model = describe_model("zai-org/GLM-5")
+    assert model.index == Indexer(32, 128, 2048)
+    found = step_operators(model, Layout(8, moe_ep=8), Formats("fp8_block"), 4, 1, 9999, "decode")
+    assert named(found, "attention").problem["kv_len"] == 2048
+    scores = named(found, "index_scores")
+    assert scores.problem == {"batch": 4, "kv_len": 10_000, "heads": 32, "kv_heads": 1,
+                              "head_dim": 128, "window": 0}  # fmt: skip
+    assert scores.count == 78 / 2
+    short = step_operators(model, Layout(8, moe_ep=8), Formats(), 2, 1024, 0, "prefill")
+    assert named(short, "attention").problem["seq_len"] == 1024
+    long = named(step_operators(model, Layout(8, moe_ep=8), Formats(), 2, 16384, 0, "prefill"),
+                 "attention").problem  # fmt: skip
+    assert long["batch"] * long["seq_len"] == 2 * 16384
+    assert long["seq_len"] / 2 == 2048  # keys that a query sees on average
+
+
+@pytest.mark.parametrize("name", sorted(_shipped()))
+def test_a_token_passes_every_active_weight_once(name):
+    model = describe_model(name)
+    tokens = 1024  # enough for every expert to get some
+    work = 0.0
+    for o in step_operators(model, Layout(), Formats(), tokens, 1, 100, "decode"):
+        if o.kernel == "gemm":
+            work += o.count * float(Gemm().cost(o.problem, o.config).flops) / 2
+        elif o.kernel == "moe":
+            balanced = {**o.problem, "distribution": "balanced"}
+            work += o.count * float(Moe().cost(balanced, o.config).flops) / 2
+        elif o.kernel == "mla_bmm":
+            assert model.mla
+            width = {"mla_gen_pre": model.mla.qk_nope, "mla_gen_post": model.mla.v_head}
+            inner = width[o.problem["op"]] * model.mla.kv_lora_rank
+            work += o.count * o.problem["tokens"] * o.problem["heads"] * inner
+    unmultiplied = model.weights().norms
+    assert work / tokens == model.active_parameters() - unmultiplied
+
+
+@given(
+    st.sampled_from(["meta-llama/Meta-Llama-3.1-8B", "deepseek-ai/DeepSeek-V3",
+                     "Qwen/Qwen3.5-397B-A17B", "openai/gpt-oss-120b"]),
+    st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 300), st.integers(0, 4096),
+)  # fmt: skip
+def test_operators_are_possible_runs(name, gpus, batch, context):
+    model = describe_model(name)
+    for layout in legal_layouts(model, gpus):
+        for phase, new in (("prefill", 16), ("decode", 1)):
+            for o in step_operators(model, layout, Formats("fp8"), batch, new, context, phase):
+                assert o.count > 0
+                sizes = [v for k, v in o.problem.items() if k not in ("prefix_len", "window")]
+                assert all(isinstance(v, str) or v > 0 for v in sizes), o
+
+
+CHOSEN_BY_ENGINES = {"config.backend", "config.implementation", "problem.model"}
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("table", "kernel"),
+    [
+        ("gemm", "gemm"),
+        ("context_attention", "attention_prefill"),
+        ("generation_attention", "attention_decode"),
+        ("moe", "moe"),
+        ("context_mla", "mla_prefill"),
+        ("generation_mla", "mla_decode"),
+        ("custom_allreduce", "all_reduce"),
+        ("nccl", "all_gather"),
+        ("nccl", "reduce_scatter"),
+        ("nccl", "all_to_all"),
+        ("mla_bmm", "mla_bmm"),
+        ("gdn", "gdn"),
+    ],
+)
+def test_columns_are_those_of_measured_tables(shared_data, tmp_path, table, kernel):
+    few = pd.read_parquet(shared_data / "llm" / f"{table}.parquet").groupby("kernel_source").head(9)
+    if table == "nccl":
+        few = few.groupby("op_name").head(9)
+    few.to_parquet(tmp_path / f"{table}.parquet")
+    rows = read(tmp_path / f"{table}.parquet", Request(kernel=kernel))
+    measured = {c for c in rows if c.startswith(("problem.", "config."))} - CHOSEN_BY_ENGINES
+    if kernel == "mla_bmm":  # this copy of the table has lost which of the two products it was
+        measured.add("problem.op")
+    asked = set()
+    for name in ("Qwen/Qwen3.5-397B-A17B", "deepseek-ai/DeepSeek-V3"):
+        for layout in (Layout(8, moe_ep=8), Layout(4, dp=2, moe_tp=8), Layout(dp=16, moe_ep=16)):
+            for phase, new in (("prefill", 64), ("decode", 1)):
+                found = step_operators(
+                    describe_model(name), layout, Formats("fp8"), 4, new, 0, phase
+                )
+                for o in (o for o in found if o.kernel == kernel):
+                    asked |= {f"problem.{c}" for c in o.problem}
+                    asked |= {f"config.{c}" for c in o.config}
+    assert asked - CHOSEN_BY_ENGINES == measured

@@ -1,0 +1,61 @@
+"""Energy of steps: what each operator draws times how long it runs."""
+
+import numpy as np
+import pytest
+
+from foretune.device import Device
+from foretune.plan import Formats, Layout, find_system
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.steps import Step, StepClock, operator_table
+from foretune.plan.cost.times import OperatorClock
+
+
+def clock(name: str) -> OperatorClock:
+    return OperatorClock(find_system(name).device, None, name)
+
+
+def decode(model, batch: int = 4) -> Step:
+    return Step(model, Layout(2), Formats(), batch, 1, 100, "decode")
+
+
+def test_energy_is_power_times_time(small):
+    step, times = decode(small), clock("h200_sxm")
+    operators = step.operators()
+    table = operator_table(operators)
+    ms = times.times(table).ms
+    drawn = OperatorPower(times.device, "h200_sxm").watts(table, ms)
+    spent = np.array([op.count for op in operators]) * ms * drawn.watts
+    answer = StepClock(times).times([step]).iloc[0]
+    assert answer["energy_mj"] == pytest.approx(spent.sum())
+    assert answer["energy_guessed"] == pytest.approx(spent[~drawn.measured].sum() / spent.sum())
+    assert 0.0 < answer["energy_guessed"] < 1.0  # norms and exchanges were not metered
+
+
+def test_nothing_was_metered_on_most_systems(small):
+    answer = StepClock(clock("h100_sxm")).times([decode(small)]).iloc[0]
+    assert answer["energy_guessed"] == pytest.approx(1.0)
+    assert answer["energy_mj"] > 0
+
+
+def test_a_gpu_draws_between_awake_and_its_limit(small, sparse):
+    steps = [decode(m, b) for m in (small, sparse) for b in (1, 256)]
+    answer = StepClock(clock("h200_sxm")).times(steps)
+    watts = answer["energy_mj"] / answer["total"]
+    assert (watts > OperatorPower(find_system("h200_sxm").device, "h200_sxm").awake_w).all()
+    assert (watts < 700.0).all()
+
+
+def test_without_a_limit_times_are_answered_alone(small):
+    device = Device("x", "cpu", specs={"bf16_gflops": 100.0, "memory_gbps": 20.0})
+    answer = StepClock(OperatorClock(device, None, "x")).times([decode(small)]).iloc[0]
+    assert answer["total"] > 0
+    assert np.isnan(answer["energy_mj"])
+
+
+def test_long_prompts_are_bound_by_computing_and_single_tokens_by_memory(small):
+    steps = [
+        Step(small, Layout(), Formats(), 64, 4096, 0, "prefill"),
+        Step(small, Layout(), Formats(), 1, 1, 100, "decode"),
+    ]
+    bound = StepClock(clock("h200_sxm")).times(steps)["compute_bound"]
+    assert 0.0 <= bound[1] < bound[0] <= 1.0

@@ -1,0 +1,134 @@
+"""Number formats: bytes, hardware, and what they cost in quality."""
+
+import pytest
+
+from foretune.device import known_devices
+from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.features.families import formats as families
+from foretune.plan import (
+    FORMATS,
+    Formats,
+    checkpoint_formats,
+    describe_model,
+    published_accuracy,
+    read_accuracy,
+    recovery,
+    supported,
+)
+from foretune.plan.describe.formats import table_name
+
+
+def test_bytes_include_scales():
+    assert FORMATS["bf16"].bytes == 2
+    assert FORMATS["int4_wo"].bytes == 0.5 + 2 / 128
+    assert FORMATS["nvfp4"].bytes == 0.5 + 1 / 16
+    assert FORMATS["mxfp4"].bytes == 0.5 + 1 / 32
+    assert FORMATS["fp8_block"].bytes == 1 + 4 / 128**2
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_measured_tables_know_the_same_bytes(name):
+    known = families.FORMATS[table_name(name)]
+    assert FORMATS[name].bytes == pytest.approx(known.weight_bytes, rel=1e-3)
+
+
+def test_a_deployment_has_consistent_formats():
+    assert Formats("fp8").moe == "fp8"
+    assert Formats("int4_wo").activations == "bf16"
+    assert Formats("bf16", moe="mxfp4", kv="fp8").attention == "bf16"
+    assert Formats("fp8", kv="fp8").attention == "fp8"
+    assert Formats("fp8") == Formats("fp8", "fp8", "bf16", "fp8")
+    with pytest.raises(UsageError, match="are multiplied with bf16"):
+        Formats("int4_wo", activations="fp8")
+    with pytest.raises(UnknownName, match="did you mean 'int4_wo'"):
+        Formats("int4_w")
+    with pytest.raises(UnknownName, match="format of the cache"):
+        Formats("fp8", kv="nvfp4")
+
+
+def test_formats_of_checkpoints():
+    assert checkpoint_formats(describe_model("openai/gpt-oss-120b")) == Formats(moe="mxfp4")
+    assert checkpoint_formats(describe_model("Qwen/Qwen3-32B")) == Formats()
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "expected"),
+    [
+        ("fp8", "sm_90", "native"),
+        ("fp8", "sm_80", "emulated"),
+        ("fp8", "sm_70", "no"),
+        ("nvfp4", "sm_100", "native"),
+        ("nvfp4", "sm_90", "emulated"),
+        ("nvfp4", "gfx942", "no"),
+        ("int8", "sm_103", "emulated"),
+        ("bf16", "x86_64+avx512", "emulated"),
+        ("w4a8_mxfp4_mxfp8", "sm_90", "no"),
+        ("bf16", "abacus", "no"),
+    ],
+)
+def test_hardware(name, architecture, expected):
+    assert supported(name, architecture) == expected
+
+
+def test_formats_together_are_as_good_as_the_worst():
+    assert Formats("bf16", moe="nvfp4").support("sm_90") == "emulated"
+    assert Formats("bf16", kv="fp8").support("sm_90") == "native"
+    assert Formats("bf16", moe="w4a8_mxfp4_mxfp8").support("sm_90") == "no"
+    with pytest.raises(UnknownName):
+        supported("fp3", "sm_90")
+
+
+def test_every_gpu_of_the_spec_table_can_work_with_some_format():
+    for device in known_devices().values():
+        if device.kind == "gpu" and not device.architecture.startswith(("gfx1", "sm_6")):
+            assert supported("bf16", device.architecture) != "no", device.name
+
+
+def test_published_results():
+    results = published_accuracy()
+    assert {"fp8", "int8", "int8_wo", "int4_wo", "nvfp4", "kv:fp8"} <= {r.format for r in results}
+    for result in results:
+        assert result.source
+        assert 0.85 < result.recovery < 1.05, result
+
+
+def test_what_formats_keep():
+    llama = describe_model("meta-llama/Meta-Llama-3.1-70B")
+    assert recovery(Formats(), llama) == 1.0
+    own = recovery(Formats("int4_wo"), llama)
+    assert own == pytest.approx(0.994)
+    assert recovery(Formats("int4_wo")) != own  # the median over all models
+    both = recovery(Formats("int4_wo", kv="fp8"), llama)
+    assert both is not None
+    assert both == pytest.approx(own * recovery(Formats(kv="fp8"), llama))
+    assert recovery(Formats("mxfp4"), llama) is None
+    published_in_mxfp4 = describe_model("openai/gpt-oss-120b")
+    assert recovery(checkpoint_formats(published_in_mxfp4), published_in_mxfp4) == 1.0
+
+
+HEADER = "format,method,model,benchmark,baseline,quantized,better,source\n"
+
+
+def test_own_results_replace_published_ones(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(HEADER + "fp8,mine,m,perplexity,4.0,5.0,lower,me\n")
+    assert recovery(Formats("fp8"), results=read_accuracy(path)) == pytest.approx(0.8)
+    assert recovery(Formats("int8"), results=read_accuracy(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("format,method\nfp8,x\n", "no column 'model'"),
+        (HEADER + "fp8,x,m,b,one,1,higher,s\n", "must be numbers"),
+        (HEADER + "fp8,x,m,b,0,1,higher,s\n", "must be positive"),
+        (HEADER + "fp8,x,m,b,1,1,sideways,s\n", "'higher' or 'lower'"),
+        (HEADER + "fp3,x,m,b,1,1,higher,s\n", "unknown number format"),
+    ],
+)
+def test_bad_results(tmp_path, text, reason):
+    (tmp_path / "bad.csv").write_text(text)
+    with pytest.raises(RunTableError, match=reason):
+        read_accuracy(tmp_path / "bad.csv")
+    with pytest.raises(RunTableError, match="cannot read"):
+        read_accuracy(tmp_path / "absent.csv")

@@ -1,0 +1,223 @@
+"""Descriptions of models: parameters, configurations, names."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from foretune.errors import MissingExtra, ProblemError, UnknownName, UsageError
+from foretune.plan import ModelDescription, describe_model, known_models
+from foretune.plan.describe import catalog as model
+from foretune.plan.describe.huggingface import read_config
+
+PUBLISHED = {  # billions: total, and those a token is multiplied with
+    "meta-llama/Meta-Llama-3.1-8B": (8.03, None),
+    "meta-llama/Meta-Llama-3.1-70B": (70.55, None),
+    "meta-llama/Meta-Llama-3.1-405B": (405.85, None),
+    "Qwen/Qwen3-32B": (32.8, None),
+    "Qwen/Qwen3-235B-A22B": (235, None),
+    "Qwen/Qwen3.5-397B-A17B": (397, None),
+    "mistralai/Mixtral-8x7B-v0.1": (46.7, None),
+    "deepseek-ai/DeepSeek-V3": (671, 36.6),
+    "openai/gpt-oss-120b": (116.83, 5.13),
+    "openai/gpt-oss-20b": (20.91, 3.61),
+    "moonshotai/Kimi-K2-Instruct": (1026, None),
+    "zai-org/GLM-5": (744, None),
+    "MiniMaxAI/MiniMax-M2.5": (229, None),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400, None),
+    "google/gemma-3-27b-it": (27.0, None),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name):
+    total, active = PUBLISHED[name]
+    described = describe_model(name)
+    assert described.parameters() / 1e9 == pytest.approx(total, rel=0.01)
+    if active:
+        assert described.active_parameters() / 1e9 == pytest.approx(active, rel=0.01)
+
+
+def test_parameters_by_hand(small, sparse):
+    # Per layer: 64·64 queries and output each, 2·64·32 keys and values, 3·64·128 MLP.
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128
+    assert small.parameters() == 2 * layer + 5 * 64 + 2 * 100 * 64 == 86_848
+    assert small.active_parameters() == 86_848 - 100 * 64
+    tied = replace(small, tied_embeddings=True)
+    assert tied.parameters() == tied.active_parameters() == 86_848 - 100 * 64
+    expert = 3 * 64 * 32
+    # Four routed experts, a shared one and a router instead of the second MLP.
+    assert sparse.parameters() == 86_848 - 3 * 64 * 128 + 5 * expert + 64 * 4
+    assert sparse.active_parameters() == sparse.parameters() - 2 * expert - 100 * 64
+
+
+def test_the_shipped_table_is_what_configurations_say():
+    pytest.importorskip("aiconfigurator_core")
+    shipped = model._shipped()
+    both = sorted(set(shipped) & set(model._configs()))
+    assert len(both) >= 20
+    for name in both:
+        assert shipped[name] == model._read(model._configs()[name], name), name
+
+
+def test_every_configuration_of_the_package_is_read_or_refused_with_a_reason():
+    pytest.importorskip("aiconfigurator_core")
+    read, refused = [], []
+    for name, path in model._configs().items():
+        try:
+            read.append(model._read(path, name).parameters())
+        except UsageError as e:
+            refused.append(str(e))
+    assert len(read) >= 50
+    assert min(read) > 5e8
+    assert all("cannot be planned yet" in reason for reason in refused)
+
+
+CONFIG = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1000,
+    "intermediate_size": 256,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    "tie_word_embeddings": True,
+}
+
+
+def test_a_folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    described = describe_model(str(tmp_path))
+    assert described == ModelDescription(
+        str(tmp_path), 4, 64, 4, 2, 32, 1000, 256, experts=8, experts_per_token=2,
+        moe_intermediate=96, tied_embeddings=True,
+    )  # fmt: skip
+    assert describe_model(str(tmp_path / "config.json")) == described
+    quantization = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8",
+                                     "exclude_modules": ["model.layers.*.self_attn*"]}}  # fmt: skip
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantization))
+    stored = describe_model(str(tmp_path))
+    assert (stored.weight_format, stored.moe_format, stored.kv_format) == ("bf16", "nvfp4", "fp8")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size",
+     "num_experts_per_tok"],
+)  # fmt: skip
+def test_a_missing_field_is_named(tmp_path, missing):
+    config = {k: v for k, v in CONFIG.items() if k != missing}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=missing) as error:
+        describe_model(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_no_configuration(tmp_path):
+    with pytest.raises(UsageError, match="cannot read"):
+        describe_model(str(tmp_path))
+    with pytest.raises(UsageError, match="cannot read"):
+        describe_model(str(tmp_path / "absent" / "config.json"))
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(UsageError, match="is not JSON"):
+        describe_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(UsageError, match="no JSON object"):
+        describe_model(str(tmp_path))
+    config = CONFIG | {"hybrid_override_pattern": "M*E"}
+    with pytest.raises(UsageError, match="state-space layers"):
+        read_config(config, "hybrid")
+
+
+@pytest.mark.parametrize(
+    ("fields", "windowed", "window"),
+    [
+        ({"sliding_window": 128}, 4, 128),
+        ({"sliding_window": 128, "use_sliding_window": False}, 0, 0),
+        ({"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 3}, 1, 128),
+        ({"sliding_window": 128, "layer_types": ["sliding_attention"] * 2 + ["full_attention"] * 2},
+         2, 128),
+        ({"sliding_window": 128, "sliding_window_pattern": 2}, 2, 128),
+        ({"sliding_window": None}, 0, 0),
+    ],
+)  # fmt: skip
+def test_windows(fields, windowed, window):
+    described = read_config(CONFIG | fields, "w")
+    assert (described.windowed_layers, described.sliding_window) == (windowed, window)
+
+
+@pytest.mark.parametrize(
+    ("fields", "dense"),
+    [
+        ({"first_k_dense_replace": 3}, 3),
+        ({"mlp_only_layers": [0, 2]}, 2),
+        ({"decoder_sparse_step": 2}, 2),
+        ({"interleave_moe_layer_step": 4}, 3),
+        ({"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]}, 1),
+        ({}, 0),
+    ],
+)
+def test_dense_layers(fields, dense):
+    assert read_config(CONFIG | fields, "d").dense_layers == dense
+
+
+@pytest.mark.parametrize(
+    ("stored", "formats"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8_block", "fp8_block")),
+        ({"quant_method": "fp8"}, ("fp8", "fp8")),
+        ({"quant_method": "awq", "bits": 4}, ("int4_wo", "int4_wo")),
+        ({"quant_method": "gptq", "bits": 8}, ("int8_wo", "int8_wo")),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+         ("bf16", "mxfp4")),
+        ({"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4}}}},
+         ("int4_wo", "int4_wo")),
+        ({"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 8},
+                                        "input_activations": {"num_bits": 8}}}}, ("int8", "int8")),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj",
+                                                            "model.layers.9.self_attn.indexer"]},
+         ("fp8", "fp8")),
+    ],
+)  # fmt: skip
+def test_formats_of_checkpoints(stored, formats):
+    described = read_config(CONFIG | {"quantization_config": stored}, "q")
+    assert (described.weight_format, described.moe_format) == formats
+
+
+def test_names_of_variants():
+    base = describe_model("meta-llama/Meta-Llama-3.1-8B")
+    assert describe_model("META-llama/meta-llama-3.1-8b") == base
+    assert describe_model("meta-llama/Llama-3.1-8B-Instruct") == replace(
+        base, name="meta-llama/Llama-3.1-8B-Instruct"
+    )
+    stored = describe_model("nvidia/Llama-3.1-8B-Instruct-FP8")
+    assert (stored.weight_format, stored.layers) == ("fp8", 32)
+    experts = describe_model("nvidia/DeepSeek-R1-NVFP4")
+    assert (experts.weight_format, experts.moe_format) == ("bf16", "nvfp4")
+    assert describe_model("zhipuai/GLM-5").mla == describe_model("zai-org/GLM-5").mla
+
+
+def test_unknown_names(monkeypatch):
+    with pytest.raises(UnknownName, match=r"did you mean 'Qwen/Qwen3-32B'"):
+        describe_model("Qwen/Qwen3-33B")
+    monkeypatch.setattr(model, "_package", lambda: None)
+    monkeypatch.setattr(model, "_configs", dict)
+    assert "Qwen/Qwen3-32B" in known_models()
+    with pytest.raises(UnknownName, match="did you mean"):
+        describe_model("Qwen/Qwen3-33B")
+    with pytest.raises(MissingExtra, match=r"foretune\[llm\]"):
+        describe_model("acme/entirely-different")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"heads": 0}, {"heads": 3}, {"experts_per_token": 5}, {"dense_layers": 3},
+     {"windowed_layers": 3}],
+)  # fmt: skip
+def test_sizes_that_contradict_each_other(sparse, change):
+    with pytest.raises(ProblemError):
+        replace(sparse, **change)

@@ -1,0 +1,103 @@
+"""Systems, and what an hour of them costs."""
+
+import math
+
+import pytest
+
+from foretune.device import Device, find_device
+from foretune.errors import RunTableError, UnknownName
+from foretune.plan import System, find_system, known_systems, published_prices, read_prices
+from foretune.plan.describe import system as module
+
+NAMED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300", "l40s",
+         "rtx_pro_6000_server", "b60", "mi300x")  # fmt: skip
+
+
+def test_a_system():
+    h200 = find_system("h200_sxm")
+    assert h200.device == find_device("NVIDIA H200")
+    assert (h200.gpus_per_node, h200.memory_gib, h200.power_limit_w) == (8, 141, 700)
+    assert (h200.fast_domain, h200.intra_node_gbps, h200.inter_node_gbps) == (8, 450, 50)
+    rack = find_system("gb200")
+    assert (rack.gpus_per_node, rack.fast_domain) == (4, 72)
+    assert (rack.intra_node_gbps, rack.inter_node_gbps) == (900, 100)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_known_systems_are_complete(name):
+    found = find_system(name)
+    assert name in known_systems()
+    assert found.device.architecture
+    assert found.inter_node_gbps <= found.intra_node_gbps or found.intra_node_gbps < 70
+    assert 0 < found.memory_gib == found.device.specs["memory_gib"]
+    assert found.power_limit_w > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("h100", "h100_sxm"), ("H100-SXM", "h100_sxm"), ("NVIDIA H200", "h200_sxm"),
+     ("rtx_pro_6000", "rtx_pro_6000_server"), ("gb200_sxm", "gb200")],
+)  # fmt: skip
+def test_other_names(name, short):
+    assert find_system(name).name == short
+
+
+def test_an_unknown_system():
+    with pytest.raises(UnknownName, match="did you mean 'h100_sxm'"):
+        find_system("h100_sxn")
+
+
+def test_links_are_those_of_the_package():
+    pytest.importorskip("aiconfigurator_core")
+    for name in module._yaml_files():
+        ours, theirs = find_system(name), module._described(name)
+        assert ours.gpus_per_node == theirs["gpus_per_node"], name
+        assert ours.fast_domain == theirs["domain_gpus"], name
+        assert ours.intra_node_gbps == pytest.approx(theirs["intra_node_gbps"], rel=0.01), name
+        assert ours.inter_node_gbps == pytest.approx(theirs["inter_node_gbps"], rel=0.01), name
+
+
+def test_a_system_that_only_the_package_describes(monkeypatch):
+    pytest.importorskip("aiconfigurator_core")
+    everything = dict(module._shipped())
+    everything.pop("h200_sxm")
+    monkeypatch.setattr(module, "_shipped", lambda: everything)
+    assert find_system("h200_sxm").intra_node_gbps == 450
+    monkeypatch.setattr(module, "named_device", lambda name: None)
+    described = find_system("h200_sxm").device
+    assert described.architecture == "sm_90"
+    assert described.specs["memory_gbps"] == 4800
+    assert described.specs["bf16_gflops"] == 989_000
+
+
+def test_this_machine():
+    here = System.of_device(Device("some CPU", "cpu", specs={"memory_gib": 32}), 2)
+    assert (here.name, here.gpus_per_node, here.memory_gib) == ("some CPU", 2, 32)
+    assert here.price_per_hour is None
+    assert math.isnan(here.power_limit_w)
+
+
+def test_prices(tmp_path):
+    for name, price in published_prices().items():
+        assert find_system(name).price_per_hour == price > 0
+    mine = tmp_path / "prices.csv"
+    mine.write_text("system,usd_per_gpu_hour\nh200_sxm,2.5\n")
+    assert find_system("h200_sxm", read_prices(mine)).price_per_hour == 2.5
+    assert find_system("h100_sxm", read_prices(mine)).price_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("system\nh200_sxm\n", "no column 'usd_per_gpu_hour'"),
+        ("system,usd_per_gpu_hour\nh200_sxm,cheap\n", "row 1: the price is no number"),
+        ("system,usd_per_gpu_hour\nh200_sxm,-1\n", "row 1: a price of -1.0"),
+        ("system,usd_per_gpu_hour\nh200_sxm,nan\n", "row 1: a price of nan"),
+    ],
+)
+def test_bad_prices(tmp_path, text, reason):
+    (tmp_path / "bad.csv").write_text(text)
+    with pytest.raises(RunTableError, match=reason):
+        read_prices(tmp_path / "bad.csv")
+    with pytest.raises(RunTableError, match="cannot read"):
+        read_prices(tmp_path / "absent.csv")

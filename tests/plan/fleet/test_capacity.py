@@ -1,0 +1,93 @@
+"""What instances sustain, by rooflines alone, so that no table is needed."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from foretune.errors import UsageError
+from foretune.plan import Formats, Wish, Workload, describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.fleet import Demand, instance_types
+from foretune.plan.fleet import capacity as module
+
+DEMANDS = [Demand(Workload(128, 64), 5.0), Demand(Workload(2048, 128), 0.5)]
+PRICES = {"h100_sxm": 6.0, "l4": 0.8}
+CLOCKS = OperatorClocks(None)
+
+
+def kinds(wish=None, systems=("h100_sxm", "l4"), sizes=(1, 2), demands=DEMANDS, formats=None):
+    return instance_types(
+        describe_model("meta-llama/Llama-2-7b-hf"), [find_system(s, PRICES) for s in systems],
+        sizes, demands, CLOCKS, wish, formats=formats or [Formats()],
+    )  # fmt: skip
+
+
+def most(found, system, demand=0):
+    return max(k.rates[demand] / k.gpus for k in found if k.system == system)
+
+
+def test_types_and_what_they_sustain():
+    found = kinds()
+    assert {k.system for k in found} == {"h100_sxm", "l4"}
+    for kind in found:
+        assert kind.gpus % kind.layout.gpus == 0
+        assert kind.replicas == kind.gpus // kind.layout.gpus
+        assert kind.usd_per_hour == kind.gpus * PRICES[kind.system]
+        assert kind.power_w > kind.gpus * find_system(kind.system).power_limit_w
+        assert kind.rates[0] > kind.rates[1] >= 0
+        assert len(kind.in_flight) == 2
+    assert most(found, "h100_sxm") > most(found, "l4") > 0
+
+
+def test_tighter_limits_never_sustain_more():
+    loose, tight = kinds(Wish(tpot_ms=100.0)), kinds(Wish(tpot_ms=40.0, ttft_ms=2000.0))
+    for system in PRICES:
+        for demand in (0, 1):
+            assert most(tight, system, demand) <= most(loose, system, demand) * (1 + 1e-9)
+
+
+def test_two_replicas_sustain_twice_what_one_does():
+    one, pairs = (kinds(sizes=(n,), systems=("h100_sxm",)) for n in (1, 2))
+    twice = [k.rates for k in pairs if k.replicas == 2]
+    assert twice == [pytest.approx([2 * rate for rate in k.rates]) for k in one]
+    assert len(twice) == 1
+
+
+def test_ways_that_are_left_behind():
+    # The second is half as fast as the first, the third faster in one of two; the fourth has two
+    # GPUs, of which chance may make more than of two times one; the fifth serves nothing.
+    rates = np.array([[4.0, 1.0], [2.0, 0.5], [3.0, 2.0], [4.0, 1.0], [0.0, 0.0]])
+    worth = module.contenders(rates, np.array([1, 1, 1, 2, 1]))
+    assert worth.tolist() == [True, False, True, True, False]
+
+
+def test_no_contender_is_left_behind(monkeypatch):
+    wish = Wish(tpot_ms=60.0, ttft_ms=1500.0)
+    formats = [Formats(), Formats("fp8"), Formats("int8", kv="fp8")]
+    quick = kinds(wish, formats=formats, systems=("h100_sxm",))
+    monkeypatch.setattr(module, "AHEAD", 1e9)
+    assert kinds(wish, formats=formats, systems=("h100_sxm",)) == quick
+
+
+def test_a_floor_of_quality_leaves_formats_out():
+    lossy = Formats("int4_wo")
+    kept = kinds(Wish(accuracy=0.9999), formats=[Formats(), lossy], systems=("h100_sxm",))
+    assert {k.formats for k in kept} == {Formats()}
+
+
+def test_requests_out_of_reach_say_what_is_nearest():
+    with pytest.raises(UsageError, match=r"requests of 128\+64 tokens: nearest is \d × h100_sxm"):
+        kinds(Wish(tpot_ms=0.1))
+
+
+def test_requests_that_fit_nowhere():
+    long = [Demand(Workload(2_000_000, 10), 1.0)]
+    with pytest.raises(UsageError, match=r"2000000\+10 tokens fit on no instance of up to 2 GPUs"):
+        kinds(demands=long)
+
+
+def test_a_system_without_a_price():
+    system = dataclasses.replace(find_system("l4"), price_per_hour=None)
+    with pytest.raises(UsageError, match="l4 has no price: give --prices"):
+        instance_types(describe_model("meta-llama/Llama-2-7b-hf"), [system], [1], DEMANDS, CLOCKS)

@@ -1,0 +1,68 @@
+"""Requests that arrive at random, against what queueing theory says in closed form."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.plan.serve.deployments.arrivals import GOOD, LoadCurve
+from foretune.plan.serve.wish import Wish
+
+
+def curve(in_flight, ttft_ms, tpot_ms, osl=11, wish=None):
+    arrays = (np.array(values, dtype=float) for values in (in_flight, ttft_ms, tpot_ms))
+    return LoadCurve(*arrays, osl, wish or Wish())
+
+
+def test_one_place_is_the_queue_of_a_single_server():
+    """M/M/1: one request at a time of 100 + 10 x 10 = 200 ms, so 5 per second."""
+    load = curve([1], [100], [10]).at(2.5)
+    assert load.in_flight == pytest.approx(0.5 / (1 - 0.5))
+    assert load.tpot_ms == pytest.approx(10)
+    # Little: 1 request in flight at 2.5 per second stays 400 ms, 100 of them for further tokens.
+    assert load.ttft_ms == pytest.approx(300)
+
+
+def test_places_that_do_not_slow_each_other_are_the_queue_of_as_many_servers():
+    """M/M/c: Erlang's C formula gives the mean number in flight."""
+    places, each_s = 4, 0.2
+    load = curve([1, places], [100, 100], [10, 10]).at(15.0)
+    offered = 15.0 * each_s
+    busy = offered / places
+    terms = [offered**k / math.factorial(k) for k in range(places)]
+    last = offered**places / math.factorial(places) / (1 - busy)
+    waits = last / (sum(terms) + last)
+    assert load.in_flight == pytest.approx(offered + waits * busy / (1 - busy), rel=1e-6)
+
+
+def test_more_than_can_be_finished_is_no_load():
+    line = curve([1, 8], [100, 200], [10, 20])
+    assert line.most_per_s == pytest.approx(8 / 0.4)
+    assert line.at(1.01 * line.most_per_s) is None
+    assert line.at(0.0) is None
+
+
+def test_goodput_is_the_most_that_keeps_to_the_limits():
+    wish = Wish(ttft_ms=400)
+    line = curve([1, 2, 4], [100, 100, 100], [10, 10, 10], wish=wish)
+    most = line.goodput()
+    assert 0 < most < line.most_per_s
+    assert line.at(most).good == pytest.approx(GOOD, abs=1e-3)
+    assert curve([1], [100], [10], wish=Wish(tpot_ms=5)).goodput() == pytest.approx(0, abs=1e-6)
+
+
+@given(
+    st.floats(0.05, 0.9), st.floats(0.05, 0.9), st.floats(1, 2000), st.floats(1, 200),
+    st.floats(1, 3),
+)  # fmt: skip
+def test_more_requests_take_longer_and_fewer_of_them_are_in_time(first, second, ttft, tpot, slower):
+    wish = Wish(ttft_ms=2 * ttft, tpot_ms=2 * tpot)
+    line = curve([1, 4, 32], [ttft, ttft * slower, ttft * slower**2],
+                 [tpot, tpot * slower, tpot * slower**2], wish=wish)  # fmt: skip
+    low, high = (line.at(share * line.most_per_s) for share in sorted((first, second)))
+    assert low.in_flight <= high.in_flight * (1 + 1e-9)
+    assert low.ttft_ms <= high.ttft_ms * (1 + 1e-9)
+    assert low.tpot_ms <= high.tpot_ms * (1 + 1e-9)
+    assert low.good >= high.good - 1e-9

@@ -1,0 +1,66 @@
+"""What measured deployments taught: learned once, read afterwards."""
+
+import pandas as pd
+import pytest
+
+from foretune.errors import ForetuneError, MissingExtra, PredictorError
+from foretune.plan.serve.deployments import learned
+from foretune.plan.serve.deployments.learned import PUBLISHED, learned_from
+
+ROW = {
+    "backend": "vllm", "model_path": "meta-llama/Llama-3.1-8B", "system": "h100_sxm",
+    "mode": "agg", "isl": 1024, "osl": 128, "gemm_quant_mode": "bf16", "moe_quant_mode": None,
+    "batch_size": 8.0, "tp_size": 1.0, "silicon_ttft_ms": 60.0, "silicon_tpot_ms": 9.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(learned, "find_tables", lambda: None)
+    rows = [
+        ROW | {"batch_size": float(n), "tp_size": float(tp),
+               "silicon_tpot_ms": (8 + n / 8) / tp, "silicon_ttft_ms": 50.0 + 5 * n}
+        for n in (1, 2, 4, 8, 16) for tp in (1, 2)
+    ]  # fmt: skip
+    path = tmp_path / "deployments.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_learning_happens_once(table):
+    said = []
+    first = learned_from(str(table), said.append)
+    second = learned_from(str(table), said.append)
+    assert [line for line in said if line.startswith("learning from 10 ")] == said
+    assert len(said) == 1
+    assert (first.origin.file, second.origin.rows) == ("deployments.csv", 10)
+    assert first.sure == second.sure
+
+
+def test_another_table_is_learned_anew(table):
+    said = []
+    learned_from(str(table), said.append)
+    pd.read_csv(table).iloc[:-1].to_csv(table, index=False)
+    learned_from(str(table), said.append)
+    assert [line.split()[2] for line in said] == ["10", "9"]
+
+
+def test_what_was_saved_is_read(table, tmp_path):
+    path = tmp_path / "mine.json"
+    learned_from(str(table)).save(path)
+    assert learned_from(str(path)).origin.rows == 10
+
+
+def test_wrong_files_are_refused(table, tmp_path):
+    (tmp_path / "wrong.json").write_text("{}")
+    with pytest.raises(PredictorError, match="holds no correction"):
+        learned_from(str(tmp_path / "wrong.json"))
+    with pytest.raises(ForetuneError, match=r"absent\.csv"):
+        learned_from(str(tmp_path / "absent.csv"))
+
+
+def test_published_deployments_need_the_package(monkeypatch):
+    monkeypatch.setattr(learned, "package_folder", lambda: None)
+    with pytest.raises(MissingExtra, match="llm"):
+        learned_from(PUBLISHED)

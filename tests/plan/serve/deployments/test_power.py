@@ -1,0 +1,142 @@
+"""Power of deployments and of GPUs under caps: power times time, and nothing else."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.plan.serve.deployments.power import (
+    LEAST_CLOCK,
+    MEMORY_SENSITIVITY,
+    UNTOLD,
+    VOLTAGE_FLOOR,
+    capped,
+    clock_sensitivity,
+    deployment_power,
+)
+
+
+def row(**changed: float) -> pd.DataFrame:
+    """One replica of two ranks, eight requests of 100 tokens each in flight.
+
+    A step takes 10 ms and 4 J on each GPU, a prompt 50 ms and 30 J.
+    """
+    values = {
+        "decode": 10.0, "decode_energy_mj": 4000.0, "prefill": 50.0, "prefill_energy_mj": 30000.0,
+        "running": 8.0, "concurrency": 8.0, "osl": 100.0, "speculative": 0.0, "tp": 2.0, "pp": 1.0,
+        "prefill_tp": 2.0, "gpus": 2.0, "awake_w": 150.0,
+    }  # fmt: skip
+    return pd.DataFrame([values | changed])
+
+
+def latency(tpot_ms: float, ttft_ms: float = 100.0) -> pd.DataFrame:
+    return pd.DataFrame({"tpot_ms": [tpot_ms], "ttft_ms": [ttft_ms]})
+
+
+def test_a_gpu_draws_while_it_works_and_while_it_waits():
+    answer = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
+    # 8 x 100 tokens in 2 s: of every 20 ms a step takes 10 and 8/100 prompts take 4.
+    waits, works_w = (1 - UNTOLD) * 6, (4000 + 2400) / 14
+    assert answer["power_w"] == pytest.approx(((20 - waits) * works_w + waits * 150) / 20)
+    assert answer["decode_power_w"] == pytest.approx(400.0)
+    assert answer["prefill_power_w"] == pytest.approx(600.0)
+    assert answer["prefill_share"] == pytest.approx(4 / 14)
+    # Two GPUs, 400 tokens per second.
+    assert answer["energy_mj_per_token"] == pytest.approx(answer["power_w"] * 2 / 400 * 1e3)
+
+
+def test_steps_faster_than_their_operators_draw_what_these_draw():
+    answer = deployment_power(row(), latency(7.0, 7.0)).iloc[0]
+    assert answer["power_w"] == pytest.approx((4000 + 2400) / 14)
+
+
+def test_of_two_stages_one_waits_while_the_other_works():
+    one = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
+    two = deployment_power(row(pp=2.0, gpus=4.0), latency(20.0, 20.0)).iloc[0]
+    assert two["power_w"] == pytest.approx((one["power_w"] + 150.0) / 2)
+
+
+def test_drafted_tokens_share_the_energy_of_a_step():
+    plain, drafted = (
+        deployment_power(row(speculative=s, prefill_energy_mj=0.0, prefill=0.0), latency(1.0, 1.0))
+        for s in (0.0, 1.0)
+    )
+    assert drafted["power_w"][0] == pytest.approx(plain["power_w"][0])
+    waiting = deployment_power(row(prefill=0.0, prefill_energy_mj=0.0), latency(1e9)).iloc[0]
+    assert waiting["power_w"] == pytest.approx(UNTOLD * 400 + (1 - UNTOLD) * 150, rel=1e-3)
+
+
+def test_gpus_of_both_pools_are_counted():
+    # Two workers of two GPUs write, one GPU reads prompts: 16 requests, 800 tokens per second.
+    pools = row(gpus=5.0, concurrency=16.0, prefill_tp=1.0)
+    answer = deployment_power(pools, latency(20.0, 20.0)).iloc[0]
+    writing, reading = 4 * 10 / 20, 800 / 100 * 0.050
+    works_w = (writing * 400 + reading * 600) / (writing + reading)
+    waits = (1 - UNTOLD) * (5 - writing - reading)
+    assert answer["power_w"] == pytest.approx(((5 - waits) * works_w + waits * 150) / 5)
+
+
+@given(
+    tpot=st.floats(1.0, 1e4),
+    ttft=st.floats(1.0, 1e5),
+    running=st.floats(1.0, 500.0),
+    osl=st.floats(1.0, 1e4),
+)
+def test_power_lies_between_waiting_and_working(tpot, ttft, running, osl):
+    rows = row(running=running, concurrency=running, osl=osl)
+    answer = deployment_power(rows, latency(tpot, ttft)).iloc[0]
+    assert 150.0 - 1e-6 <= answer["power_w"] <= 600.0 + 1e-6
+
+
+def test_a_cap_above_the_power_costs_nothing():
+    assert capped(400.0, 500.0, 100.0, 1.0) == (400.0, 1.0)
+    assert capped(400.0, 400.0, 100.0, 1.0) == pytest.approx((400.0, 1.0))
+
+
+def test_the_clock_goes_by_the_cube_root_and_then_straight():
+    # 300 W beyond idling, of which 216 are left: 0.72 is 0.896 cubed.
+    drawn, slowdown = capped(400.0, 316.0, 100.0, 1.0)
+    assert drawn == pytest.approx(316.0)
+    assert slowdown == pytest.approx(0.72 ** (-1 / 3))
+    half = capped(400.0, 100.0 + 300.0 * VOLTAGE_FLOOR / 2, 100.0, 1.0)[1]
+    assert half == pytest.approx(2.0 * VOLTAGE_FLOOR ** (-1 / 3))
+
+
+def test_only_the_part_that_goes_by_the_clock_grows():
+    whole = capped(400.0, 200.0, 100.0, 1.0)[1]
+    assert capped(400.0, 200.0, 100.0, 0.25)[1] == pytest.approx(0.75 + 0.25 * whole)
+    assert capped(400.0, 200.0, 100.0, 0.0)[1] == 1.0
+
+
+def test_a_cap_below_the_lowest_clock_is_not_kept_to():
+    drawn, slowdown = capped(400.0, 50.0, 100.0, 1.0)
+    assert drawn > 100.0
+    assert slowdown == pytest.approx(1.0 / LEAST_CLOCK)
+
+
+@given(
+    power=st.floats(50.0, 1000.0),
+    caps=st.tuples(st.floats(1.0, 1200.0), st.floats(1.0, 1200.0)),
+    idle=st.floats(0.0, 300.0),
+    sensitivity=st.floats(0.0, 1.0),
+)
+def test_a_lower_cap_is_never_faster_and_never_draws_more(power, caps, idle, sensitivity):
+    low, high = (capped(power, cap, idle, sensitivity) for cap in sorted(caps))
+    assert low[0] <= high[0] + 1e-9
+    assert low[1] >= high[1] - 1e-9
+    assert low[0] <= power
+    assert high[1] >= 1.0
+
+
+def test_arrays_are_answered_entry_by_entry():
+    caps = np.array([500.0, 316.0])
+    drawn, slowdown = capped(np.array([400.0, 400.0]), caps, 100.0, 1.0)
+    each = [capped(400.0, float(cap), 100.0, 1.0) for cap in caps]
+    assert drawn.tolist() == pytest.approx([d for d, _ in each])
+    assert slowdown.tolist() == pytest.approx([s for _, s in each])
+
+
+def test_what_waits_for_memory_hardly_goes_by_the_clock():
+    assert clock_sensitivity(0.0) == MEMORY_SENSITIVITY
+    assert clock_sensitivity(1.0) == pytest.approx(1.0)

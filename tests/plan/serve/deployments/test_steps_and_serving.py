@@ -1,0 +1,164 @@
+"""Steps as sums of operators; serving as sums of terms; corrections learned from measurements."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.steps import PARTS, Step, StepClock, operator_table
+from foretune.plan.cost.times import OperatorClock
+from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.deployments.physics import physics
+from foretune.plan.serve.deployments.relative_fit import RelativeFit
+from foretune.plan.serve.deployments.serving import memory_wait_ms, tokens_per_s
+
+H100 = find_system("h100_sxm")
+CLOCKS = OperatorClocks(None)
+
+
+def deploy(model, concurrency=8.0, tp=1, isl=512, osl=64, backend="vllm", **more) -> Deployment:
+    return Deployment(
+        model, H100, backend, Layout(tp), Formats(), Workload(isl, osl), concurrency, **more
+    )
+
+
+def test_a_step_is_the_sum_of_its_operators(small):
+    step = Step(small, Layout(2), Formats(), 4, 1, 100, "decode")
+    operators = step.operators()
+    clock = OperatorClock(H100.device, None, "h100_sxm")
+    each = clock.times(operator_table(operators)).ms
+    times = StepClock(clock).times([step])
+    expected = sum(op.count * ms for op, ms in zip(operators, each, strict=True))
+    assert times["total"][0] == pytest.approx(expected)
+    assert times[list(PARTS)].sum(axis=1)[0] == pytest.approx(expected)
+    assert times["communication"][0] > 0
+    assert times["guessed"][0] == pytest.approx(1.0)
+
+
+def test_steps_do_not_depend_on_what_was_asked_before(small, sparse):
+    steps = [
+        Step(m, Layout(), Formats(), b, 1, 64, "decode") for m in (small, sparse) for b in (1, 9)
+    ]
+    clock = StepClock(OperatorClock(H100.device, None, "h100_sxm"))
+    first = clock.times(steps[:1])
+    together = clock.times(steps)
+    alone = [StepClock(OperatorClock(H100.device, None, "h100_sxm")).times([s]) for s in steps]
+    assert together["total"].tolist() == pytest.approx([float(t["total"][0]) for t in alone])
+    assert first["total"][0] == together["total"][0]
+
+
+def test_memory_limits_what_runs(small):
+    fits = deploy(small, concurrency=16)
+    assert fits.running == 16
+    crowded = deploy(small, concurrency=1e9)
+    assert crowded.running == crowded.most < 1e9
+    rows = physics([fits, crowded], CLOCKS)
+    wait = memory_wait_ms(rows, np.ones(2))
+    assert wait[0] == 0
+    assert wait[1] == pytest.approx((1e9 / crowded.most - 1) * 64)
+
+
+def test_pools_share_the_requests_and_read_no_prompts(small):
+    pooled = deploy(small, concurrency=32, pools=Pools(Layout(2), 3, decode_workers=4))
+    assert pooled.batch == 8
+    rows = physics([pooled, deploy(small)], CLOCKS)
+    assert rows["apart"].tolist() == [1, 0]
+    assert rows["prompt"][0] != rows["prompt"][1]  # on two ranks
+
+
+def test_throughput_follows_from_latencies():
+    latencies = pd.DataFrame({"tpot_ms": [10.0], "ttft_ms": [100.0]})
+    # 8 requests of 100 + 99 x 10 = 1090 ms, 100 tokens each
+    found = tokens_per_s(np.array([8.0]), np.array([100.0]), latencies)
+    assert found[0] == pytest.approx(8 * 100 / 1.090)
+
+
+def test_terms_are_found_in_noise():
+    rng = np.random.default_rng(0)
+    terms = rng.uniform(1, 50, (600, 2))
+    groups = np.repeat(["a", "b", "c"], 200)
+    truth = {"a": (1.0, 2.0), "b": (1.0, 0.5), "c": (3.0, 0.1)}
+    times = np.array([t @ truth[g] for t, g in zip(terms, groups, strict=True)])
+    times *= np.exp(rng.normal(0, 0.05, 600))
+    times[::50] *= 20.0  # labels that lie
+    none = np.zeros(600)
+    fit = RelativeFit(np.ones(2), 0.15, 0.01, 0.1).fit(terms, times, none, groups)
+    for name, values in truth.items():
+        assert fit.own[name] == pytest.approx(values, rel=0.15, abs=0.05)
+    again = RelativeFit.from_json(fit.to_json())
+    assert (again.predict(terms, none, groups) == fit.predict(terms, none, groups)).all()
+    strangers = fit.predict(terms, none, np.repeat("new", 600))
+    assert strangers == pytest.approx(terms @ fit.common)
+
+
+@settings(max_examples=20, deadline=None)
+@given(times=st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=12))
+def test_coefficients_are_never_negative(times):
+    terms = np.column_stack([np.arange(1.0, len(times) + 1), np.ones(len(times))])
+    groups = np.array(["x"] * len(times))
+    fit = RelativeFit(np.ones(2), 0.2, 0.1, 1.0).fit(
+        terms, np.array(times), np.zeros(len(times)), groups
+    )
+    assert (fit.common >= 0).all()
+    assert (fit.predict(terms, np.zeros(len(times)), groups) > 0).all()
+
+
+@pytest.fixture
+def measured(small, sparse):
+    """Deployments of which those on two ranks are much slower than the physics says."""
+    rng = np.random.default_rng(0)
+    deployments = [
+        deploy(model, float(c), tp, isl, 64, backend)
+        for model in (small, sparse) for c in (1, 4, 16, 64, 256) for tp in (1, 2)
+        for isl in (64, 512) for backend in ("vllm", "sglang")
+    ]  # fmt: skip
+    rows = physics(deployments, CLOCKS)
+    slower = np.where(rows["tp"] == 2, 1.8, 1.0)
+    tpot = rows["decode"] * slower * np.exp(rng.normal(0, 0.03, len(rows)))
+    ttft = (20.0 + rows["prompt"] * 2 + 0.1 * rows["running"] * rows["prefill"]) * slower
+    measured = pd.DataFrame(
+        {"tpot_ms": tpot, "ttft_ms": ttft * np.exp(rng.normal(0, 0.1, len(rows)))}
+    )
+    groups = pd.factorize(rows["model"] + rows["layout"] + rows["use"])[0]
+    return rows, measured, groups
+
+
+def test_the_correction_learns_what_the_physics_misses(measured):
+    rows, times, groups = measured
+    out = np.arange(len(rows)) % 4 == 0
+    fitted = ServingCorrection().fit(rows[~out], times[~out], groups[~out])
+    answer, formulas = fitted.predict(rows[out]), fitted.serving.predict(rows[out])
+    for target in TARGETS:
+        error = np.abs(answer[target] / times[target][out] - 1)
+        before = np.abs(formulas[target] / times[target][out] - 1)
+        assert error.median() < 0.85 * before.median()
+        assert error.median() < 0.2
+        assert (answer[f"{target}_low"] < answer[target]).all()
+        assert (answer[f"{target}_high"] > answer[target]).all()
+
+
+def test_errors_of_a_model_never_seen_are_less_certain(measured):
+    rows, times, groups = measured
+    fitted = ServingCorrection().fit_mean(rows, times, groups)
+    stranger = rows.assign(model="other", system="other", layout="other", formats="other")
+    for target in TARGETS:
+        spreads = [fitted.predict_mean(r)[1][target].median() for r in (stranger, rows)]
+        assert spreads[0] > 1.2 * spreads[1]
+
+
+def test_the_order_of_rows_does_not_matter(measured):
+    rows, times, groups = measured
+    order = np.random.default_rng(1).permutation(len(rows))
+    straight = ServingCorrection().fit_mean(rows, times, groups).serving.predict(rows)
+    shuffled = ServingCorrection().fit_mean(
+        rows.iloc[order].reset_index(drop=True),
+        times.iloc[order].reset_index(drop=True),
+        groups[order],
+    )
+    assert shuffled.serving.predict(rows)["tpot_ms"].to_numpy() == pytest.approx(
+        straight["tpot_ms"].to_numpy(), rel=1e-6
+    )

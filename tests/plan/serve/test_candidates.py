@@ -1,0 +1,62 @@
+"""Candidates: what is looked at, in one pool and in two."""
+
+import numpy as np
+import pytest
+
+from foretune.plan import Formats, Workload, describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.memory import fits
+from foretune.plan.serve.candidates import LOADS, one_pool, services, two_pools
+
+DENSE, SPARSE = "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B"
+LOAD = Workload(2048, 256)
+
+
+def found(model=DENSE, gpus=8, formats="fp8"):
+    system = find_system("h100_sxm")
+    return list(services(describe_model(model), system, gpus, LOAD, "vllm", [Formats(formats)]))
+
+
+def test_a_dense_model_is_split_or_repeated():
+    layouts = {(s.layout.tp, s.layout.pp, s.replicas) for s in found()}
+    assert (4, 1, 2) in layouts
+    assert (1, 2, 4) in layouts
+    assert all(s.layout.dp == 1 for s in found())
+
+
+def test_ranks_of_a_layer_stay_where_links_are_fast():
+    layouts = [s.layout for s in found(SPARSE, 16)]
+    assert max(layout.tp * layout.dp for layout in layouts) == 8
+    assert max(layout.gpus for layout in layouts) == 16
+
+
+@pytest.mark.parametrize("model", [DENSE, SPARSE])
+def test_loads_are_what_memory_holds(model):
+    for service in found(model):
+        loads = service.loads()
+        parts = (service.model, service.layout, service.formats, LOAD)
+        assert all(fits(*parts, n, service.system) for n in loads)
+        assert loads == sorted(set(loads))
+        if loads and loads[-1] < LOADS[-1]:  # the most it holds is looked at, too
+            more = loads[-1] + service.layout.dp
+            assert not fits(*parts, more, service.system)
+
+
+@pytest.mark.parametrize(("gpus", "model"), [(2, DENSE), (6, DENSE), (16, DENSE), (8, SPARSE)])
+def test_two_pools_have_room_and_workers_for_both(gpus, model):
+    candidates = two_pools(found(model, gpus), gpus, OperatorClocks(None))
+    for candidate in candidates:
+        pools = candidate.deployment.pools
+        assert 0 < candidate.gpus <= gpus
+        assert pools.prefill_workers >= 1
+        assert pools.decode_workers >= 1
+        assert candidate.deployment.concurrency % pools.decode_workers == 0
+    if gpus >= 8:
+        assert candidates
+
+
+def test_one_pool_has_every_service_at_every_load():
+    several = found(SPARSE)
+    candidates = one_pool(several)
+    assert len(candidates) == sum(len(s.loads()) for s in several)
+    assert np.all([c.gpus == 8 for c in candidates])

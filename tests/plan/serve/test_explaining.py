@@ -1,0 +1,91 @@
+"""What plans say: sentences that follow from the table, and what to beware of."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.physics import physics
+from foretune.plan.serve.explaining import notes, sentences
+
+MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
+
+
+def planned(systems=("h100_sxm",), gpus=2, wish=None, **more):
+    places = [find_system(name) for name in systems]
+    model, formats = describe_model(MODEL), [Formats("bf16"), Formats("fp8", kv="fp8")]
+    return plan(model, places, gpus, LOAD, OperatorClocks(None), wish, formats=formats, **more)
+
+
+@pytest.fixture(scope="module")
+def correction():
+    """What was learned from deployments half as fast again as the formulas say."""
+    deployments = planned().deployments[::3]
+    rows = physics(deployments, OperatorClocks(None))
+    times = planned().candidates.iloc[::3].reset_index(drop=True)
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.05, (len(rows), 2)))
+    measured = pd.DataFrame(
+        {name: 1.5 * times[name] * noise[:, i] for i, name in enumerate(("tpot_ms", "ttft_ms"))}
+    )
+    return ServingCorrection().fit(rows, measured, np.arange(len(rows)) // 4)
+
+
+def test_the_best_comes_first_with_its_figures():
+    made = planned(wish=Wish(tpot_ms=30.0))
+    best, lines = made.best, sentences(made)
+    assert lines[0].startswith(f"best: {best['formats']}, ")
+    assert f"{best['tpot_ms']:.4g} ms per further one" in lines[1]
+    assert f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU" in lines[2]
+    assert any(line.startswith("limited by ") for line in lines)
+    assert any(f"{made.goodput:.3g} requests/s that arrive at random" in line for line in lines)
+    assert all(len(line) < 160 for line in lines)
+
+
+def test_systems_are_named_where_there_are_several():
+    assert "h100_sxm" not in sentences(planned())[0]
+    made = planned(("h100_sxm", "a100_sxm"))
+    assert f"2 × {made.best['system']}" in sentences(made)[0]
+
+
+def test_pools_are_compared_with_one():
+    made = planned(gpus=4, pools=True, wish=Wish(tpot_ms=15.0))
+    assert made.best["prefill"]
+    line = next(line for line in sentences(made) if line.startswith("pools of their own"))
+    gain = made.best["tokens_per_s_per_gpu"] / made.best_of_one_pool["tokens_per_s_per_gpu"] - 1
+    assert f"{100 * gain:.0f} % better" in line
+    assert made.best_of_one_pool["prefill"] == ""
+
+
+def test_what_was_learned_gives_intervals_and_odds(correction):
+    made = planned(correction=correction, wish=Wish(tpot_ms=60.0))
+    best = made.best
+    assert best["tpot_ms_low"] < best["tpot_ms"] < best["tpot_ms_high"]
+    assert f"({best['tpot_ms_low']:.4g} … {best['tpot_ms_high']:.4g})" in sentences(made)[1]
+    assert 0.0 <= made.ahead <= 1.0
+    assert any(f"{100 * made.ahead:.0f} % likely" in line for line in sentences(made))
+
+
+def test_what_may_miss_a_limit_is_not_chosen(correction):
+    limit = float(planned(correction=correction).best["tpot_ms"])
+    made = planned(correction=correction, wish=Wish(tpot_ms=limit))
+    kept = made.candidates["keeps"]
+    assert (made.candidates.loc[kept, "sure"] >= correction.sure).all()
+    assert (made.candidates.loc[kept, "tpot_ms"] <= limit).all()
+
+
+def test_notes_say_what_is_not_known():
+    made = planned()
+    assert not any("was made for" in line for line in notes(made, True, True))
+    long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
+                OperatorClocks(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
+    assert any("200,100 tokens are more than the 131,072" in line for line in notes(long, 1, 1))
+    assert any("pp > 1" in line for line in notes(made, True, True))
+    assert any("rooflines" in line for line in notes(made, False, True))
+    assert any("no intervals" in line for line in notes(made, True, False))
+    refused = plan(
+        describe_model("meta-llama/Llama-3.1-70B"), [find_system("l4"), find_system("h100_sxm")], 2,
+        LOAD, OperatorClocks(None), formats=[Formats("fp8")],
+    )  # fmt: skip
+    assert any("fits nowhere on 2 × l4" in line for line in notes(refused, True, True))

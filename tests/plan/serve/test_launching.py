@@ -1,0 +1,156 @@
+"""Launch commands: flags of each engine for what a plan says."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from foretune.errors import UnknownName
+from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.launching import ENGINES, launch, launch_commands
+
+H100 = find_system("h100_sxm")
+
+
+def deploy(model, layout, formats=None, requests=32, pools=None):
+    return Deployment(
+        model, H100, "vllm", layout, formats or Formats(), Workload(1000, 200), requests, pools
+    )
+
+
+def words(deployment, engine, number=0, replicas=1):
+    return list(launch(deployment, engine, replicas).commands[number])
+
+
+def after(command, flag):
+    return command[command.index(flag) + 1]
+
+
+def test_a_dense_model_with_vllm(small):
+    command = words(deploy(small, Layout(2, 2), Formats("fp8", kv="fp8")), "vllm")
+    assert shlex.join(command) == (
+        "vllm serve small --tensor-parallel-size 2 --pipeline-parallel-size 2 --quantization fp8 "
+        "--kv-cache-dtype fp8 --max-num-seqs 32 --max-model-len 1200 "
+        "--gpu-memory-utilization 0.9 --port 8000"
+    )
+
+
+def test_a_dense_model_with_the_others(small):
+    deployment = deploy(small, Layout(2, 2), Formats("fp8", kv="fp8"))
+    assert shlex.join(words(deployment, "sglang")) == (
+        "python -m sglang.launch_server --model-path small --tp-size 2 --pp-size 2 "
+        "--quantization fp8 --kv-cache-dtype fp8_e4m3 --max-running-requests 32 "
+        "--context-length 1200 --port 8000"
+    )
+    plan = launch(deployment, "trtllm")
+    assert shlex.join(plan.commands[0]) == (
+        "trtllm-serve CHECKPOINT_IN_FP8 --tp_size 2 --pp_size 2 --max_batch_size 32 "
+        "--max_seq_len 1200 --port 8000 --config trtllm.yaml"
+    )
+    assert plan.files == {"trtllm.yaml": "kv_cache_config:\n  dtype: fp8\n"}
+    assert any("CHECKPOINT_IN_FP8: small quantized to fp8" in note for note in plan.notes)
+
+
+def test_replicas_of_a_dense_model_are_one_server_of_vllm_and_several_of_others(small):
+    deployment = deploy(small, Layout(2))
+    assert after(words(deployment, "vllm", replicas=3), "--data-parallel-size") == "3"
+    assert not any("3 times" in note for note in launch(deployment, "vllm", 3).notes)
+    for engine in ("sglang", "trtllm"):
+        assert any("3 times" in note for note in launch(deployment, engine, 3).notes)
+
+
+def test_experts_and_attention_dp(sparse):
+    deployment = deploy(sparse, Layout(1, 1, 4, 1, 4), requests=42)
+    vllm = words(deployment, "vllm", replicas=2)
+    assert after(vllm, "--data-parallel-size") == "4"
+    assert "--enable-expert-parallel" in vllm
+    assert after(vllm, "--max-num-seqs") == "11"  # of each DP rank
+    sglang = words(deployment, "sglang")
+    assert (after(sglang, "--tp-size"), after(sglang, "--dp-size")) == ("4", "4")
+    assert "--enable-dp-attention" in sglang
+    assert after(sglang, "--ep-size") == "4"
+    assert after(sglang, "--max-running-requests") == "42"  # of all
+    plan = launch(deployment, "trtllm")
+    assert after(list(plan.commands[0]), "--ep_size") == "4"
+    assert "enable_attention_dp: true" in plan.files["trtllm.yaml"]
+
+
+def test_layouts_that_an_engine_lacks_are_refused(sparse):
+    both = deploy(sparse, Layout(4, 1, 1, 2, 2))
+    assert "not both" in launch(both, "vllm").refused
+    assert not launch(both, "sglang").refused
+    mixed = deploy(sparse, Layout(2, 1, 2, 1, 4))
+    assert "attention-DP" in launch(mixed, "trtllm").refused
+    assert launch_commands(mixed)["trtllm"].startswith("# TensorRT-LLM")
+    assert not launch(mixed, "vllm").refused
+
+
+def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
+    own = replace(sparse, name="sparse-NVFP4", weight_format="bf16", moe_format="nvfp4")
+    as_is = deploy(own, Layout(), Formats("bf16", moe="nvfp4"))
+    other = deploy(own, Layout(), Formats("fp8"))
+    for engine in ENGINES:
+        assert "sparse-NVFP4" in words(as_is, engine)
+        assert "--quantization" not in words(as_is, engine)
+        assert "CHECKPOINT_IN_FP8" in words(other, engine)
+    mixed = launch(deploy(sparse, Layout(), Formats("fp8", moe="int4_wo")), "vllm")
+    assert "CHECKPOINT_IN_FP8_INT4_WO" in mixed.commands[0]
+
+
+def test_a_cache_in_sixteen_bits_is_asked_for_where_the_checkpoint_has_eight(small):
+    eight = replace(small, kv_format="fp8")
+    assert after(words(deploy(eight, Layout()), "vllm"), "--kv-cache-dtype") == "bfloat16"
+    assert after(words(deploy(eight, Layout()), "sglang"), "--kv-cache-dtype") == "bf16"
+    assert "--kv-cache-dtype" not in words(deploy(small, Layout()), "vllm")
+
+
+def test_pools_are_servers_of_their_own(small):
+    deployment = deploy(small, Layout(2), requests=60, pools=Pools(Layout(4), 2, 1))
+    vllm = launch(deployment, "vllm")
+    roles = [after(list(c), "--kv-transfer-config") for c in vllm.commands]
+    assert [role.count("producer") for role in roles] == [1, 1, 0]
+    assert [after(list(c), "--tensor-parallel-size") for c in vllm.commands] == ["4", "4", "2"]
+    sides = {command[0] for command in vllm.commands}
+    ports = {after(list(command), "--port") for command in vllm.commands}
+    assert len(sides) == len(ports) == 3
+    assert "VLLM_NIXL_SIDE_CHANNEL_PORT=5600 vllm serve small" in str(vllm)
+    sglang = launch(deployment, "sglang")
+    modes = [after(list(c), "--disaggregation-mode") for c in sglang.commands[:3]]
+    assert modes == ["prefill", "prefill", "decode"]
+    router = list(sglang.commands[3])
+    assert router.count("--prefill") == 2
+    assert (
+        after(router, "--decode") == f"http://127.0.0.1:{after(list(sglang.commands[2]), '--port')}"
+    )
+    trtllm = launch(deployment, "trtllm")
+    assert set(trtllm.files) == {"prefill.yaml", "decode.yaml", "pools.yaml"}
+    assert "disable_overlap_scheduler" in trtllm.files["prefill.yaml"]
+    assert "disable_overlap_scheduler" not in trtllm.files["decode.yaml"]
+    assert "max_tokens_in_buffer: 1000" in trtllm.files["decode.yaml"]
+
+
+def test_files_of_trtllm_are_yaml(small):
+    yaml = pytest.importorskip("yaml")
+    deployment = deploy(small, Layout(2), pools=Pools(Layout(2), 1, 2))
+    files = launch(deployment, "trtllm").files
+    joint = yaml.safe_load(files["pools.yaml"])
+    assert joint["context_servers"] == {"num_instances": 1, "urls": ["localhost:8100"]}
+    assert joint["generation_servers"]["urls"] == ["localhost:8200", "localhost:8201"]
+    assert yaml.safe_load(files["prefill.yaml"])["cache_transceiver_config"]["backend"] == "DEFAULT"
+
+
+def test_several_nodes_are_pointed_out(small):
+    wide = replace(small, heads=16, kv_heads=16)
+    assert any("span 2 nodes" in note for note in launch(deploy(wide, Layout(16)), "vllm").notes)
+
+
+def test_shell_text_can_be_split_again(small):
+    spaced = replace(small, name="my models/a b")
+    text = launch_commands(deploy(spaced, Layout()))["vllm"]
+    assert shlex.split(text)[2] == "my models/a b"
+
+
+def test_unknown_engines_are_named(small):
+    with pytest.raises(UnknownName, match="did you mean 'vllm'"):
+        launch(deploy(small, Layout()), "vlm")

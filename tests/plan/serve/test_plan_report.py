@@ -1,0 +1,306 @@
+"""The report of a plan: what it holds, that nothing in it runs or loads, and that it is drawn."""
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.errors import OutputError, UsageError
+from foretune.plan import Formats, Wish, Workload, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.serve.deployments.physics import physics
+from foretune.plan.serve.explaining import named, notes
+from foretune.plan.serve.report import Question, write_plan_report
+from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
+from foretune.plan.serve.report.figures import (
+    Mark,
+    Segment,
+    front_figure,
+    group_marks,
+    stacked_figure,
+)
+from foretune.plan.serve.report.rows import COLUMNS
+from foretune.tune.report.page import number
+
+LOAD = Workload(512, 64)
+CLOCKS = OperatorClocks(None)
+FORMATS = [Formats("bf16"), Formats("int8"), Formats("int8", kv="fp8")]
+VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
+EVIL = "<script>alert('x')</script>"
+
+
+def made(model, systems=("h100_sxm",), wish=None, intervals=False, **options):
+    """A plan for two GPUs by rooflines, and what was asked."""
+    found = tuple(find_system(name) for name in systems)
+    answer = plan(model, found, 2, LOAD, CLOCKS, wish, formats=FORMATS, **options)
+    if intervals:
+        for name in ("ttft_ms", "tpot_ms"):
+            answer.candidates[f"{name}_low"] = 0.9 * answer.candidates[name]
+            answer.candidates[f"{name}_high"] = 1.2 * answer.candidates[name]
+    question = Question(
+        model, found, 2, LOAD, "vllm", options.get("rate"), options.get("pools", False),
+        tables=False, corrected=intervals, seconds=2.0,
+    )  # fmt: skip
+    return answer, question
+
+
+def written(tmp_path, answer, question, **options):
+    path = write_plan_report(answer, tmp_path / "report.html", question, CLOCKS, **options)
+    return path.read_text("utf-8")
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed in turn; collects what is shown, drawn and loaded."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.loaded, self.figures, self.labels = [], [], [], [], []
+        self.tables, self._caption, self._shown, self._drawing = {}, False, [], False
+        self.feed(text)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(" ".join(self._shown).split())  # no-break spaces become plain
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        self.loaded += [attrs[name] for name in ("src", "href", "action") if name in attrs]
+        if attrs.get("class") == "plot":
+            self.labels.append(attrs["aria-label"])
+        self._drawing = attrs.get("type") == "application/json"
+        if tag == "table":
+            self._rows = []
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert tag == self.open.pop()
+        if tag == "table":
+            self.tables[self._caption] = self._rows
+
+    def handle_data(self, data):
+        if self._drawing and self.open[-1] == "script":
+            self.figures.append(json.loads(data))
+        elif not {"script", "style"} & set(self.open):
+            self._shown.append(data)
+            if self.open and self.open[-1] == "caption":
+                self._caption = data
+            elif {"td", "th"} & set(self.open):
+                self._rows[-1][-1] += data
+
+
+def cells_of(page, caption, answer, line):
+    """The cells of a candidate's row, by what stands above them."""
+    heading, *rows = page.tables[caption]
+    texts = [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in rows]
+    (row,) = (row for row in texts if row[0].endswith(named(answer, line)))
+    return dict(zip(heading, row, strict=True))
+
+
+FRONT = "Candidates that no other beats, the fastest first"
+
+
+def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
+    page = Page(written(tmp_path, *made(small), commands={"vllm": "vllm serve small"}))
+    assert all(link.startswith("#") for link in page.loaded)
+    assert page.tags.count("h1") == page.tags.count("main") == 1
+    assert page.tags.count("h2") == page.tags.count("section") == 7
+    assert len(page.figures) == len(page.labels) == 4  # the front, two steps, memory
+    assert all(len(label) > 40 for label in page.labels)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_every_row_of_the_front_is_there_with_its_numbers(tmp_path, small):
+    answer, question = made(small)
+    page = Page(written(tmp_path, answer, question))
+    front = answer.pareto
+    assert len(page.tables[FRONT]) == len(front) + 1 > 3
+    titles = {c.name: c.title for c in COLUMNS}
+    for _, line in front.iterrows():
+        cells = cells_of(page, FRONT, answer, line)
+        for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu", "memory_gib"):
+            assert cells[titles[name]] == number(line[name])
+
+
+def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
+    answer, question = made(small)
+    answer.candidates["power_w"] = np.nan
+    assert "W per GPU" not in Page(written(tmp_path, answer, question)).tables[FRONT][0]
+    answer, question = made(small)
+    answer.candidates["power_w"] = 345.6
+    page = Page(written(tmp_path, answer, question))
+    assert cells_of(page, FRONT, answer, answer.best)["W per GPU"] == "346"
+
+
+def test_intervals_are_shown_below_their_values(tmp_path, small):
+    answer, question = made(small, intervals=True)
+    page = Page(written(tmp_path, answer, question))
+    best = answer.best
+    value, low, high = (number(f * best["tpot_ms"]) for f in (1.0, 0.9, 1.2))
+    cells = cells_of(page, FRONT, answer, best)
+    assert cells["Further token, ms"] == f"{value}{low} – {high}"
+    assert f"90 %: {low} – {high}" in page.text
+    mark = page.figures[1]["data"][-1]
+    assert mark["error_x"]["array"][0] == pytest.approx(0.2 * best["tpot_ms"])
+
+
+def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
+    answer, question = made(small, wish=Wish(tpot_ms=50.0, goal="latency"))
+    text = Page(written(tmp_path, answer, question)).text
+    facts = ["prompts of 512 tokens, answers of 64", "50 ms per further token", "latency"]
+    facts += [f"{len(answer.candidates):,} deployments in 2 s", named(answer, answer.best)]
+    facts += notes(answer, False, False)
+    for fact in facts:
+        assert fact in text
+
+
+def test_names_are_shown_not_run(tmp_path, small):
+    answer, question = made(dataclasses.replace(small, name=f"<b>x{EVIL}"))
+    checks = pd.DataFrame({EVIL: [EVIL], "ms": [1.5], "held": [True]})
+    page_text = written(tmp_path, answer, question, commands={EVIL: EVIL}, checks=checks)
+    page = Page(page_text)
+    assert "<script>alert" not in page_text
+    assert "<b>x" not in page_text
+    assert f"<b>x{EVIL} on 2" in page.text
+    assert page.tables["Measured against predicted"] == [
+        [EVIL, "ms", "held"],
+        [EVIL, "1.50", "yes"],
+    ]
+
+
+def test_several_systems_say_which_is_cheapest(tmp_path, small):
+    answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
+    page = Page(written(tmp_path, answer, question))
+    prices = answer.candidates.groupby("system")["usd_per_million_tokens"].min()
+    assert f"Cheapest: {prices.idxmin()}, {number(prices.min())} USD" in page.text
+    rows = page.tables["The best deployment of each system"]
+    assert len(rows) == 3
+    assert "USD per GPU and hour" in rows[0]
+    assert list(group_marks(answer)) == ["h100_sxm", "a100_sxm"]
+
+
+def test_a_system_without_an_answer_says_why(tmp_path, small):
+    answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
+    slow = answer.candidates["system"] == "a100_sxm"
+    answer.candidates.loc[slow, "keeps"] = False
+    assert "a100_sxm: nothing keeps to the limits" in Page(written(tmp_path, answer, question)).text
+    refused = dataclasses.replace(answer, refused={"a100_sxm": "small fits nowhere on a100_sxm"})
+    assert "small fits nowhere on a100_sxm" in Page(written(tmp_path, refused, question)).text
+
+
+@pytest.mark.parametrize("options", [{"pools": True}, {"rate": 2.0}])
+def test_pools_and_rates_have_a_page(tmp_path, small, options):
+    answer, question = made(small, **options)
+    page = Page(written(tmp_path, answer, question))
+    assert len(page.tables[FRONT]) == len(answer.pareto) + 1
+    assert ("In time" in page.tables[FRONT][0]) == ("rate" in options)
+
+
+def test_operators_add_up_to_the_step(small, sparse):
+    for model in (small, sparse):
+        answer, _ = made(model, pools=True)
+        some = answer.deployments[:: len(answer.deployments) // 4]
+        rows = physics(some, CLOCKS)
+        for phase, column in (("decode", "decode"), ("prefill", "prompt")):
+            sums = [operator_breakdown(d, CLOCKS, phase)["ms"].sum() for d in some]
+            np.testing.assert_allclose(sums, rows[column], rtol=1e-9)
+
+
+def test_operators_stand_in_their_parts(sparse):
+    answer, _ = made(sparse)
+    found = operator_breakdown(answer.deployment(answer.best), CLOCKS)
+    parts = dict(zip(found["operator"], found["part"], strict=True))
+    assert (parts["qkv"], parts["attention"], parts["experts"], parts["rms_norm"]) == (
+        "projections", "attention", "experts", "rest",
+    )  # fmt: skip
+    assert found["ms"].is_monotonic_decreasing
+    assert found["operator"].is_unique
+
+
+def test_memory_adds_up(small):
+    answer, _ = made(small, pools=True)
+    sums = [sum(memory_breakdown(d).values()) for d in answer.deployments]
+    np.testing.assert_allclose(sums, answer.candidates["memory_gib"], rtol=1e-12)
+
+
+def test_lines_of_the_front_chart_keep_to_the_limits(small):
+    limit = float(made(small)[0].candidates["tpot_ms"].median())
+    answer, _ = made(small, wish=Wish(tpot_ms=limit))
+    figure = front_figure(answer)
+    marks = group_marks(answer)
+    for line in figure["data"][2 : 2 + len(marks)]:
+        assert min(line["x"]) >= 1e3 / limit
+        assert line["x"] == sorted(line["x"])
+        assert line["y"] == sorted(line["y"], reverse=True)
+    best, drawn = answer.best, figure["data"][-2]
+    assert drawn["x"] == [1e3 / best["tpot_ms"]]
+    assert figure["data"][-1]["x"] == [1e3 / limit, 1e3 / limit]
+    assert figure["layout"]["xaxis"]["range"][1] > 1e3 / limit
+
+
+def test_without_a_limit_no_line_is_drawn(small):
+    assert front_figure(made(small)[0])["data"][-1]["text"] == ["   <b>best</b>"]
+
+
+def test_bars_stack_from_the_first_on():
+    segments = [Segment("a", "@measured", [1.0, 2.0]), Segment("b", "@library", [3.0, 0.0])]
+    figure = stacked_figure(["x", "<y>"], segments, "time, ms", Mark("all", [5.0, math.nan]))
+    assert [trace["x"] for trace in figure["data"]] == [
+        [1.0, 2.0],
+        [3.0, 0.0],
+        [5.0, pytest.approx(math.nan, nan_ok=True)],
+    ]
+    assert figure["data"][0]["y"] == ["x", "&lt;y&gt;"]
+    assert figure["layout"]["barmode"] == "stack"
+    assert figure["layout"]["xaxis"]["range"] == [0, 5.2]
+
+
+def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
+    answer, question = made(small)
+    answer.candidates["pareto"] = False
+    text = Page(written(tmp_path, answer, question)).text
+    assert "What no other beats breaks a limit" in text
+
+
+def test_impossible_limits_write_nothing(tmp_path, small):
+    answer, question = made(small, wish=Wish(tpot_ms=1e-9))
+    with pytest.raises(UsageError, match="no deployment keeps to the limits"):
+        written(tmp_path, answer, question)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write the report") as error:
+        written(tmp_path / "file", *made(small))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.browser
+def test_a_browser_draws_every_chart(tmp_path, small):
+    answer, question = made(small, wish=Wish(tpot_ms=50.0), intervals=True)
+    text = written(tmp_path, answer, question, commands={"vllm": "vllm serve small"})
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)))
+    flags = (
+        "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
+    )  # fmt: skip
+    command = [browser, *flags, (tmp_path / "report.html").as_uri()]
+    shown = subprocess.run(command, capture_output=True, timeout=100, check=True).stdout.decode()
+    drawn = shown.partition("<main>")[2].partition("</main>")[0]
+    # Plotly makes three such layers a chart, and only for charts it could draw.
+    assert drawn.count('class="main-svg"') == 3 * len(Page(text).figures)
+    assert "xerror" in drawn
+    assert 'class="bars"' in drawn or "barlayer" in drawn

@@ -1,0 +1,217 @@
+"""The planner: every way to serve a model, by rooflines alone, so that no table is needed."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from foretune.cli import main
+from foretune.errors import UsageError
+from foretune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.memory import most_requests
+from foretune.plan.serve.at_rate import IDENTITY, load_curve
+from foretune.plan.serve.deployments.physics import prompt_ms
+
+MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
+LOAD = Workload(2048, 256)
+
+
+def planned(gpus=8, system=None, wish=None, formats=None, model=MODEL, **more):
+    clocks = OperatorClocks(None)
+    return plan(
+        describe_model(model), system or find_system(SYSTEM), gpus, LOAD, clocks, wish,
+        formats=formats, **more,
+    )  # fmt: skip
+
+
+def test_the_best_is_on_the_front_and_keeps_to_the_limits():
+    made = planned(wish=Wish(tpot_ms=25.0))
+    best = made.best
+    assert best["keeps"]
+    assert best["tpot_ms"] <= 25.0
+    assert best["tokens_per_s_per_gpu"] == made.pareto["tokens_per_s_per_gpu"].max()
+    assert (made.candidates["tokens_per_s_per_gpu"] > 0).all()
+
+
+def test_all_gpus_are_used_and_memory_suffices():
+    table = planned().candidates
+    system = find_system(SYSTEM)
+    assert (table["tp"] * table["pp"] * table["dp"] * table["replicas"] == 8).all()
+    assert (table["memory_gib"] <= system.memory_gib).all()
+
+
+def test_a_limit_on_quality_rules_formats_out():
+    table = planned(wish=Wish(accuracy=0.999)).candidates
+    lossy = table["accuracy"] < 0.999
+    assert lossy.any()
+    assert not table[lossy]["keeps"].any()
+
+
+def test_more_bandwidth_is_never_slower():
+    system = find_system(SYSTEM)
+    device = system.device
+    specs = {**device.specs, "memory_gbps": 2 * device.specs["memory_gbps"]}
+    faster = dataclasses.replace(system, device=dataclasses.replace(device, specs=specs))
+    slow, fast = (planned(system=s, formats=[Formats("bf16")]) for s in (system, faster))
+    assert (fast.candidates["tpot_ms"] <= slow.candidates["tpot_ms"] * (1 + 1e-9)).all()
+
+
+def test_what_fits_nowhere_says_what_it_needs():
+    with pytest.raises(UsageError, match=r"fits nowhere on 1 × h100_sxm .* needs at least \d+ GiB"):
+        planned(gpus=1, formats=[Formats("bf16")])
+
+
+def test_impossible_limits_say_what_can_be_reached():
+    with pytest.raises(
+        UsageError, match=r"the nearest is .* ms per further token instead of 0\.001"
+    ):
+        _ = planned(wish=Wish(tpot_ms=0.001)).best
+
+
+def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
+    systems = [find_system(name) for name in ("h100_sxm", "b200_sxm", "l4")]
+    made = planned(1, systems, formats=[Formats("fp8")])
+    alone = {
+        name: planned(1, find_system(name), formats=[Formats("fp8")]).best
+        for name in made.candidates["system"].unique()
+    }
+    assert set(made.refused) == {"l4"}
+    assert "fits nowhere on 1 × l4" in made.refused["l4"]
+    assert made.best["system"] == max(alone, key=lambda n: alone[n]["tokens_per_s_per_gpu"])
+
+
+def test_the_goal_decides():
+    cheap, quick = (planned(wish=Wish(goal=goal)).best for goal in ("cost", "latency"))
+    frugal = planned(wish=Wish(goal="energy")).best
+    assert cheap["usd_per_million_tokens"] <= quick["usd_per_million_tokens"]
+    assert quick["tpot_ms"] <= cheap["tpot_ms"]
+    assert frugal["energy_mj_per_token"] <= min(
+        cheap["energy_mj_per_token"], quick["energy_mj_per_token"]
+    )
+
+
+def test_energy_is_power_times_time():
+    table = planned().candidates
+    busy_s = table["gpus"] / (table["requests_per_s"] * LOAD.osl)
+    joules = table["power_w"] * busy_s
+    assert table["energy_mj_per_token"].to_numpy() == pytest.approx(1e3 * joules.to_numpy())
+    limit = find_system(SYSTEM).power_limit_w
+    assert table["power_w"].between(0.0, limit).all()
+
+
+def test_at_a_rate_gpus_idle_and_that_costs_energy():
+    made = planned(rate=0.2)
+    table = made.candidates
+    joules = table["power_w"] * table["gpus"] / (0.2 * LOAD.osl)
+    assert table["energy_mj_per_token"].to_numpy() == pytest.approx(1e3 * joules.to_numpy())
+    full = planned().candidates
+    assert table["power_w"].min() < full["power_w"].min()
+
+
+def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
+    made = planned(wish=Wish(tpot_ms=50.0), rate=2.0)
+    best = made.best
+    most = most_requests(
+        describe_model(MODEL), made.deployment(best).layout, made.deployment(best).formats, LOAD,
+        find_system(SYSTEM),
+    )  # fmt: skip
+    assert best["batch"] < made.deployment(best).concurrency
+    assert made.deployment(best).concurrency == min(most, 1024)
+
+
+def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
+    wish = Wish(tpot_ms=25.0)
+    best = planned(wish=wish, rate=3.0, formats=[Formats("fp8")]).best
+    every = planned(wish=wish, formats=[Formats("fp8")])
+    loads = every.candidates[(every.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
+    curve = load_curve(loads, LOAD.osl, wish)
+    if best["replicas"] > 1:
+        fewer = curve.at(3.0 / (best["replicas"] - 1))
+        assert fewer is None or fewer.good < 0.9 or fewer.tpot_ms > 25.0
+    assert curve.at(3.0 / best["replicas"]).good >= 0.9
+
+
+def test_what_nobody_can_tell_is_no_goal():
+    system = dataclasses.replace(find_system(SYSTEM), price_per_hour=None)
+    with pytest.raises(UsageError, match="give --prices"):
+        _ = planned(system=system, wish=Wish(goal="cost")).best
+
+
+def test_at_a_rate_the_fewest_gpus_are_sought():
+    few, many = (planned(wish=Wish(tpot_ms=50.0), rate=rate) for rate in (0.5, 4.0))
+    assert few.best["gpus"] <= many.best["gpus"] <= 8
+    assert few.best["good"] >= 0.9
+    assert few.best["requests_per_s"] == 0.5
+    assert not few.candidates.duplicated(["formats", "tp", "pp", "dp", "ep"]).any()
+    with pytest.raises(UsageError, match="requests per second are too many: these GPUs finish"):
+        planned(rate=1e5)
+
+
+def test_what_arrives_at_random_is_less_than_what_is_kept_in_flight():
+    made = planned(wish=Wish(tpot_ms=30.0))
+    assert 0 < made.goodput <= made.candidates["requests_per_s"].max()
+
+
+def test_pools_finish_no_more_than_their_readers_read():
+    made = planned(pools=True)
+    pooled = made.candidates[made.candidates["prefill"] != ""]
+    deployments = [made.deployment(row) for _, row in pooled.iterrows()]
+    readers = [dataclasses.replace(d, layout=d.pools.prefill, pools=None) for d in deployments]
+    _, each_ms = prompt_ms(readers, OperatorClocks(None))
+    workers = np.array([d.pools.prefill_workers for d in deployments])
+    assert (pooled["requests_per_s"] <= 1.001 * 1e3 * workers / each_ms).all()
+
+
+def test_pools_of_their_own_compete_with_one():
+    made = planned(pools=True)
+    pooled = made.candidates[made.candidates["prefill"] != ""]
+    assert not pooled.empty
+    assert (pooled["gpus"] <= 8).all()
+    assert made.best_of_one_pool["prefill"] == ""
+    one = planned().best
+    assert made.best["tokens_per_s_per_gpu"] >= one["tokens_per_s_per_gpu"]
+
+
+def test_a_step_up_is_faster_and_a_runner_up_is_another():
+    made = planned(wish=Wish(tpot_ms=40.0))
+    best = made.best
+    assert made.step_up["tpot_ms"] <= 0.95 * best["tpot_ms"]
+    assert (made.runner_up[IDENTITY] != best[IDENTITY]).any()
+    assert made.runner_up["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
+
+
+def test_too_many_candidates_are_searched(monkeypatch):
+    from foretune.plan.serve import planner, searching
+
+    whole = planned()
+    monkeypatch.setattr(planner, "ALL", 100)
+    monkeypatch.setattr(searching, "GENERATION", 12)
+    monkeypatch.setattr(searching, "GENERATIONS", 6)
+    some = planned()
+    assert len(some.deployments) == len(some.candidates) < len(whole.candidates)
+    assert some.best["tokens_per_s_per_gpu"] >= 0.8 * whole.best["tokens_per_s_per_gpu"]
+    assert some.best["keeps"]
+    row = some.best
+    assert some.deployment(row).layout.tp == row["tp"]
+
+
+def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
+    from foretune.plan.cost import tables as operator_tables
+
+    monkeypatch.setattr(operator_tables, "default_folders", list)
+    command = ["plan", MODEL, "--system", SYSTEM, "--gpus", "8", "--isl", "2048", "--osl", "256"]
+    main([*command, "--tpot", "40", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["best"]["tpot_ms"] <= 40
+    assert {"tp", "pp", "dp", "ep", "formats", "batch", "ttft_ms", "memory_gib"} <= set(
+        answer["pareto"][0]
+    )
+    assert any("pipeline parallelism" in note for note in answer["notes"])
+
+
+def test_unknown_names_offer_the_nearest(capsys):
+    command = ["plan", "--gpus", "8", "--isl", "128", "--osl", "16"]
+    assert main([*command, MODEL, "--system", "h100_sxn"]) == 2
+    assert "did you mean 'h100_sxm'" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Keeping plans: the folder, MLflow for real, and what is kept when that cannot be reached."""
+
+import dataclasses
+import json
+import math
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.errors import OutputError, TrackingError, UsageError
+from foretune.plan import Formats, Wish, Workload, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.serve.recording import keep, plan_answer, record_plan
+from foretune.plan.serve.report import Question
+from foretune.tune.mlflow.tracking import Tracker
+
+LOAD = Workload(512, 64)
+CLOCKS = OperatorClocks(None)
+FORMATS = [Formats("bf16"), Formats("int8", kv="fp8")]
+COMMANDS = {"vllm": "vllm serve small -tp 1", "sglang": "python -m sglang.launch_server"}
+
+
+@pytest.fixture
+def place(tmp_path, template, monkeypatch):
+    """An empty directory with an MLflow of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mlflow.db").write_bytes(template.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri(tmp_path))  # MLflow sets it, this takes it back
+    mlflow.set_tracking_uri(uri(tmp_path))
+    return tmp_path
+
+
+def uri(place):
+    return f"sqlite:///{place / 'mlflow.db'}"
+
+
+def made(model, wish=None):
+    systems = (find_system("h100_sxm"),)
+    answer = plan(model, systems, 2, LOAD, CLOCKS, wish, formats=FORMATS)
+    return answer, Question(model, systems, 2, LOAD, "vllm", tables=False, seconds=1.5)
+
+
+def test_the_folder_holds_everything(tmp_path, small):
+    answer, question = made(small)
+    folder = record_plan(answer, question, CLOCKS, tmp_path / "plans", COMMANDS)
+    assert folder == tmp_path / "plans" / "small-h100_sxm-001"
+    assert {p.name for p in folder.iterdir()} == {
+        "candidates.parquet", "plan.json", "report.html", "commands.txt",
+    }  # fmt: skip
+    table = pd.read_parquet(folder / "candidates.parquet")
+    pd.testing.assert_frame_equal(table, answer.candidates)
+    said = json.loads((folder / "plan.json").read_text())
+    assert said == json.loads(json.dumps(plan_answer(answer, question, COMMANDS)))
+    assert "vllm serve small -tp 1\n" in (folder / "commands.txt").read_text()
+
+
+def test_the_answer_says_unknown_values_as_none(small):
+    answer, question = made(small)
+    answer.candidates["power_w"] = np.nan
+    said = plan_answer(answer, question)
+    assert said["best"]["power_w"] is None
+    assert said["best"]["tpot_ms"] == answer.best["tpot_ms"]
+    assert len(said["pareto"]) == len(answer.pareto)
+    assert said["question"]["model"] == "small"
+    assert "limit.tpot_ms" not in said["question"]
+    assert "commands" not in said
+    json.dumps(said, allow_nan=False)
+
+
+def test_checks_are_part_of_the_answer(small):
+    checks = pd.DataFrame({"layout": ["tp2"], "measured_ms": [1.25], "error": [math.nan]})
+    said = plan_answer(*made(small), checks=checks)
+    assert said["checks"] == [{"layout": "tp2", "measured_ms": 1.25, "error": None}]
+
+
+def test_each_plan_has_a_folder_of_its_own(tmp_path, small):
+    answer, question = made(small)
+    (tmp_path / "small-h100_sxm-002").mkdir()
+    names = [record_plan(answer, question, CLOCKS, tmp_path).name for _ in range(2)]
+    assert names == ["small-h100_sxm-001", "small-h100_sxm-003"]
+
+
+@pytest.mark.parametrize("name", ["../../<b>x", "..", "a/b c\n", "x" * 500])
+def test_no_name_leaves_the_folder(tmp_path, small, name):
+    answer, question = made(dataclasses.replace(small, name=name))
+    folder = record_plan(answer, question, CLOCKS, tmp_path / "out")
+    assert folder.resolve().parent == (tmp_path / "out").resolve()
+    assert folder.name.endswith("-001")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_plan_is_tracked_whole(place, small):
+    answer, question = made(small, Wish(tpot_ms=30.0))
+    kept = keep(answer, question, CLOCKS, place / "plans", commands=COMMANDS)
+    client = mlflow.MlflowClient(uri(place))
+    run = client.get_run(kept.run_id)
+    assert run.info.status == "FINISHED"
+    assert kept.mlflow_uri == uri(place)
+    assert kept.report.is_file()
+    best = answer.best
+    for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu", "memory_gib"):
+        assert run.data.metrics[name] == pytest.approx(best[name])
+    assert run.data.metrics["candidates"] == len(answer.candidates)
+    assert run.data.metrics["seconds"] == 1.5
+    asked = {"model": "small", "gpus": "2", "isl": "512", "osl": "64", "limit.tpot_ms": "30.0"}
+    assert asked.items() <= run.data.params.items()
+    assert run.data.params["best.formats"] == best["formats"]
+    assert run.data.tags["foretune.model"] == "small"
+    assert {a.path for a in client.list_artifacts(kept.run_id)} == {
+        "candidates.parquet", "plan.json", "report.html", "commands.txt",
+    }  # fmt: skip
+
+
+def test_the_front_is_metric_steps(place, small):
+    answer, question = made(small)
+    kept = keep(answer, question, CLOCKS, place / "plans")
+    client = mlflow.MlflowClient(uri(place))
+    for name in ("tpot_ms", "tokens_per_s_per_gpu"):
+        history = client.get_metric_history(kept.run_id, f"front.{name}")
+        assert [m.step for m in history] == list(range(1, len(answer.pareto) + 1))
+        assert [m.value for m in history] == pytest.approx(answer.pareto[name].tolist())
+
+
+def test_many_steps_are_tracked_without_the_unknown_ones(place):
+    tracker = Tracker(uri(place))
+    run_id = tracker.open_run("steps", None, {})
+    table = pd.DataFrame({"a": np.arange(1200.0), "b": [math.nan, math.inf, *range(1198)]})
+    tracker.log_steps(run_id, table)
+    client = mlflow.MlflowClient(uri(place))
+    steps = {n: [m.step for m in client.get_metric_history(run_id, n)] for n in ("a", "b")}
+    assert sorted(steps["a"]) == list(range(1, 1201))
+    assert sorted(steps["b"]) == list(range(3, 1201))
+
+
+def test_without_a_server_the_files_are_kept(place, small):
+    answer, question = made(small)
+    nowhere = f"sqlite:///{place / 'no' / 'folder' / 'mlflow.db'}"
+    (place / "no").write_text("")
+    with pytest.raises(TrackingError, match="does not work") as error:
+        keep(answer, question, CLOCKS, place / "plans", nowhere)
+    assert "\n" not in str(error.value)
+    assert str(place / "plans" / "small-h100_sxm-001") in str(error.value)
+    assert (place / "plans" / "small-h100_sxm-001" / "report.html").is_file()
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path, small):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write to") as error:
+        record_plan(*made(small), CLOCKS, tmp_path / "file")
+    assert "\n" not in str(error.value)
+
+
+def test_impossible_limits_write_nothing(tmp_path, small):
+    with pytest.raises(UsageError, match="no deployment keeps"):
+        keep(*made(small, Wish(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,32 @@
+"""Searching candidates, where looking at all of them shows what it should find."""
+
+import numpy as np
+
+from foretune.plan import Formats, Wish, Workload, describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.serve.candidates import one_pool, services
+from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.searching import searched
+from foretune.search.optuna.pareto import hypervolume
+
+LOAD = Workload(2048, 256)
+
+
+def test_a_search_finds_nearly_the_whole_front_in_part_of_the_candidates(monkeypatch):
+    from foretune.plan.serve import searching
+
+    monkeypatch.setattr(searching, "GENERATION", 12)
+    monkeypatch.setattr(searching, "GENERATIONS", 6)
+    model, system = describe_model("Qwen/Qwen3-235B-A22B"), find_system("b200_sxm")
+    formats = [Formats(weights, kv="fp8") for weights in ("fp8", "nvfp4")]
+    candidates = one_pool(list(services(model, system, 8, LOAD, "sglang", formats)))
+    clocks = OperatorClocks(None)
+    some, table = searched(candidates, Wish(), lambda these: predict(these, clocks))
+    whole = predict(candidates, clocks)
+    assert len(some) == len(table) < 0.5 * len(candidates)
+
+    def volume(found):
+        values = np.column_stack([-np.log(found["tokens_per_s_per_gpu"]), np.log(found["tpot_ms"])])
+        return hypervolume(values, [0.0, np.log(1e4)])
+
+    assert volume(table) >= 0.97 * volume(whole)

@@ -1,0 +1,271 @@
+"""Steps of training by rooflines alone: operators, exchanges, bubbles, and what never happens."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretune.plan import describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.tables import OperatorTables, default_folders
+from foretune.plan.train import (
+    Calibration,
+    Recipe,
+    TrainingLayout,
+    TrainingTask,
+    possible_recipes,
+    predict_steps,
+)
+from foretune.plan.train.exchanges import (
+    HOP_MS,
+    Exchange,
+    layer_exchanges,
+    replica_exchanges,
+    stage_exchange,
+)
+from foretune.plan.train.flops import hardware_flops, model_flops
+from foretune.plan.train.memory import StageParameters
+from foretune.plan.train.operators import micro_batch_operators
+from foretune.plan.train.planner import BACKEND
+from foretune.plan.train.schedule import pipeline_time
+
+H100 = find_system("h100_sxm")
+CLOCKS = OperatorClocks(None)
+
+
+def steps(model, recipes, task, system=H100, calibration=None):
+    clock = (CLOCKS if system is H100 else OperatorClocks(None))(system, "")
+    return predict_steps(model, system, recipes, task, clock, calibration)
+
+
+def test_a_bubble_of_equal_stages():
+    time = pipeline_time([2.0] * 4, 8)
+    assert time.total == 2.0 * (8 + 3)
+    assert time.idle / (2.0 * 8) == pytest.approx(3 / 8)
+    chunked = pipeline_time([2.0] * 4, 8, chunks=3)
+    assert chunked.idle / 16.0 == pytest.approx(3 / 24)
+    assert pipeline_time([5.0], 7).idle == 0
+
+
+def test_a_slow_stage_sets_the_pace():
+    time = pipeline_time([2.0, 3.0], 10)
+    assert time.total == 10 * 3.0 + 2.0
+    assert time.idle == time.total - 10 * 2.5
+
+
+def test_operations_as_published(gpt_175b):
+    """Narayanan et al., equation 2, divided by 4/3: nothing is computed again."""
+    task, h, layers, s, vocab = TrainingTask(8, 2048), 12288, 96, 2048, 51200
+    again = 96 * 8 * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    head = 6 * 8 * s * h * vocab
+    norms = 6 * 8 * s * (2 * layers + 1) * h  # counted as weights, and next to nothing
+    assert model_flops(gpt_175b, task) == pytest.approx((again - head) * 3 / 4 + head + norms)
+    full = hardware_flops(gpt_175b, task, "full")
+    assert full == pytest.approx(again, rel=1e-4)
+    unfused = replace(task, attention="unfused")
+    assert hardware_flops(gpt_175b, unfused, "selective") - model_flops(
+        gpt_175b, unfused
+    ) == pytest.approx(4 * 8 * s * s * layers * h)
+    assert hardware_flops(gpt_175b, task, "selective") == model_flops(gpt_175b, task)
+
+
+def test_products_of_both_passes(small):
+    found = micro_batch_operators(small, Recipe(TrainingLayout(tp=2), 3), TrainingTask(3, 10))
+    shapes = {op.name: op.problem for op in found.forward.items}
+    assert shapes["mlp_up"] == {"M": 30, "N": 128, "K": 64}
+    assert shapes["norm"]["rows"] == 15  # sequence-parallel
+    back = {op.name: op for op in found.backward.items}
+    assert back["mlp_up_input"].problem == {"M": 30, "N": 64, "K": 128}
+    assert back["mlp_up_weight"].problem == {"M": 128, "N": 64, "K": 30}
+    assert back["mlp_up_input"].count == 2
+    assert back["attention"].count == 2.5 * 2
+    work = [
+        sum(2 * o.problem["M"] * o.problem["N"] * o.problem["K"] * o.count
+            for o in items if o.kernel == "gemm")
+        for items in (found.forward.items, found.backward.items)
+    ]  # fmt: skip
+    assert work[1] == 2 * work[0]
+    assert {op.name for op in found.again.items} == {"norm", "activation"}
+
+
+def test_unfused_attention_computes_all_scores(gpt_22b):
+    task = TrainingTask(4, 2048, attention="unfused")
+    found = micro_batch_operators(gpt_22b, Recipe(TrainingLayout(tp=8), 4), task)
+    names = {op.name: op for op in found.forward.items}
+    assert names["scores"].problem == {"M": 4 * 8 * 2048, "N": 2048, "K": 96}
+    assert names["weighted"].problem == {"M": 4 * 8 * 2048, "N": 96, "K": 2048}
+    assert {op.name for op in found.again.items} == {"scores", "softmax", "weighted"}
+    assert "attention" not in names
+
+
+def test_pieces_of_sequences_share_the_scores():
+    model, task = describe_model("Qwen/Qwen3-8B"), TrainingTask(1, 16384)
+    whole, piece = (
+        {op.name: op for op in micro_batch_operators(model, recipe, task).forward.items}
+        for recipe in (Recipe(), Recipe(TrainingLayout(cp=4)))
+    )
+    assert piece["attention"].problem == whole["attention"].problem
+    assert piece["attention"].count == whole["attention"].count / 4
+    assert piece["qkv"].problem["M"] == whole["qkv"].problem["M"] / 4
+
+
+def test_casts_come_with_eight_bits(small):
+    narrow = micro_batch_operators(small, Recipe(), TrainingTask(1, 16, "fp8"))
+    casts = [op for op in narrow.forward.items if op.name == "cast"]
+    products = [o for o in narrow.forward.items if o.config.get("format") == "fp8"]
+    assert len(casts) == len(products) == 4
+    wide = micro_batch_operators(small, Recipe(), TrainingTask(1, 16))
+    assert not [op for op in wide.forward.items if op.name == "cast"]
+
+
+def test_exchanges_by_hand(small, sparse):
+    task = TrainingTask(8, 16)
+    size = 2 * 16 * 64
+    tensor = layer_exchanges(small, Recipe(TrainingLayout(tp=2, dp=2)), task)
+    assert tensor.tensor_forward == (
+        Exchange("all_gather", 4, size, 2, 1), Exchange("reduce_scatter", 4, size, 2, 1)
+    )  # fmt: skip
+    assert len(tensor.tensor_backward) == 3
+    plain = layer_exchanges(small, Recipe(TrainingLayout(tp=2), sequence_parallel=False), task)
+    assert plain.tensor_backward == (Exchange("all_reduce", 4, size, 2, 1),)
+    experts = layer_exchanges(sparse, Recipe(TrainingLayout(dp=4, ep=4)), task)
+    assert experts.experts == (Exchange("all_to_all", 4, 2 * size, 4, 1),)
+    assert experts.tensor_forward == ()
+    stage = stage_exchange(small, Recipe(TrainingLayout(tp=2, pp=2, dp=2)), task)
+    assert stage == Exchange("send_recv", 2, size / 2, 2, 4)
+    assert stage_exchange(small, Recipe(), task) is None
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        (0, [("all_reduce", 5, 4 * 20.0)]),
+        (1, [("reduce_scatter", 5, 4 * 20.0), ("all_gather", 5, 2 * 20.0)]),
+        (2, [("reduce_scatter", 10, 4 * 20.0), ("all_gather", 5, 2 * 20.0)]),
+        (3, [("reduce_scatter", 10, 4 * 20.0), ("all_gather", 20, 2 * 20.0)]),
+    ],
+)
+def test_exchanges_of_replicas(zero, expected):
+    recipe = Recipe(TrainingLayout(tp=2, dp=4), zero=zero)
+    own = StageParameters(dense=100.0, experts=0.0, tables=0.0)
+    found = list(replica_exchanges(recipe, TrainingTask(8, 16), own, 5))
+    assert [(e.kernel, e.count, e.bytes) for e in found] == expected
+    assert all((e.ranks, e.stride) == (4, 2) for e in found)
+
+
+def test_links_between_nodes():
+    ring = Exchange("all_gather", 3, 1e9, 16, 1)
+    assert not ring.is_near(H100)
+    # Eight ranks per node, 50 GB/s each: 400 GB/s into every node.
+    assert ring.far_ms(H100) == pytest.approx(3 * (HOP_MS + 15 / 16 * 1e9 / 400e6))
+    alone = Exchange("reduce_scatter", 1, 1e9, 4, 8)
+    assert alone.far_ms(H100) == pytest.approx(3 * HOP_MS + 3 / 4 * 1e9 / 50e6)
+    spread = Exchange("all_to_all", 1, 1e9, 32, 1)
+    assert spread.far_ms(H100) == pytest.approx(HOP_MS + 24 / 32 * 1e9 / 50e6)
+    tree = Exchange("all_reduce", 1, 0.0, 64, 8)
+    assert tree.far_ms(H100) == pytest.approx(2 * 6 * HOP_MS)
+
+
+def test_a_step_is_the_sum_of_its_parts(small):
+    model = replace(small, layers=8)
+    recipes = [
+        Recipe(TrainingLayout(pp=2, dp=2), recompute="full"),
+        Recipe(TrainingLayout(pp=2, dp=2)),
+    ]
+    table = steps(model, recipes, TrainingTask(16, 512))
+    parts = [c for c in table.columns if c.endswith("_ms") and c != "step_ms"]
+    assert table[parts].sum(axis=1).tolist() == pytest.approx(table["step_ms"].tolist())
+    assert (table[parts] >= -1e-9).all(axis=None)
+    assert table["recompute_ms"][0] > 0 == table["recompute_ms"][1]
+    assert table["mfu"][1] > table["mfu"][0]
+    assert table["hfu"][0] > table["mfu"][0]
+    assert table["hfu"][1] == table["mfu"][1]
+    assert table["tokens_per_s_per_gpu"].tolist() == pytest.approx(
+        (16 * 512 / (table["step_ms"] / 1e3) / 4).tolist()
+    )
+
+
+def test_stages_do_not_depend_on_what_is_asked_with_them():
+    model = describe_model("Qwen/Qwen3-30B-A3B")
+    task = TrainingTask(64, 4096)
+    recipes = possible_recipes(model, task, H100, 16)[::97]
+    together = steps(model, recipes, task)["step_ms"].tolist()
+    alone = [float(steps(model, [recipe], task)["step_ms"][0]) for recipe in recipes[:3]]
+    assert together[:3] == pytest.approx(alone)
+
+
+def test_offload_waits_for_the_host(small):
+    layout = TrainingLayout(dp=2)
+    here, there = steps(
+        small, [Recipe(layout, zero=1), Recipe(layout, zero=1, offload=True)], TrainingTask(8, 64)
+    )["optimizer_ms"]
+    assert there > here > 0
+
+
+def test_overlap_hides_tensor_parallel_exchanges():
+    model = describe_model("Qwen/Qwen3-32B")
+    recipe = [Recipe(TrainingLayout(tp=8, dp=2), zero=1)]
+    apart, beside = (
+        float(steps(model, recipe, TrainingTask(16, 4096, overlap=o))["communication_ms"][0])
+        for o in (False, True)
+    )
+    assert 0 < beside < apart
+
+
+CASES = [
+    (describe_model(name), recipe)
+    for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")
+    for recipe in possible_recipes(
+        describe_model(name), TrainingTask(64, 8192), H100, 32
+    )[::211]
+]  # fmt: skip
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from(CASES), st.floats(1, 8), st.floats(1, 8), st.floats(1, 8))
+def test_more_bandwidth_is_never_slower(case, inside, between, memory):
+    model, recipe = case
+    specs = {**H100.device.specs, "memory_gbps": memory * H100.device.specs["memory_gbps"]}
+    faster = replace(
+        H100,
+        device=replace(H100.device, specs=specs),
+        intra_node_gbps=inside * H100.intra_node_gbps,
+        inter_node_gbps=between * H100.inter_node_gbps,
+    )
+    slow, fast = (
+        float(steps(model, [recipe], TrainingTask(64, 8192), system)["step_ms"][0])
+        for system in (H100, faster)
+    )
+    assert fast <= slow * (1 + 1e-9)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from(CASES), st.floats(1, 2), st.floats(0, 1))
+def test_what_is_slower_or_less_hidden_takes_longer(case, slower, exposed):
+    model, recipe = case
+    task = TrainingTask(64, 8192)
+    best, other = (
+        float(steps(model, [recipe], task, calibration=c)["step_ms"][0])
+        for c in (Calibration(1.0, 0.0), Calibration(slower, exposed))
+    )
+    assert best <= other * (1 + 1e-9)
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not default_folders(), reason="no measured operators")
+def test_published_steps(gpt_22b, gpt_175b):
+    """Korthikanti et al. (arXiv:2205.05198), table 5: seconds per step on A100s."""
+    system = find_system("a100_sxm")
+    clock = OperatorClocks(OperatorTables(default_folders()[0]))(system, BACKEND)
+    for model, layout, micro_batch, batch, full, selective in (
+        (gpt_22b, TrainingLayout(tp=8), 4, 4, 1.42, 1.10),
+        (gpt_175b, TrainingLayout(tp=8, pp=8, chunks=3), 1, 64, 18.13, 13.75),
+    ):
+        recipes = [
+            Recipe(layout, micro_batch, recompute="full", sequence_parallel=False),
+            Recipe(layout, micro_batch, recompute="selective"),
+        ]
+        task = TrainingTask(batch, 2048, attention="unfused")
+        found = predict_steps(model, system, recipes, task, clock)["step_ms"] / 1e3
+        assert found.tolist() == pytest.approx([full, selective], rel=0.15)

@@ -1,0 +1,230 @@
+"""The Gymnasium environments: clean, legal, deterministic, one at a time and many at once."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.device import Device
+from foretune.errors import MissingExtra, UsageError
+from foretune.problem import Problem
+from foretune.search.policies.configuring import Configuring
+from foretune.search.policies.decisions import FARTHEST, WORST
+from foretune.search.policies.encoding import Context, Vocabulary
+from foretune.search.policies.placement import Placement
+from foretune.search.policies.tasks import Task
+from foretune.space import Configuration, SearchSpace
+
+gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: foretune[rl]")
+from gymnasium.utils.env_checker import check_env  # noqa: E402
+
+environment = importlib.import_module("foretune.search.policies.environment")
+
+CONFIGURE = "foretune.search.policies.environment:foretune/Configure-v0"
+PLACE = "foretune.search.policies.environment:foretune/Place-v0"
+SPACE = SearchSpace(
+    {"tile": (1, 2, 4, 8), "order": ("ij", "ji"), "pack": (False, True), "only": (7,)},
+    ["tile * (1 + pack) <= 8", "order != 'ji' or tile > 1"],
+)
+
+
+def task(n=64, space=SPACE):
+    """The larger the number of a configuration, the better."""
+    return Task(
+        space, Problem(n=n), Device("Toy", "cpu", specs={"cores": 2.0}), lambda i: i / len(space)
+    )
+
+
+TASKS = [task(n) for n in (64, 128, 256, 512, 4096)]
+PLACEMENTS = [
+    Placement([[3.0, 1.0], [2.0, 1.0], [1.0, 2.0]], [[0, 1], [1, 0]], [[0, 1]] * 3, 2.0),
+    Placement([[1.0, 2.0], [np.inf, 1.0]], 0.0),
+]
+both = pytest.mark.parametrize(
+    ("name", "options"), [(CONFIGURE, {"tasks": TASKS}), (PLACE, {"placements": PLACEMENTS})]
+)
+
+
+def episode(env, rng, **reset):
+    """Play legal random choices to the end; return what each step gave."""
+    _, info = env.reset(**reset)
+    steps = []
+    while not steps or not steps[-1][2]:
+        mask = info["action_mask"]
+        assert mask.any()
+        assert np.array_equal(mask, env.unwrapped.action_masks())
+        steps.append(env.step(int(rng.choice(np.flatnonzero(mask)))))
+        info = steps[-1][4]
+    return steps
+
+
+@both
+def test_gymnasium_finds_nothing_to_object_to(name, options):
+    env = gymnasium.make(name, **options)
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+@both
+def test_the_seed_decides(name, options):
+    env = gymnasium.make(name, **options)
+    one = episode(env, np.random.default_rng(0), seed=5)
+    again = episode(env, np.random.default_rng(0), seed=5)
+    assert [s[1:4] for s in one] == [s[1:4] for s in again]
+    assert all(np.array_equal(a[0], b[0]) for a, b in zip(one, again, strict=True))
+    seen = {env.reset()[1]["task"] for _ in range(50)}
+    assert seen == set(range(env.unwrapped.decisions.tasks))
+
+
+@both
+def test_an_illegal_choice_ends_the_episode_with_the_least_reward(name, options):
+    env = gymnasium.make(name, **options)
+    illegal = None
+    rng = np.random.default_rng(0)
+    while illegal is None:
+        _, info = env.reset(seed=1)
+        ended = False
+        while not ended and illegal is None:
+            forbidden = np.flatnonzero(info["action_mask"] == 0)
+            if len(forbidden):
+                illegal = int(forbidden[0])
+            else:
+                choice = int(rng.choice(np.flatnonzero(info["action_mask"])))
+                _, _, ended, _, info = env.step(choice)
+    _, reward, terminated, truncated, _ = env.step(illegal)
+    assert (reward, terminated, truncated) == (WORST, True, False)
+
+
+def test_an_episode_is_a_configuration_and_pays_at_the_end():
+    env = gymnasium.make(CONFIGURE, tasks=TASKS).unwrapped
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        steps = episode(env, rng, options={"task": 2})
+        assert len(steps) == len(SPACE.names)
+        assert steps[-1][4]["task"] == 2
+        assert env.configuration in SPACE
+        assert [s[1] for s in steps[:-1]] == [0.0] * 3
+        assert steps[-1][1] == pytest.approx(SPACE.index(env.configuration) / len(SPACE))
+
+
+def test_every_configuration_can_be_reached():
+    env = gymnasium.make(CONFIGURE, tasks=[task()]).unwrapped
+    for config in SPACE:
+        env.reset()
+        for name, values in env.configuring.vocabulary.parameters.items():
+            env.step(values.index(config[name]))
+        assert env.configuration == config
+
+
+@st.composite
+def spaces(draw):
+    """A space of some of the configurations of a few parameters, as a run table may hold."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    configs = st.tuples(*(st.integers(0, size - 1) for size in sizes))
+    chosen = draw(st.lists(configs, min_size=1, max_size=20, unique=True))
+    return SearchSpace.of(Configuration({f"p{i}": v for i, v in enumerate(c)}) for c in chosen)
+
+
+@given(spaces(), st.integers(0, 100))
+def test_masks_allow_what_is_legal_and_nothing_else(space, seed):
+    decisions = Configuring([Task(space)])
+    begun = {()}
+    for step in range(decisions.steps):
+        allowed = set()
+        for prefix in begun:
+            legal = decisions.legal(np.array([0]), np.array([prefix], dtype=int).reshape(1, step))
+            allowed |= {(*prefix, int(v)) for v in np.flatnonzero(legal[0])}
+        begun = allowed
+    codes, numbers = decisions.vocabulary.codes(space)
+    assert begun == set(map(tuple, codes.tolist()))
+    assert np.array_equal(decisions.numbers(0, codes), numbers)
+
+
+def test_spaces_of_several_problems_share_a_vocabulary():
+    small = SearchSpace({"tile": (1, 2), "order": ("ji", "ij")})
+    large = SearchSpace({"order": ("ij", "kij"), "tile": (2, 16)})
+    decisions = Configuring([Task(small), Task(large)])
+    assert decisions.vocabulary.parameters == {"tile": (1, 2, 16), "order": ("ji", "ij", "kij")}
+    none = np.zeros((2, 0), dtype=int)
+    assert decisions.legal(np.array([0, 1]), none).tolist() == [[1, 1, 0], [0, 1, 1]]
+    numbers = decisions.numbers(1, np.array([[2, 2]]))
+    assert large[int(numbers[0])] == {"tile": 16, "order": "kij"}
+    with pytest.raises(UsageError, match="the policy knows tile, order"):
+        Configuring([Task(small), Task(SearchSpace({"tile": (1,)}))])
+    with pytest.raises(UsageError, match="only values that the policy knows"):
+        Configuring([Task(small)], Vocabulary({"tile": (3,), "order": ("ij",)}), Context.of([]))
+
+
+def test_problems_are_told_apart_where_there_are_enough():
+    assert Context.of(TASKS).names == ("problem.n",)
+    assert Context.of(TASKS[:4]).names == ()
+    assert Context.of(TASKS[:4], least=2).names == ("problem.n",)
+    rows = Context.of(TASKS).rows([*TASKS, task(2**60), Task(SPACE)])
+    assert rows[:5].mean() == pytest.approx(0, abs=1e-6)
+    assert (rows[5], rows[6]) == (FARTHEST, 0.0)
+
+
+def test_texts_are_indicators():
+    tasks = [Task(SPACE, Problem(n=n, dtype=d)) for n, d in zip(range(9), "abc" * 3, strict=True)]
+    context = Context.of(tasks)
+    assert context.names == ("problem.dtype=a", "problem.dtype=b", "problem.dtype=c", "problem.n")
+    rows = context.rows([*tasks, Task(SPACE, Problem(n=1, dtype="new"))])
+    assert (rows[0, :3] > 0).tolist() == [True, False, False]
+    assert (rows[-1, :3] < 0).all()
+
+
+@both
+def test_many_at_once_are_the_same_as_one(name, options):
+    envs = gymnasium.make_vec(name, num_envs=6, **options)
+    single = gymnasium.make(name, **options).unwrapped
+    assert envs.single_observation_space == single.observation_space
+    seen, info = envs.reset(seed=0)
+    tasks, chosen = info["task"].copy(), [[] for _ in range(6)]
+    rng = np.random.default_rng(0)
+    ended, finished = np.zeros(6, dtype=bool), 0
+    for _ in range(25):
+        assert envs.observation_space.contains(seen)
+        legal = [np.flatnonzero(mask) for mask in info["action_mask"]]
+        actions = np.array([rng.choice(choices) if len(choices) else 0 for choices in legal])
+        seen, rewards, now, truncated, info = envs.step(actions)
+        assert not truncated.any()
+        for i in range(6):
+            if ended[i]:  # this step began anew
+                tasks[i], chosen[i] = info["task"][i], []
+                assert (rewards[i], now[i]) == (0.0, False)
+                continue
+            chosen[i].append(int(actions[i]))
+            single.reset(options={"task": int(tasks[i])})
+            for action in chosen[i]:
+                last = single.step(action)
+            assert np.array_equal(last[0], seen[i])
+            assert (last[1], last[2]) == (rewards[i], now[i])
+        ended = now
+        finished += now.sum()
+    assert finished > 12
+
+
+def test_gymnasium_can_vectorise_it_itself():
+    envs = gymnasium.make_vec(CONFIGURE, num_envs=2, vectorization_mode="sync", tasks=TASKS)
+    _, info = envs.reset(seed=0)
+    assert info["action_mask"].shape == (2, 4)
+    envs.close()
+
+
+def test_what_cannot_be_an_environment():
+    with pytest.raises(UsageError, match="there is nothing to decide"):
+        environment.ConfigureEnv([Task(SearchSpace({}))])
+    with pytest.raises(UsageError, match="there is no task"):
+        environment.ConfigureEnv([])
+    env = environment.ConfigureEnv([Task(SPACE)])
+    with pytest.raises(UsageError, match="task 0 has no reward"):
+        episode(env, np.random.default_rng(0))
+
+
+def test_without_gymnasium_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "foretune.search.policies.environment")
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'foretune\[rl\]'"):
+        importlib.import_module("foretune.search.policies.environment")

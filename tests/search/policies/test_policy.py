@@ -1,0 +1,381 @@
+"""Policies: what they learn, propose and keep; the searcher that asks one."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from toy_kernel import DEVICE, FakeRunner, Toy
+from toy_space import space_runs
+
+from foretune.collect.collection import plan_configurations
+from foretune.datasets import from_measurements
+from foretune.device import Device
+from foretune.errors import (
+    MeasurementError,
+    MissingExtra,
+    OutputError,
+    PolicyError,
+    PredictorError,
+    UsageError,
+)
+from foretune.models import Predictor
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.search import Prior, make_searcher
+from foretune.search.policies.configuring import Configuring
+from foretune.search.policies.tasks import (
+    Task,
+    believed_task,
+    measured_task,
+    predicted_tasks,
+    recorded_task,
+)
+from foretune.search.replay.recorded import recorded_spaces
+from foretune.search.replay.replay import replay
+from foretune.space import SearchSpace
+
+torch = pytest.importorskip("torch", reason="torch is not installed: foretune[rl]")
+from foretune.search.policies.agents import Agents  # noqa: E402
+from foretune.search.policies.placement import Placement, Placing  # noqa: E402
+from foretune.search.policies.policy import Policy, name_groups  # noqa: E402
+from foretune.search.policies.policy_search import PolicySearcher  # noqa: E402
+from foretune.search.policies.reinforce import Schedule, reinforce  # noqa: E402
+
+SHORT = Schedule(updates=60, episodes=64, rate=1e-2)
+SPACE = SearchSpace(
+    {"tile_x": (1, 2, 4, 8, 16), "tile_y": (1, 2, 4, 8, 16), "pack": (False, True)},
+    ["tile_x * tile_y <= 64", "not pack or tile_x > 1"],
+)
+
+
+def task(n, space=SPACE):
+    """The larger ``n``, the larger the best tile; tiles are best square, packing pays."""
+    columns = {k: v.astype(float) for k, v in space.columns().items()}
+    wanted = np.log2(n) / 4
+    log_ms = 0.5 * abs(np.log2(columns["tile_x"]) - wanted)
+    log_ms += 0.5 * abs(np.log2(columns["tile_y"] / columns["tile_x"]))
+    log_ms += 0.3 * (1 - columns["pack"])
+    return believed_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem(n=n))
+
+
+def best(task):
+    return task.space[int(np.argmax(task.reward(np.arange(len(task.space)))))]
+
+
+SIZES = (16, 64, 256, 1024, 4096, 16, 2**9, 2**11)
+UNSEEN = task(2**8)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return Policy.train([task(n) for n in SIZES], schedule=SHORT, kernel="toy")
+
+
+def test_it_learns_what_depends_on_the_problem(policy):
+    assert policy.context.names == ("problem.n",)
+    for n in (16, 256, 4096):
+        ((proposed, p),) = policy.propose(task(n), 1)
+        assert proposed == best(task(n))
+        assert p > 0.3
+
+
+def test_it_proposes_for_a_problem_it_never_saw(policy):
+    unseen = task(2**7)
+    (first, _), *_ = policy.propose(unseen, 5)
+    rewards = unseen.reward(np.arange(len(SPACE)))
+    assert unseen.reward(np.array([SPACE.index(first)]))[0] >= np.sort(rewards)[-3]
+
+
+def test_proposals_are_legal_different_and_likeliest_first(policy):
+    proposals = policy.propose(UNSEEN, 1000)
+    assert {c for c, _ in proposals} == set(SPACE)
+    assert len(proposals) == len(SPACE)
+    chances = [p for _, p in proposals]
+    assert chances == sorted(chances, reverse=True)
+    assert sum(chances) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_space_with_values_it_does_not_know(policy):
+    other = SearchSpace({**SPACE.parameters, "tile_x": (4, 32)}, ["tile_x * tile_y <= 64"])
+    proposals = policy.propose(Task(other, Problem(n=256)), 1000)
+    assert {c["tile_x"] for c, _ in proposals} == {4}
+    searcher = PolicySearcher(other, policy=policy)
+    assert {c["tile_x"] for c in searcher.ask(len(other))} == {4, 32}  # those too, in the end
+
+
+def test_the_seed_decides():
+    def train(seed):
+        return Policy.train([UNSEEN], schedule=Schedule(updates=5), seed=seed).agents.weights()
+
+    one, again, other = train(1), train(1), train(2)
+    assert all(np.array_equal(one[name], again[name]) for name in one)
+    assert not all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_training_leaves_torch_as_it_was():
+    torch.manual_seed(3)
+    expected, threads = torch.rand(1), torch.get_num_threads()
+    torch.manual_seed(3)
+    Policy.train([UNSEEN], schedule=Schedule(updates=2))
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_agents_of_a_factored_policy_do_not_see_each_other():
+    groups = name_groups(SPACE.names)
+    assert groups == [["tile_x", "tile_y"], ["pack"]]
+    factored = Policy.train([UNSEEN], groups, SHORT)
+    decisions = factored.decisions(UNSEEN)
+    steps = np.zeros(2, dtype=int)
+    for prefixes, equal in (([[1, 0], [1, 2]], True), ([[1], [2]], False)):
+        chosen = np.array(prefixes)
+        step = chosen.shape[1]  # 2: pack, after two different tiles; 1: tile_y, after tile_x
+        legal = np.ones((2, decisions.choices), dtype=bool)
+        seen = decisions.observe(steps, chosen)
+        with torch.no_grad():
+            one, other = factored.agents.log_probabilities(step, seen, legal)
+        assert torch.equal(one, other) is equal
+    assert factored.propose(UNSEEN, 1)[0][0] == best(UNSEEN)
+
+
+def test_only_one_agent_learns_what_must_fit_together():
+    """Six equal optima, a = b: an agent that does not see the other can only guess."""
+    space = SearchSpace({"a": tuple(range(6)), "b": tuple(range(6))})
+    codes = space.codes.astype(int)
+    log_ms = np.where(codes[:, 0] == codes[:, 1], 0.0, 2.0)
+    tricky = believed_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem())
+    cold = Schedule(updates=60, episodes=64, rate=1e-2, hot=0.5, cold=0.5)
+
+    def mean_reward(groups):
+        trained = Policy.train([tricky], groups, cold)
+        decisions = trained.decisions(tricky)
+        tasks = np.zeros(400, dtype=int)
+        chosen, _ = trained.agents.play(decisions, tasks, np.random.default_rng(0))
+        chances = np.bincount(chosen[:, 0], minlength=6) / 400
+        return decisions.reward(tasks, chosen).mean(), chances.min()
+
+    (single, rarest), (factored, _) = mean_reward(None), mean_reward(["a", "b"])
+    assert single > factored + 0.5
+    assert rarest > 0.05  # at this temperature it keeps all six
+
+
+def test_the_beam_is_exact_where_it_holds_everything():
+    decisions = Configuring([UNSEEN])
+    agents = Agents(decisions, seed=1)
+    reinforce(agents, decisions, Schedule(updates=10))
+    chosen, log_p = agents.most_probable(decisions, 0, len(SPACE))
+    again = agents.log_likelihood(decisions, np.zeros(len(chosen), dtype=int), chosen)
+    assert log_p == pytest.approx(again.detach().numpy(), abs=1e-4)
+    narrow, _ = agents.most_probable(decisions, 0, 7)
+    assert len(narrow) == 7
+    assert np.array_equal(narrow[0], chosen[0])
+
+
+def test_drawing_follows_the_probabilities():
+    decisions = Configuring([UNSEEN])
+    agents = Agents(decisions, seed=1)
+    reinforce(agents, decisions, Schedule(updates=10))
+    chosen, log_p = agents.most_probable(decisions, 0, len(SPACE))
+    drawn, _ = agents.play(decisions, np.zeros(4000, dtype=int), np.random.default_rng(0))
+    counts = np.bincount(decisions.numbers(0, drawn), minlength=len(SPACE))
+    expected = 4000 * np.exp(log_p[np.argsort(decisions.numbers(0, chosen))])
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert abs(chi2 - len(SPACE)) < 5 * math.sqrt(2 * len(SPACE))
+
+
+def test_it_is_kept_and_read_again(policy, tmp_path):
+    policy.save(tmp_path / "policy")
+    read = Policy.load(tmp_path / "policy")
+    assert read.kernel == "toy"
+    assert read.training == policy.training
+    assert read.propose(UNSEEN, 5) == policy.propose(UNSEEN, 5)
+    factored = Policy.train([UNSEEN], name_groups(SPACE.names), Schedule(updates=1))
+    factored.save(tmp_path / "policy")  # over the other
+    assert Policy.load(tmp_path / "policy").groups == (("tile_x", "tile_y"), ("pack",))
+
+
+def test_what_is_no_policy(policy, tmp_path):
+    with pytest.raises(PolicyError, match="holds no policy: train one with"):
+        Policy.load(tmp_path)
+    policy.save(tmp_path)
+    card = json.loads((tmp_path / "policy.json").read_text())
+    for change, message in (({"format": 99}, "another version"), ({"context": {}}, "is damaged")):
+        (tmp_path / "policy.json").write_text(json.dumps({**card, **change}))
+        with pytest.raises(PolicyError, match=message):
+            Policy.load(tmp_path)
+    (tmp_path / "policy.json").write_text(json.dumps(card))
+    for weights in (b"nonsense", b""):
+        (tmp_path / "weights.npz").write_bytes(weights)
+        with pytest.raises(PolicyError, match="is damaged"):
+            Policy.load(tmp_path)
+    np.savez(tmp_path / "weights.npz", **{"0.0.weight": np.zeros((2, 2))})
+    with pytest.raises(PolicyError, match="weights of other networks"):
+        Policy.load(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write the policy"):
+        policy.save(tmp_path / "file" / "policy")
+
+
+def test_what_cannot_be_trained():
+    with pytest.raises(UsageError, match="there is no task"):
+        Policy.train([])
+    with pytest.raises(UsageError, match="must hold each parameter once"):
+        Policy.train([UNSEEN], [["tile_x"], ["pack"]])
+    with pytest.raises(UsageError, match="task 0 has no reward"):
+        Policy.train([Task(SPACE)])
+
+
+def test_without_torch_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for make in (lambda: Policy.train([UNSEEN]), lambda: make_searcher("policy", SPACE)):
+        with pytest.raises(MissingExtra, match=r"pip install 'foretune\[rl\]'"):
+            make()
+
+
+def test_scores_compare_with_chance(policy):
+    scores = policy.score([task(n) for n in SIZES])
+    assert scores["first"] <= scores["best"]
+    assert scores["best"] == pytest.approx(scores["random"])  # the space is smaller than the draws
+
+
+# Rewards
+
+
+def test_predictions_are_the_reward():
+    toy, problems = Toy(), Toy().training_problems(6)
+    plan = plan_configurations(toy, problems, 20, 0)
+    rows = [m for p, configs in plan.items() for m in FakeRunner().run(toy, p, configs)]
+    predictor = Predictor(targets=("time_ms",), kernel=toy).fit(from_measurements(rows, DEVICE))
+    tasks = predicted_tasks(predictor, toy, problems[:3], DEVICE)
+    assert tasks[0].space is tasks[1].space  # equal spaces are kept once
+    predicted = predictor.predict_space(problems[1], tasks[1].space, DEVICE)
+    cost = np.log(predicted["time_ms"] / predicted["p_valid"]).to_numpy()
+    some = np.array([3, 0, 7, 3])
+    assert tasks[1].reward(some) == pytest.approx(np.median(cost) - cost[some])
+    with pytest.raises(PredictorError, match="power"):
+        predicted_tasks(predictor, toy, problems[:1], DEVICE, Objective.ENERGY)
+
+
+def test_measurements_are_the_reward():
+    toy, runner = Toy(), FakeRunner()
+    problem = toy.problem(n=100)
+    measured = measured_task(toy, problem, runner)
+    assert [c for _, c in runner.measured] == [toy.default(problem)]
+    fast = measured.space.index({"work": 1, "skew": 1, "order": "ab", "behaviour": "ok"})
+    broken = measured.space.index({"work": 1, "skew": 1, "order": "ab", "behaviour": "no run"})
+    rewards = measured.reward(np.array([fast, broken, fast]))
+    assert rewards == pytest.approx([np.log(8), -np.inf, np.log(8)])
+    assert len(runner.measured) == 3  # each once
+    decisions = Configuring([measured])
+    codes = [decisions.vocabulary.encode(measured.space[i]) for i in (fast, broken)]
+    worst = decisions.reward(np.zeros(2, dtype=int), np.array(codes))
+    assert worst == pytest.approx([np.log(8), -np.log(10)])  # what fails is the worst, not more
+
+
+def test_a_default_that_fails_is_no_reference():
+    class Broken(Toy):
+        def default(self, problem):
+            return {**super().default(problem), "work": 1, "skew": 1, "behaviour": "no run"}
+
+    with pytest.raises(MeasurementError, match="the default of"):
+        measured_task(Broken(), Toy().problem(n=10), FakeRunner())
+
+
+def test_recordings_are_the_reward():
+    (recorded,) = recorded_spaces(space_runs(), "toy")
+    reward = recorded_task(recorded).reward(np.arange(len(recorded)))
+    assert np.argmax(reward) == np.argmin(recorded.values)
+    assert np.median(reward[np.isfinite(reward)]) == pytest.approx(0)
+
+
+# Placing
+
+
+def test_agents_learn_to_place():
+    """Moving between devices costs more than a faster device gains, but for the large operators."""
+    rng = np.random.default_rng(0)
+
+    def chain():
+        size = rng.lognormal(0, 1, int(rng.integers(3, 8)))
+        return Placement(size[:, None] * [1.0, 0.5], 0.4 * (1 - np.eye(2)))
+
+    learned = Placing([chain() for _ in range(32)])
+    unseen = Placing([chain() for _ in range(20)])
+    agents = Agents(learned)
+    reinforce(agents, learned, Schedule(updates=60, episodes=128, rate=1e-2, hot=0.2, cold=0.02))
+    shares = []
+    for i, placement in enumerate(unseen.placements):
+        chosen, _ = agents.most_probable(unseen, i, 4)
+        totals = placement.total_ms(chosen[:, : unseen.length(i)])
+        shares.append(placement.total_ms(placement.optimum()[None, :])[0] / totals.min())
+    assert np.mean(shares) > 0.97
+
+
+# Searching
+
+
+def told(searcher, task, n):
+    """Let a searcher measure ``n`` configurations of ``task``; return them."""
+    from foretune.measurement import Measurement, Status
+
+    asked = []
+    for _ in range(n):
+        (config,) = searcher.ask()
+        reward = task.reward(np.array([task.space.index(config)]))[0]
+        common = ("toy", task.problem, config, "Toy")
+        searcher.tell([Measurement(*common, Status.OK, time_ms=float(np.exp(-reward)))])
+        asked.append(config)
+    return asked
+
+
+def test_the_first_proposals_are_the_policys(policy):
+    searcher = PolicySearcher(SPACE, problem=UNSEEN.problem, policy=policy)
+    assert searcher.ask(6) == [c for c, _ in policy.propose(UNSEEN, 6)]
+
+
+def test_searching_does_not_change_the_policy(policy):
+    before = policy.agents.weights()
+    searcher = PolicySearcher(SPACE, problem=UNSEEN.problem, policy=policy)
+    told(searcher, UNSEEN, 5)
+    after = policy.agents.weights()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_measurements_teach_a_policy_that_was_wrong():
+    """It learned that packing pays; here it costs much."""
+    wrong = Policy.train([UNSEEN], schedule=SHORT)
+    columns = SPACE.columns()
+    log_ms = np.where(columns["pack"], 2.0, 0.0) + 0.1 * np.log2(columns["tile_x"])
+    here = believed_task(SPACE, Prior(log_ms, 0.1, np.ones(len(SPACE))), UNSEEN.problem)
+    order = [c for c, _ in wrong.propose(here, len(SPACE))]
+    packed = sum(c["pack"] for c in order[:16])
+    asked = told(PolicySearcher(SPACE, problem=here.problem, policy=wrong), here, 16)
+    assert asked[0] == order[0]
+    assert sum(c["pack"] for c in asked) < packed
+
+
+def test_a_prior_alone_is_learned_from_first():
+    values = UNSEEN.reward(np.arange(len(SPACE)))
+    searcher = make_searcher("policy", SPACE, prior=Prior(-values, 0.1, np.ones(len(SPACE))))
+    assert searcher.ask() == [best(UNSEEN)]
+
+
+def test_recorded_spaces_can_be_replayed_with_a_policy():
+    elsewhere, here = (
+        recorded_spaces(space_runs(device=d, best=b), d)[0] for d, b in (("A", 3), ("B", 3))
+    )
+    trained = Policy.train([recorded_task(elsewhere)], schedule=SHORT)
+
+    def searcher(*arguments):
+        return PolicySearcher(*arguments, policy=trained)
+
+    result = replay(here, searcher, budget=5, repeats=2)
+    assert (result.curves[:, 0] == 1).all()
+
+
+def test_a_policy_of_another_kernel_is_refused(policy):
+    with pytest.raises(UsageError, match="a policy is of one kernel"):
+        PolicySearcher(SearchSpace({"x": (1, 2)}), policy=policy)
+    assert policy.decisions(Task(SPACE, device=Device("New", "gpu"))).tasks == 1

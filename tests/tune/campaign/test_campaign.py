@@ -1,0 +1,173 @@
+"""Campaigns, with MLflow for real: what is tracked, what survives a kill, what is refused."""
+
+import json
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+from toy_kernel import DEVICE, FakeRunner, Toy
+
+from foretune.datasets import read_runs
+from foretune.errors import OutputError, ProblemError, TrackingError, UsageError
+from foretune.models import Predictor
+from foretune.tune.campaign.campaign import rebuild_report, run_campaign
+from foretune.tune.campaign.preset import Preset
+
+TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
+KERNEL = Toy()
+
+
+@pytest.fixture
+def place(tmp_path, template, monkeypatch, toy_registered):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mlflow.db").write_bytes(template.read_bytes())
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def test_a_campaign_is_tracked_whole(place):
+    done = run_campaign(KERNEL, FakeRunner(), TINY)
+    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    parent = client.get_run(done.mlflow_run_id)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params["kernel"] == "toy"
+    assert parent.data.params["preset.budget"] == "4"
+    assert 0 < parent.data.metrics["time_ms.grouped.mape"] < 1
+    assert parent.data.metrics["speedup_geomean"] > 1
+    (dataset,) = parent.inputs.dataset_inputs
+    assert dataset.dataset.name == "toy runs"
+    assert json.loads(dataset.dataset.profile)["num_rows"] == 5 * (8 + 2)
+
+    nested = client.search_runs(
+        [parent.info.experiment_id], f"tags.mlflow.parentRunId = '{done.mlflow_run_id}'"
+    )
+    assert len(nested) == 2
+    for run in nested:
+        history = client.get_metric_history(run.info.run_id, "best_so_far")
+        values = [m.value for m in history]
+        assert [m.step for m in history] == [1, 2, 3, 4]
+        assert values == sorted(values, reverse=True)
+        assert run.data.params["best.behaviour"] == "ok"
+        assert run.data.metrics["verified"] == 1
+
+    names = {a.path for a in client.list_artifacts(done.mlflow_run_id)}
+    assert {"report.html", "best.json", "runs.parquet"} <= names
+    version = client.get_model_version_by_alias("foretune-toy", "champion")
+    assert version.run_id == done.mlflow_run_id
+    info = mlflow.models.get_model_info("models:/foretune-toy@champion")
+    assert {"problem.n", "config.work"} <= set(info.signature.inputs.input_names())
+    assert info.saved_input_example_info is not None
+
+    assert done.report.exists()
+    loaded = Predictor.load(done.folder / "predictor")
+    assert loaded.training_["problems"] == 5
+    summary = json.loads(json.dumps(done.summary()))
+    assert {"best", "predictor", "mlflow_run_id", "report"} <= summary.keys()
+    assert {"config", "time_ms", "baseline_time_ms", "speedup", "verified", "measurements"} <= (
+        summary["best"][0].keys()
+    )
+
+
+def test_a_forest_is_logged_without_code(place):
+    run_campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
+    location = mlflow.artifacts.download_artifacts("models:/foretune-toy@champion")
+    files = {p.name for p in Path(location).rglob("*")}
+    assert "tree.skops" in files
+    assert not any(f.endswith(".pkl") for f in files)
+
+
+@pytest.mark.parametrize("after", [0, 7, 45, 53])
+def test_killed_and_started_again(place, after):
+    """Killed while profiling or tuning, it goes on, and learns nothing of the problems tuned."""
+    first = FakeRunner(interrupt_after=after)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(KERNEL, first, TINY)
+    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    run_id = json.loads((place / "campaigns/toy-001/campaign.json").read_text())["mlflow_run_id"]
+    assert client.get_run(run_id).info.status == "KILLED"
+    second = FakeRunner()
+    done = run_campaign(KERNEL, second, TINY)
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert (done.folder.name, done.mlflow_run_id) == ("toy-001", run_id)
+    assert len(set(second.measured)) == len(second.measured)
+    assert not set(first.measured) & set(second.measured)
+    rows = read_runs(done.folder / "runs.parquet")
+    assert len(rows) == len(first.measured) + len(second.measured) == 5 * 10 + 2 * 4
+    assert done.training.predictor.training_["rows"] == 50
+    state = json.loads((done.folder / "campaign.json").read_text())
+    assert len(state["tracked"]) == 2
+
+    whole = run_campaign(KERNEL, FakeRunner(), TINY, out=place / "whole")
+    assert [r.winner for r in whole.results] == [r.winner for r in done.results]
+    assert [s.config for r in whole.results for s in r.trace] == [
+        s.config for r in done.results for s in r.trace
+    ]
+
+
+def test_a_finished_campaign_is_not_gone_on_with(place):
+    run_campaign(KERNEL, FakeRunner(), TINY)
+    again = run_campaign(KERNEL, FakeRunner(), TINY)
+    assert again.folder.name == "toy-002"
+
+
+def test_another_request_does_not_take_over_an_unfinished_campaign(place):
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
+    other = run_campaign(KERNEL, FakeRunner(), TINY, seed=1)
+    assert other.folder.name == "toy-002"
+
+
+def test_the_problems_asked_for_are_tuned_and_not_learned(place):
+    wanted = KERNEL.training_problems(2)
+    runner = FakeRunner()
+    done = run_campaign(KERNEL, runner, TINY, problems=wanted)
+    assert [r.problem for r in done.results] == wanted
+    profiled = {p for p, _ in runner.measured[:50]}
+    assert not profiled & set(wanted)
+
+
+def test_an_unreachable_server_is_noticed_before_anything_runs(place):
+    runner = FakeRunner()
+    start = time.monotonic()
+    with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9 does not work .*refused"):
+        run_campaign(KERNEL, runner, TINY, tracking_uri="http://127.0.0.1:9")
+    assert runner.measured == []
+    assert time.monotonic() - start < 60
+
+
+def test_an_output_folder_that_cannot_be_written(place):
+    (place / "file").write_text("")
+    with pytest.raises(OutputError, match=r"cannot write .*campaign\.json"):
+        run_campaign(KERNEL, FakeRunner(), TINY, out=place / "file")
+
+
+def test_too_few_problems(place):
+    class OneProblem(Toy):
+        def training_problems(self, n, seed=0):
+            return [self.problem(n=10)]
+
+    with pytest.raises(ProblemError, match="too few different problems"):
+        run_campaign(OneProblem(), FakeRunner(), TINY)
+
+
+def test_the_report_can_be_written_again(place):
+    done = run_campaign(KERNEL, FakeRunner(), TINY)
+    done.report.unlink()
+    assert rebuild_report(done.folder) == done.report
+    assert done.report.stat().st_size > 100_000
+
+
+def test_no_report_without_a_finished_campaign(place):
+    with pytest.raises(UsageError, match="no campaign's folder"):
+        rebuild_report(place)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
+    with pytest.raises(UsageError, match="not finished"):
+        rebuild_report(place / "campaigns" / "toy-001")
+
+
+def test_device_is_remembered(place):
+    done = run_campaign(KERNEL, FakeRunner(), TINY)
+    state = json.loads((done.folder / "campaign.json").read_text())
+    assert state["device"]["name"] == DEVICE.name

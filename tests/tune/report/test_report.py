@@ -1,0 +1,405 @@
+"""The report: right sentences, safe and self-contained HTML, charts that a browser draws."""
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.device import Device
+from foretune.errors import OutputError
+from foretune.models.explanation.attribution import Importance
+from foretune.models.validation.evaluation import Validation
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.report import ReportData, headline, write_report
+from foretune.tune.report.figures import pareto_front, trace_figure, value_axis
+from foretune.tune.report.validation import held_out_rows, validation_page
+from foretune.tune.results import Contender, Step, TuneResult
+
+DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
+DEFAULT = Configuration(tile=8, order="ij")
+BEST = Configuration(tile=64, order="ij")
+VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
+EVIL = "<script>alert('x')</script>"
+
+
+def result(n=512, speedup=1.5, library=0.8, failed=False, objective=Objective.TIME):
+    """A search of three measurements; ``library`` is its time over the winner's."""
+    best_ms = n / 1000
+    steps = [
+        Step(DEFAULT, "ok", 3 * best_ms, math.nan, 3 * best_ms, 2 * best_ms, best_ms, 4 * best_ms),
+        Step(BEST, "ok", best_ms, math.nan, best_ms, best_ms, 0.5 * best_ms, 2 * best_ms),
+    ]
+    if failed:
+        steps.append(Step(BEST, "timeout", math.nan, math.nan, math.inf))
+    interval = (speedup * 0.97, speedup * 1.03)
+    contenders = [
+        Contender("default", DEFAULT, best_ms * speedup, 1.0, 1.0, 1.0),
+        Contender("candidate 1", BEST, best_ms, speedup, *interval),
+    ]
+    if library is not None:
+        ratio = speedup / library
+        contenders.append(Contender("BLAS", None, best_ms * library, ratio, ratio, ratio))
+    return TuneResult(
+        "matmul", Problem(N=n), DEVICE.name, objective, "surrogate",
+        tuple(steps), tuple(contenders), 100, 3.0,
+    )  # fmt: skip
+
+
+def run_table(power=False, kernel="matmul"):
+    rng = np.random.default_rng(0)
+    runs = pd.DataFrame(
+        {
+            "kernel": kernel,
+            "device": DEVICE.name,
+            "status": "ok",
+            "problem.N": np.repeat([64, 128], 10),
+            "config.tile": np.tile([8, 64], 10),
+            "config.order": "ij",
+            "time_ms": rng.uniform(1, 2, 20),
+            "power_w": rng.uniform(50, 60, 20) if power else np.nan,
+            "error": "",
+        }
+    )
+    runs.loc[3, ["status", "time_ms", "error"]] = ["runtime_error", np.nan, f"died: {EVIL}"]
+    return runs
+
+
+def report_data(results, **changes):
+    metrics = dict.fromkeys(("mape", "median_ape", "p95_ape", "top1_regret", "coverage90"), 0.0625)
+    models = {"xgboost": {**metrics, "spearman": 0.9}, "nearest neighbour": {"mape": math.nan}}
+    truth = np.geomspace(0.1, 10, 10)
+    held_out = pd.DataFrame(
+        {
+            "target": "time_ms", "problem": "N=64", "truth": truth,
+            "prediction": truth * 1.1, "low": truth * 0.9, "high": truth * 1.3,
+        }
+    )  # fmt: skip
+    held_out.loc[0, "high"] = 0.95 * truth[0]
+    data = ReportData(
+        kernel="matmul",
+        device=DEVICE,
+        objective=Objective.TIME,
+        runs=run_table(),
+        scores={"time_ms": {"random": models, "grouped": models}},
+        held_out=held_out,
+        results=results,
+        importance=pd.DataFrame({"parameter": ["tile", "order"], "factor": [2.5, 1.1]}),
+        environment="python 3.11",
+        started_at="2026-10-05T12:31:07+00:00",
+        seconds=284.0,
+        mlflow_uri="sqlite:///mlflow.db",
+        space_size=673_920,
+    )
+    return dataclasses.replace(data, **changes)
+
+
+def written(tmp_path, results, **changes):
+    return write_report(tmp_path / "report.html", report_data(results, **changes)).read_text(
+        "utf-8"
+    )
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed in turn; collects what is visible and what is loaded."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.loaded, self.figures, shown = [], [], [], [], []
+        self._shown = shown
+        self.feed(text)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(" ".join(shown).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        attrs = dict(attrs)
+        if tag in ("script", "img", "iframe", "source"):
+            self.loaded.append(attrs.get("src"))
+        if tag == "link":
+            self.loaded.append(attrs.get("href"))
+        if tag not in VOID:
+            self.open.append(tag if attrs.get("type") != "application/json" else "figure data")
+
+    def handle_endtag(self, tag):
+        expected = "script" if self.open[-1] == "figure data" else self.open[-1]
+        assert tag == expected
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "figure data":
+            self.figures.append(json.loads(data))
+        elif not {"script", "style"} & set(self.open):
+            self._shown.append(data)
+
+
+def test_page_is_balanced_and_loads_nothing(tmp_path):
+    text = written(tmp_path, [result(), result(64, failed=True)])
+    page = Page(text)
+    assert not any(page.loaded)
+    assert "@import" not in text.partition("</style>")[0]
+    assert page.tags.count("h1") == page.tags.count("main") == 1
+    assert page.tags.count("h2") == page.tags.count("section") == 7
+    assert len(page.figures) == 4  # two traces, predictions, parameters
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_sections_state_what_was_found(tmp_path):
+    text = Page(written(tmp_path, [result(), result(64, speedup=2.0)])).text
+    assert headline(report_data([result(), result(64, speedup=2.0)])) in text
+    for fact in (
+        "Against BLAS: faster on 0 of 2, 0.80× in the geometric mean.",
+        "0.80× slower than BLAS",
+        "1.46 – 1.54",
+        "90 % of 10 measurements in the 90 % interval",
+        "nearest neighbour",
+        "6.2 %",
+        "No power meter was there",
+        "runtime_error",
+        "100 rounds",
+        "python 3.11",
+        "sqlite:///mlflow.db",
+        "streaming multiprocessors",
+        "5 min",
+    ):
+        assert fact in text
+
+
+@pytest.mark.parametrize(
+    ("results", "outcome", "spent"),
+    [
+        (
+            [result(), result(64, speedup=6.0)],
+            "2 of 2 unseen problems faster than the default: 3.00× (geometric mean)",
+            "2 measurements each",
+        ),
+        (
+            [result()],
+            "1 of 1 unseen problem faster than the default: 1.50×",
+            "2 measurements",
+        ),
+        (
+            [result(speedup=1.01)],
+            "0 of 1 unseen problem faster than the default: no measurable win",
+            "2 measurements",
+        ),
+        (
+            [result(speedup=4.0), result(64, speedup=1.01, failed=True)],
+            "1 of 2 unseen problems faster than the default: 2.00× (geometric mean)",
+            "2 to 3 measurements each",
+        ),
+    ],
+)
+def test_headline(results, outcome, spent):
+    sentence = headline(report_data(results))
+    assert sentence == f"{outcome}, after {spent} out of 673,920 configurations"
+
+
+def test_headline_does_not_call_a_profiled_problem_unseen():
+    runs = run_table().assign(**{"config.tile": 16})
+    assert headline(report_data([result(64)], runs=runs)).startswith("1 of 1 problem faster")
+
+
+def test_a_problem_its_own_search_wrote_down_is_still_unseen():
+    own = run_table().iloc[:2].assign(**{"problem.N": 512})
+    data = report_data([result(512)], runs=pd.concat([run_table(), own], ignore_index=True))
+    assert headline(data).startswith("1 of 1 unseen problem")
+
+
+def test_no_win_is_said_and_the_default_kept(tmp_path):
+    page = Page(written(tmp_path, [result(speedup=1.01, library=None)]))
+    assert "no measurable win default kept" in page.text
+    assert "best candidate 1.01×, 0.98 – 1.04" in page.text
+    assert "Against" not in page.text.replace("Against the library", "")
+
+
+def test_names_and_messages_are_shown_not_run(tmp_path):
+    evil = dataclasses.replace(result(), problem=Problem(layout=EVIL))
+    text = written(
+        tmp_path,
+        [evil],
+        kernel=EVIL,
+        device=dataclasses.replace(DEVICE, name=EVIL, source='" onload="x'),
+        environment=EVIL,
+        mlflow_uri="javascript:alert(1)",
+        importance=pd.DataFrame({"parameter": [EVIL], "factor": [2.0], "best": [EVIL]}),
+    )
+    page = Page(text)
+    assert "<script>alert" not in text
+    assert 'href="javascript' not in text
+    assert f"{EVIL} on {EVIL}" in page.text
+    assert f"died: {EVIL}" in page.text
+
+
+def test_pareto_charts_where_power_is_known(tmp_path):
+    page = Page(written(tmp_path, [result()], runs=run_table(power=True)))
+    assert "No power meter" not in page.text
+    assert len(page.figures) == 5
+
+
+def test_pareto_front_holds_those_nobody_beats():
+    front = pareto_front(np.array([1.0, 2.0, 3.0, 2.0, 1.0]), np.array([9.0, 5.0, 6.0, 5.0, 10.0]))
+    assert front.tolist() == [0, 1]
+
+
+def test_empty_campaign_has_a_page(tmp_path):
+    empty = report_data([])
+    page = Page(
+        written(
+            tmp_path,
+            [],
+            scores={},
+            held_out=empty.held_out.iloc[:0],
+            importance=empty.importance.iloc[:0],
+            runs=empty.runs.iloc[:2].drop(columns=["power_w", "error"]),
+        )
+    )
+    assert "No problem was tuned." in page.text
+    assert page.figures == []
+
+
+def attribution(*names):
+    """Contributions of the named features, each half as strong as the one before."""
+    means = [0.8 * 0.5**i for i in range(len(names))]
+    features = pd.DataFrame({"feature": names, "group": "config", "mean": means})
+    features.loc[features.index[-1], ["group", "mean"]] = ["problem", 0.0]
+    groups = pd.DataFrame({"group": ["config", "problem"], "mean": [1.0, 0.0]})
+    tables = (t.assign(factor=np.exp(t["mean"])) for t in (features, groups))
+    return Importance(*tables, 1000)
+
+
+def test_what_predictions_rest_on(tmp_path):
+    known = attribution("config.tile", "config.order", "problem.N")
+    text = written(tmp_path, [result()], attribution=known)
+    page = Page(text)
+    assert "What predictions rest on" in page.text
+    assert "in the mean over 1,000 runs of training" in page.text
+    assert "Configuration 2.72× config.tile 2.23× config.order 1.49×" in page.text
+    assert "Sizes of the problem 1.00×" in page.text
+    assert "problem.N" not in page.text  # it does nothing
+    assert page.tags.count("h2") == page.tags.count("section") == 7
+
+
+def test_only_the_strongest_features_are_named(tmp_path):
+    known = attribution(*(f"config.{c}" for c in "abcdefgh"))
+    text = Page(written(tmp_path, [result()], attribution=known)).text
+    assert "config.d" in text
+    assert "config.e" not in text
+
+
+def test_a_model_without_contributions_shows_none(tmp_path):
+    assert "What predictions rest on" not in Page(written(tmp_path, [result()])).text
+
+
+def test_features_of_any_name_are_shown_not_run(tmp_path):
+    text = written(tmp_path, [result()], attribution=attribution(EVIL, "problem.N"))
+    assert "<script>alert" not in text
+    assert EVIL in Page(text).text
+
+
+def test_a_training_has_a_page_of_its_own():
+    data = report_data([])
+    held_out = {"time_ms": data.held_out.drop(columns="target")}
+    text = validation_page(f"matmul: {EVIL}", Validation(data.scores, held_out))
+    page = Page(text)
+    assert not any(page.loaded)
+    assert len(page.figures) == 1
+    assert "90 % of 10 measurements in the 90 % interval" in page.text
+    assert "nearest neighbour" in page.text
+    assert "<script>alert" not in text
+
+
+def test_a_training_without_held_out_rows_has_a_page():
+    assert held_out_rows(Validation()).empty
+    assert "too few problems" in Page(validation_page("x", Validation())).text
+
+
+def test_energy_is_drawn_without_predicted_times():
+    figure = trace_figure(result(objective=Objective.ENERGY))
+    assert figure["data"][0]["x"] == []
+    assert figure["layout"]["yaxis"]["title"]["text"] == "energy, mJ"
+
+
+def test_trace_marks_failures_and_the_best_so_far():
+    default, library, best, measured, failed = trace_figure(result(failed=True))["data"][1:]
+    assert (default["y"][0], library["y"][0]) == (0.768, pytest.approx(0.4096))
+    assert best["y"] == [1.536, 0.512, 0.512]
+    assert measured["x"] == [1, 2]
+    assert failed["x"] == [3]
+
+
+def test_axes_name_round_values():
+    assert value_axis([0.3, 42.0], "")["ticktext"] == ["0.5", "1", "2", "5", "10", "20", "50"]
+    assert value_axis([0.003, 4200.0], "")["ticktext"] == [
+        "0.01", "0.1", "1", "10", "100", "1,000",
+    ]  # fmt: skip
+    assert "type" not in value_axis([1.0, 1.2], "")
+
+
+def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write the report") as error:
+        write_report(tmp_path / "file" / "report.html", report_data([result()]))
+    assert "\n" not in str(error.value)
+
+
+def test_a_failed_write_keeps_the_old_report(tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(OutputError, match="No space left"):
+        write_report(path, report_data([result()]))
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("report.html", "old")]
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Run headless Chromium on a page and return what it printed."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+
+    def run(page, *options):
+        flags = (
+            "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
+        )  # fmt: skip
+        command = [browser, *flags, *options, page.as_uri()]
+        return subprocess.run(command, capture_output=True, timeout=100, check=True)
+
+    return run
+
+
+@pytest.mark.browser
+def test_a_browser_draws_every_chart(tmp_path, browse):
+    data = report_data([result(failed=True), result(64)], runs=run_table(power=True))
+    path = write_report(tmp_path / "report.html", data)
+    dom = browse(path, "--dump-dom").stdout.decode()
+    figures = len(Page(path.read_text("utf-8")).figures)
+    # Plotly makes three such layers a chart, and only for charts it could draw.
+    drawn = dom.partition("<main>")[2].partition("</main>")[0]
+    assert drawn.count('class="main-svg"') == 3 * figures
+    assert "yerror" in drawn
+
+
+@pytest.mark.browser
+def test_a_screenshot_shows_something(tmp_path, browse):
+    path = write_report(tmp_path / "report.html", report_data([result()]))
+    image = tmp_path / "page.png"
+    browse(path, f"--screenshot={image}", "--window-size=1280,2400")
+    assert image.read_bytes().startswith(b"\x89PNG")
+    assert image.stat().st_size > 30_000  # an empty page of that size takes 10 kB

@@ -1,0 +1,66 @@
+"""What identifies a kernel's code."""
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from foretune.tune.triton.kernel_source import source_hash
+
+SOURCE = """
+import triton
+import triton.language as tl
+
+SCALE: tl.constexpr = 2
+
+@triton.jit
+def inner(x):
+    return x * SCALE
+
+@triton.jit
+def kernel(x, BLOCK: tl.constexpr):
+    tl.store(x, inner(tl.load(x)) + tl.cdiv(BLOCK, 2))
+"""
+
+
+@pytest.fixture
+def hash_of(tmp_path):
+    count = iter(range(100))
+
+    def of(text):
+        path = tmp_path / f"module{next(count)}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return source_hash(module.kernel)
+
+    return of
+
+
+def test_the_same_code_has_the_same_hash_wherever_it_stands(hash_of):
+    assert hash_of(SOURCE) == hash_of("# a comment\n\n" + SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("inner(tl.load(x))", "inner(tl.load(x) + 1)"),
+        ("return x * SCALE", "return x + SCALE"),  # of a function it calls
+        ("= 2\n", "= 3\n"),  # of a constant that one uses
+    ],
+)
+def test_a_change_changes_it(hash_of, old, new):
+    assert old in SOURCE
+    assert hash_of(SOURCE) != hash_of(SOURCE.replace(old, new))
+
+
+def test_a_function_that_calls_itself_ends():
+    from types import SimpleNamespace
+
+    def python():
+        return python
+
+    assert len(source_hash(SimpleNamespace(fn=python))) == 16

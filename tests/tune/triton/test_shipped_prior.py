@@ -1,0 +1,106 @@
+"""What a decorated kernel does with a predictor that comes with Foretune."""
+
+import dataclasses
+import logging
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import tuned_kernels  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune import Store  # noqa: E402
+from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.datasets import from_measurements  # noqa: E402
+from foretune.errors import ForetuneWarning  # noqa: E402
+from foretune.models import Predictor, pretrained  # noqa: E402
+from foretune.models.saved.pretrained import Pretrained  # noqa: E402
+from foretune.tune.triton.belief import Beliefs  # noqa: E402
+from foretune.tune.triton.kernel_source import source_hash  # noqa: E402
+from foretune.tune.triton.options import Options  # noqa: E402
+from foretune.tune.triton.place import current_index, device_at  # noqa: E402
+
+BLOCKS = (16, 32, 64, 256, 1024)
+BEST = 32
+FUNCTION = triton.jit(tuned_kernels.copy)
+SOURCE = source_hash(FUNCTION)
+
+
+def peculiar(launch):
+    """Nobody would guess that the smallest blocks but one are the fastest."""
+    off = math.log2(launch.config["BLOCK"] / BEST)
+    return launch.arguments["n"] / 1000 * (1 + off**2)
+
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def make(**options):
+    configs = [triton.Config({"BLOCK": b}) for b in BLOCKS]
+    return foretune.autotune(configs, ["n"], **options)(FUNCTION)
+
+
+@pytest.fixture
+def device():
+    with ReplayDriver(peculiar).active():
+        yield device_at(current_index())
+
+
+@pytest.fixture
+def shipped(device, tensors, tmp_path, monkeypatch):
+    """The card of a predictor that is shipped for the kernel on the device."""
+    store = Store(tmp_path / "learned.db")
+    kernel = make(budget="all", store=store)
+    for n in (256, 1024, 4096):
+        kernel[grid](*tensors, n)
+    (subject,) = store.subjects()
+    assert (subject.kernel, subject.source) == ("copy", SOURCE)
+    runs = from_measurements(store.measurements(subject), device)
+    of_it = Pretrained("copy", SOURCE, device.name, device.architecture, device.specs, "replayed")
+    monkeypatch.setattr(pretrained, "SHIPPED", tmp_path / "shipped")
+    of_it.folder(pretrained.SHIPPED).parent.mkdir(parents=True)
+    Predictor(targets=("time_ms",)).fit(runs).save(of_it.folder(pretrained.SHIPPED))
+    of_it.save(pretrained.SHIPPED)
+    return of_it
+
+
+def believes(device, source=SOURCE):
+    return Beliefs("copy", source, device, Options()).predicts
+
+
+@pytest.mark.usefixtures("shipped")
+def test_the_first_call_of_all_starts_with_it(tensors):
+    kernel = make(budget=0, store=False)
+    assert kernel.choose(*tensors, 3072, grid=grid).kwargs["BLOCK"] == BEST
+
+
+@pytest.mark.usefixtures("shipped")
+def test_without_it_nothing_is_known(tensors):
+    kernel = make(budget=0, store=False, predictor=None)
+    assert kernel.choose(*tensors, 3072, grid=grid).kwargs["BLOCK"] != BEST
+
+
+def test_it_is_believed_only_of_this_code_on_this_device(device, shipped, caplog):
+    with caplog.at_level(logging.INFO, "foretune"):
+        assert believes(device)
+        assert not caplog.messages
+        assert not believes(dataclasses.replace(device, name="another"))
+        assert not believes(device, "0" * 16)
+    assert "replayed is of " in caplog.messages[0]
+    assert caplog.messages[1].endswith("replayed measured other code of copy")
+
+
+def test_one_that_is_damaged_is_warned_of(device, shipped):
+    (shipped.folder(pretrained.SHIPPED) / "predictor.json").write_text("{")
+    with pytest.warns(ForetuneWarning, match="the shipped predictor is not used"):
+        assert not believes(device)
+
+
+def test_nothing_is_shipped_for_other_kernels(device, caplog):
+    with caplog.at_level(logging.INFO, "foretune"):
+        assert not Beliefs("unheard_of", SOURCE, device, Options()).predicts
+    assert caplog.messages[0].endswith("none is of this kernel")

@@ -1,0 +1,1 @@
+"""The campaign: one MLflow-tracked tuning job over many problems."""

@@ -1,0 +1,357 @@
+"""The campaign: profile a kernel, learn from it, tune problems it has not seen, verify, report.
+
+Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.collect import Runner, collect_runs, plan_configurations
+from foretune.collect.workbench import environment
+from foretune.datasets import RunLog, read_runs, to_measurements
+from foretune.device import Device
+from foretune.errors import ProblemError, UsageError
+from foretune.kernel import Kernel
+from foretune.models import Predictor, Training, train_predictor
+from foretune.models.explanation.attribution import importance, is_explainable
+from foretune.models.explanation.explain import parameter_worth
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.registry import get_kernel
+from foretune.space import Configuration
+from foretune.tune.campaign.folder import Folder, open_folder
+from foretune.tune.campaign.preset import PRESETS, Preset
+from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.report import ReportData, write_report
+from foretune.tune.results import TuneResult
+from foretune.tune.tuner import require_meter, tune_problem
+
+GUIDED_POOL = 30_000
+"""Configurations of a problem among which the second round of profiling looks for good ones."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A finished campaign.
+
+    Attributes:
+        results: one per tuned problem.
+        training: the predictor and its honest scores.
+        folder: where runs, predictor, results and report lie.
+        mlflow_run_id: the parent run.
+        mlflow_uri: where it is tracked.
+        seconds: wall time of this and earlier, interrupted, attempts.
+    """
+
+    results: tuple[TuneResult, ...]
+    training: Training
+    folder: Path
+    mlflow_run_id: str
+    mlflow_uri: str
+    seconds: float
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder / "report.html"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the outcome as the command line's JSON gives it."""
+        return {
+            "best": [r.summary() for r in self.results],
+            "predictor": self.training.metrics(),
+            "mlflow_run_id": self.mlflow_run_id,
+            "mlflow_uri": self.mlflow_uri,
+            "report": str(self.report),
+            "folder": str(self.folder),
+            "seconds": self.seconds,
+        }
+
+
+def run_campaign(
+    kernel: Kernel,
+    runner: Runner,
+    preset: Preset | None = None,
+    *,
+    problems: list[Problem] | None = None,
+    objective: Objective = Objective.TIME,
+    model: str = "xgboost",
+    searcher: str = "surrogate",
+    out: Path = Path("campaigns"),
+    tracking_uri: str | None = None,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> Campaign:
+    """Run a campaign from profiling to report, or go on with one that was interrupted.
+
+    Args:
+        kernel: what is tuned.
+        runner: measures; its device is the one tuned for.
+        preset: how much is done; None is ``quick``.
+        problems: those to tune; None tunes as many unseen ones as the preset says.
+        objective: what is minimised.
+        model: registered name of what the predictor learns with.
+        searcher: registered name of who searches.
+        out: campaigns are kept in folders ``KERNEL-NNN`` under it.
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        seed: of everything random.
+        progress: told what happens.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+        OutputError: ``out`` cannot be written.
+        MeterUnavailable: the objective needs power, which cannot be measured here.
+    """
+    preset = preset or PRESETS["quick"]
+    require_meter(objective, runner.device)
+    known, unseen = _problems(kernel, preset, problems, seed)
+    request = {
+        "kernel": kernel.name,
+        "source": kernel.source_hash,
+        "device": runner.device.name,
+        "preset": asdict(preset),
+        "problems": [dict(p) for p in unseen],
+        "objective": objective.value,
+        "model": model,
+        "searcher": searcher,
+        "seed": seed,
+    }
+    progress.say(f"connecting to MLflow, preparing {out}")
+    tracker = Tracker(tracking_uri)
+    folder = open_folder(out, request)
+    before = folder.state.get("mlflow_run_id")
+    run_id = tracker.open_run(
+        f"{kernel.name} on {runner.device.name}",
+        before,
+        {"foretune.kernel": kernel.name, "foretune.device": runner.device.name},
+    )
+    if run_id != before:
+        folder.state["tracked"] = {}  # another server knows nothing of the problems tuned
+    folder.save(
+        mlflow_run_id=run_id,
+        mlflow_uri=tracker.uri,
+        device=asdict(runner.device),
+        profiled=[dict(p) for p in known],
+    )
+    with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
+        training = _learn(kernel, known, preset, log, runner, folder, model, seed, progress)
+        results = _tune(
+            kernel, unseen, preset, log, runner, training.predictor,
+            objective, searcher, seed, folder, tracker, progress,
+        )  # fmt: skip
+        progress.start("writing the report, tracking", 1)
+        runs = log.runs()
+        campaign = Campaign(
+            results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
+        )
+        write_report(campaign.report, _report_data(kernel, runner.device, campaign, runs))
+        log.close()
+        _track(tracker, kernel, campaign, request, runs, folder)
+        folder.save(finished=True)
+        progress.advance()
+    return replace(campaign, seconds=folder.state["seconds"])
+
+
+def rebuild_report(path: Path) -> Path:
+    """Write the report of the finished campaign in ``path`` again and return where it is.
+
+    Raises:
+        UsageError: there is no finished campaign.
+    """
+    try:
+        state = json.loads((path / "campaign.json").read_text(encoding="utf-8"))
+        request = state["request"]
+    except (OSError, ValueError, KeyError) as e:
+        raise UsageError(f"{path} is no campaign's folder: give one like campaigns/…-001") from e
+    if not state.get("finished"):
+        raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
+    folder = Folder(path, request)
+    runs = read_runs(folder.runs)
+    campaign = Campaign(
+        results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
+        training=train_predictor(
+            _rows_of(map(Problem, state["profiled"]), runs), request["model"], seed=request["seed"]
+        ),
+        folder=path,
+        mlflow_run_id=state["mlflow_run_id"],
+        mlflow_uri=state["mlflow_uri"],
+        seconds=state["seconds"],
+    )
+    device = Device(**state["device"])
+    data = _report_data(get_kernel(request["kernel"]), device, campaign, runs)
+    return write_report(campaign.report, data)
+
+
+def _problems(
+    kernel: Kernel, preset: Preset, wanted: list[Problem] | None, seed: int
+) -> tuple[list[Problem], list[Problem]]:
+    """Return the problems to profile and the problems to tune: none is in both."""
+    count = preset.train_problems + (preset.tune_problems if wanted is None else len(wanted))
+    drawn = kernel.training_problems(count, seed)
+    unseen = drawn[preset.train_problems :] if wanted is None else wanted
+    known = [p for p in drawn if p not in unseen][: preset.train_problems]
+    if not unseen or not known:
+        raise ProblemError(f"{kernel.name} offers too few different problems for this preset")
+    return known, unseen
+
+
+def _learn(
+    kernel: Kernel,
+    problems: list[Problem],
+    preset: Preset,
+    log: RunLog,
+    runner: Runner,
+    folder: Folder,
+    model: str,
+    seed: int,
+    progress: Progress,
+) -> Training:
+    """Profile random configurations, then promising ones, and train on both."""
+    plan = plan_configurations(kernel, problems, preset.random_configs, seed)
+    collect_runs(kernel, plan, log, runner, progress)
+    if "guided" not in folder.state:
+        first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
+        guided = _promising(kernel, problems, preset.guided_configs, first, log, runner, seed)
+        folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
+    chosen = folder.state["guided"]
+    guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
+    collect_runs(kernel, guided, log, runner, progress, "profiling promising configurations of")
+    progress.start("training the predictor", 1)
+    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed, kernel=kernel)
+    training.predictor.save(folder.predictor)
+    progress.advance()
+    return training
+
+
+def _rows_of(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``problems``: those of a problem to tune must not reach the predictor."""
+    wanted = set(problems)
+    return runs[[m.problem in wanted for m in to_measurements(runs)]].reset_index(drop=True)
+
+
+def _promising(
+    kernel: Kernel,
+    problems: list[Problem],
+    n: int,
+    predictor: Predictor,
+    log: RunLog,
+    runner: Runner,
+    seed: int,
+) -> dict[Problem, list[Configuration]]:
+    """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
+
+    Random configurations seldom are good ones, and it is among good ones that a tuner must tell
+    better from worse.
+    """
+    rng = np.random.default_rng(seed)
+    chosen: dict[Problem, list[Configuration]] = {}
+    for problem in problems:
+        space = kernel.space(problem)
+        pool = rng.choice(len(space), size=min(GUIDED_POOL, len(space)), replace=False)
+        time_ms = predictor.predict_space(problem, space, runner.device, pool)["time_ms"]
+        best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
+        measured = (kernel.name, runner.device.name, problem)
+        new = (c for c in best if log.find((*measured, c)) is None)
+        chosen[problem] = [c for c, _ in zip(new, range(n), strict=False)]
+    return chosen
+
+
+def _tune(
+    kernel: Kernel,
+    problems: list[Problem],
+    preset: Preset,
+    log: RunLog,
+    runner: Runner,
+    predictor: Predictor,
+    objective: Objective,
+    searcher: str,
+    seed: int,
+    folder: Folder,
+    tracker: Tracker,
+    progress: Progress,
+) -> tuple[TuneResult, ...]:
+    results = []
+    for problem in problems:
+        done = folder.state["results"].get(problem.id)
+        if done is None:
+            result = tune_problem(
+                kernel, problem, runner, predictor,
+                budget=preset.budget, objective=objective, searcher=searcher, seed=seed,
+                log=log, verify_s=preset.verify_s, progress=progress,
+            )  # fmt: skip
+            folder.state["results"][problem.id] = result.to_json()
+            folder.save()
+        else:
+            result = TuneResult.from_json(done)
+        results.append(result)
+        _track_problem(tracker, result, folder)
+    return tuple(results)
+
+
+def _track_problem(tracker: Tracker, result: TuneResult, folder: Folder) -> None:
+    tracked = folder.state.setdefault("tracked", {})
+    if result.problem.id in tracked:
+        return
+    run_id = tracker.open_run(
+        str(result.problem), None, {"foretune.kernel": result.kernel}, folder.state["mlflow_run_id"]
+    )
+    tracked[result.problem.id] = run_id
+    folder.save()
+    with tracker.running(run_id):
+        tracker.log_trace(run_id, result)
+
+
+def _track(
+    tracker: Tracker,
+    kernel: Kernel,
+    campaign: Campaign,
+    request: Mapping[str, Any],
+    runs: pd.DataFrame,
+    folder: Folder,
+) -> None:
+    run_id, speedups = campaign.mlflow_run_id, [r.winner.ratio for r in campaign.results]
+    metrics = {
+        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))),
+        "verified_wins": float(sum(r.verified for r in campaign.results)),
+    }
+    preset = {f"preset.{k}": v for k, v in request["preset"].items()}
+    flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
+    tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
+    training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
+    tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
+    predictor, scores = campaign.training.predictor, score_metrics(campaign.training)
+    tracker.log_predictor(run_id, predictor, training_rows, folder.predictor, scores)
+    tracker.log_best(run_id, [r.summary() for r in campaign.results])
+    tracker.log_file(run_id, campaign.report)
+    tracker.log_file(run_id, folder.runs)
+
+
+def _report_data(
+    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
+) -> ReportData:
+    predictor, results = campaign.training.predictor, list(campaign.results)
+    tables = campaign.training.validation.held_out
+    held_out = pd.concat([t.assign(target=name) for name, t in tables.items()], ignore_index=True)
+    return ReportData(
+        kernel=kernel.name,
+        device=device,
+        objective=results[0].objective,
+        runs=runs,
+        scores=campaign.training.scores,
+        held_out=held_out,
+        results=results,
+        importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
+        environment=str(runs["environment"].iloc[-1]),
+        started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds,
+        mlflow_uri=campaign.mlflow_uri,
+        space_size=max(len(kernel.space(r.problem)) for r in results),
+        attribution=importance(predictor) if is_explainable(predictor) else None,
+    )

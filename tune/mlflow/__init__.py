@@ -1,0 +1,1 @@
+"""MLflow: tracking of campaigns, and predictors as logged models."""

@@ -1,0 +1,305 @@
+"""Tracking: campaigns, trainings and plans in MLflow.
+
+One parent run per campaign, one nested run per tuned problem; one run per training or plan. A
+search's measurements are metric steps sent in one batch: a hundred single calls take seconds, one
+batch of a thousand points a fraction of one.
+"""
+
+import json
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import TrackingError
+from foretune.models import Predictor, Training
+from foretune.models.saved.saved_folder import RUNS_FILE
+from foretune.tune.mlflow.flavour import log_model
+from foretune.tune.results import TuneResult
+
+EXPERIMENT = "foretune"
+ALIAS = "champion"
+DEFAULT_URI = "sqlite:///mlflow.db"
+_MOST_AT_ONCE = 1000
+"""Metrics that MLflow takes in one batch."""
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, with growing waits, is minutes of silence
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+class Tracker:
+    """Writes campaigns, trainings and plans to an MLflow server or file.
+
+    Args:
+        uri: tracking URI; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        experiment: in which experiment.
+
+    Raises:
+        TrackingError: the server cannot be reached.
+    """
+
+    def __init__(self, uri: str | None = None, experiment: str = EXPERIMENT) -> None:
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
+        import mlflow
+
+        for name in ("mlflow", "alembic"):  # their start-up and hints say nothing a user can act on
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+        with _tracking(self.uri):
+            mlflow.set_tracking_uri(self.uri)
+            self._client = mlflow.MlflowClient()
+            found = self._client.get_experiment_by_name(experiment)
+            self._experiment = (
+                found.experiment_id if found else self._client.create_experiment(experiment)
+            )
+
+    def open_run(
+        self, name: str, run_id: str | None, tags: Mapping[str, str], parent: str | None = None
+    ) -> str:
+        """Return the id of the run ``run_id`` if it still exists, else of a new one."""
+        from mlflow.exceptions import MlflowException
+
+        with _tracking(self.uri):
+            if run_id is not None:
+                try:
+                    self._client.get_run(run_id)
+                    self._client.update_run(run_id, status="RUNNING")
+                    return run_id
+                except MlflowException:  # another server, or deleted there
+                    pass
+            nested = {"mlflow.parentRunId": parent} if parent else {}
+            run = self._client.create_run(self._experiment, run_name=name, tags={**tags, **nested})
+            return str(run.info.run_id)
+
+    def log(
+        self,
+        run_id: str,
+        params: Mapping[str, Any] = {},
+        metrics: Mapping[str, float] = {},
+    ) -> None:
+        """Write parameters and single metrics; those that are not finite are left out."""
+        from mlflow.entities import Metric, Param
+
+        now = int(time.time() * 1000)
+        points = [Metric(k, float(v), now, 0) for k, v in metrics.items() if np.isfinite(v)]
+        with _tracking(self.uri):
+            known = self._client.get_run(run_id).data.params
+            new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
+            self._client.log_batch(run_id, metrics=points, params=new)
+
+    def log_trace(self, run_id: str, result: TuneResult) -> None:
+        """Write a search's measurements as metric steps, and its verdict."""
+        from mlflow.entities import Metric
+
+        now, best, points = int(time.time() * 1000), np.inf, []
+        for number, step in enumerate(result.trace, start=1):
+            best = min(best, step.objective)
+            values = {
+                "time_ms": step.time_ms,
+                "power_w": step.power_w,
+                "predicted_ms": step.predicted_ms,
+                "best_so_far": best,
+            }
+            points += [Metric(k, v, now, number) for k, v in values.items() if np.isfinite(v)]
+        with _tracking(self.uri):
+            self._client.log_batch(run_id, metrics=points)
+        winner = result.winner
+        self.log(
+            run_id,
+            {f"problem.{k}": v for k, v in result.problem.items()}
+            | {f"best.{k}": v for k, v in (winner.config or {}).items()},
+            {
+                "winner": winner.value,
+                "baseline": result.baseline.value,
+                "speedup": winner.ratio,
+                "speedup_low": winner.ratio_low,
+                "speedup_high": winner.ratio_high,
+                "verified": float(result.verified),
+                "seconds": result.seconds,
+            }
+            | ({"library": result.library.value} if result.library else {}),
+        )
+
+    def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
+        """Write a table of numbers as metrics, one step per row; what is not finite is left out."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        points = [
+            Metric(name, value, now, number)
+            for name in table
+            for number, value in enumerate(map(float, table[name]), start=1)
+            if np.isfinite(value)
+        ]
+        with _tracking(self.uri):
+            for start in range(0, len(points), _MOST_AT_ONCE):
+                self._client.log_batch(run_id, metrics=points[start : start + _MOST_AT_ONCE])
+
+    def log_training(self, run_id: str, training: Training, folder: Path) -> None:
+        """Write a training: parameters, scores by target and split, rows, model and plots.
+
+        Args:
+            run_id: of the run.
+            training: what `train_predictor` returned.
+            folder: where its predictor has been saved.
+
+        Raises:
+            TrackingError: the server cannot be reached or refuses something.
+        """
+        from foretune.tune.report.validation import validation_page
+
+        predictor = training.predictor
+        kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
+        own = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
+        params = {
+            "kernel": kernel,
+            "model": predictor.model,
+            "targets": ", ".join(predictor.targets_),
+            "seed": predictor.seed,
+            "compiled": predictor.compiled,
+            **predictor.training_,
+            **own,
+        }
+        self.log(run_id, params)
+        source = (folder / RUNS_FILE).resolve()
+        self.log_dataset(run_id, predictor.runs_, f"{kernel} runs", source)
+        self.log_predictor(run_id, predictor, predictor.runs_, folder, score_metrics(training))
+        title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
+        text = validation_page(title, training.validation)
+        with _tracking(self.uri):
+            self._client.log_text(run_id, text, "predictions.html")
+
+    def log_dataset(self, run_id: str, runs: pd.DataFrame, name: str, source: Path) -> None:
+        """Record ``runs`` as what the run learned from (schema, digest, where it lies)."""
+        import mlflow
+        from mlflow.data.pandas_dataset import from_pandas
+
+        flat = runs.drop(columns=["time_ms_samples"], errors="ignore")
+        with _tracking(self.uri), self._active(run_id):
+            dataset = from_pandas(flat, source=str(source), name=name)
+            mlflow.log_input(dataset, context="training")
+
+    def log_predictor(
+        self,
+        run_id: str,
+        predictor: Predictor,
+        runs: pd.DataFrame,
+        folder: Path,
+        metrics: Mapping[str, float] = {},
+    ) -> None:
+        """Log the predictor saved in ``folder`` as a model and register it as champion.
+
+        It loads anywhere Foretune is installed, with
+        ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``; see
+        `foretune.tune.mlflow.flavour`.
+
+        Args:
+            run_id: of the run.
+            predictor: what was saved.
+            runs: what it learned from; names its devices.
+            folder: where.
+            metrics: scores, for the run and beside the model.
+
+        Raises:
+            TrackingError: the server cannot be reached or refuses something.
+        """
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        with _tracking(self.uri), self._active(run_id):
+            info = log_model(predictor, folder)
+            if points := [
+                Metric(k, float(v), now, 0, model_id=info.model_id, run_id=run_id)
+                for k, v in metrics.items()
+                if np.isfinite(v)
+            ]:
+                self._client.log_batch(run_id, metrics=points)
+            devices = ", ".join(map(str, runs["device"].unique()))
+            self._register(f"foretune-{predictor.kernel_name_}", run_id, info, devices)
+
+    def _register(self, name: str, run_id: str, info: Any, devices: str) -> None:
+        if not self._client.search_registered_models(f"name = '{name}'"):
+            self._client.create_registered_model(name)
+        version = self._client.create_model_version(
+            name,
+            info.model_uri,
+            run_id,
+            tags={"foretune.device": devices},
+            model_id=info.model_id,
+        )
+        self._client.set_registered_model_alias(name, ALIAS, str(version.version))
+
+    def log_file(self, run_id: str, path: Path) -> None:
+        """Attach a file."""
+        with _tracking(self.uri):
+            self._client.log_artifact(run_id, str(path))
+
+    def log_best(self, run_id: str, best: list[dict[str, Any]]) -> None:
+        """Attach the winning configurations as ``best.json``."""
+        with _tracking(self.uri):
+            self._client.log_text(run_id, json.dumps(best, indent=1), "best.json")
+
+    @contextmanager
+    def running(self, run_id: str) -> Iterator[None]:
+        """Mark the run as finished at the end; as killed or failed if it does not come to that."""
+        try:
+            yield
+        except BaseException as e:
+            status = "FAILED" if isinstance(e, Exception) else "KILLED"
+            with suppress(TrackingError), _tracking(self.uri):
+                self._client.set_terminated(run_id, status)
+            raise
+        with _tracking(self.uri):
+            self._client.set_terminated(run_id)
+
+    @contextmanager
+    def _active(self, run_id: str) -> Iterator[None]:
+        import mlflow
+
+        with mlflow.start_run(run_id=run_id, nested=True):
+            yield
+        self._client.update_run(run_id, status="RUNNING")  # leaving it ended the run
+
+
+def score_metrics(training: Training) -> dict[str, float]:
+    """Return ``TARGET.SPLIT.METRIC`` -> value of the trained model itself."""
+    return {
+        f"{target}.{split}.{metric}": value
+        for target, splits in training.metrics().items()
+        for split, scores in splits.items()
+        for metric, value in scores.items()
+    }
+
+
+@contextmanager
+def _tracking(uri: str) -> Iterator[None]:
+    """Turn whatever MLflow raises into one line."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of MLflow's own making
+            yield
+    except (MlflowException, OSError, ImportError) as e:
+        reason = str(_innermost(e)).partition("\n")[0][:200]
+        raise TrackingError(
+            f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
+            "what was measured is kept"
+        ) from e
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what started it: MLflow wraps a refused connection four times over."""
+    inner = error.__cause__ or error.__context__
+    return _innermost(inner) if inner is not None else error

@@ -1,1 +1,0 @@
-"""Language models as numbers: what is served or trained."""

@@ -1,0 +1,10 @@
+"""`@foretune.autotune`: predict every configuration, measure a few, remember the result.
+
+Triton is imported when a kernel is decorated, not before.
+"""
+
+from foretune.tune.triton.decorator import autotune, patch_triton
+from foretune.tune.triton.listening import listen
+from foretune.tune.triton.options import Options
+
+__all__ = ["Options", "autotune", "listen", "patch_triton"]

@@ -1,0 +1,131 @@
+"""One call of a kernel, as a problem that can be looked up, predicted and compared."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+from triton.runtime.jit import JITFunction
+
+import foretune
+from foretune.device import Device
+from foretune.mapping import Value
+from foretune.problem import Problem
+from foretune.tune.store import Subject
+from foretune.tune.triton.call_plan import aligns, is_constant, specializes
+from foretune.tune.triton.kernel_source import source_hash
+from foretune.tune.triton.place import current_index, device_at
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call whose configuration is to be chosen.
+
+    Attributes:
+        kernel: the function's name.
+        source: identifies its code.
+        problem: values of the key arguments and of constants, dtypes, and as ``specialized`` which
+            arguments 16 divides or are 1.
+        arguments: everything passed, by name.
+        device: where.
+        grid: as given: a tuple, or a function of the arguments.
+    """
+
+    kernel: str
+    source: str
+    problem: Problem
+    arguments: Mapping[str, Any]
+    device: Device
+    grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What is tuned, where, and with which versions."""
+        return Subject(self.kernel, self.source, self.device.name, versions())
+
+    def programs(self, knobs: Mapping[str, Any]) -> float:
+        """Return how many programs a configuration launches; NaN where the grid does not tell."""
+        try:
+            grid = self.grid({**self.arguments, **knobs}) if callable(self.grid) else self.grid
+            count = 1
+            for size in grid or ():
+                count *= int(size)
+        except Exception:  # somebody else's function, asked for something it need not know
+            return float("nan")
+        return float(count) if grid else float("nan")
+
+
+def call_of(
+    function: Any,
+    keys: Sequence[str],
+    named: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
+    mode: str = "stall",
+) -> Call:
+    """Return a call of the plain kernel ``function``.
+
+    Args:
+        function: below all decorators.
+        keys: names of the arguments whose values make a problem.
+        named: positional arguments, by name.
+        kwargs: arguments by name, and ``grid``.
+        mode: how it is timed: among other work, ``"online"``, times are other ones.
+    """
+    arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
+    parameters = parameters_of(function)
+    problem: dict[str, Value] = {}
+    special: list[str] = []
+    for name, value in arguments.items():
+        parameter = parameters.get(name)
+        if hasattr(value, "dtype"):
+            problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
+        elif name in keys or is_constant(parameter):
+            problem[name] = _plain(value)
+        if not is_constant(parameter) and (how := _special(value, parameter)):
+            special.append(f"{name}:{how}")
+    problem["specialized"] = " ".join(special)
+    if mode == "online":
+        problem["timed"] = mode
+    return Call(
+        function.__name__,
+        source_hash(function),
+        Problem(problem),
+        arguments,
+        device_at(current_index()),
+        kwargs.get("grid"),
+    )
+
+
+def plain_function(fn: Any) -> Any:
+    """Return the kernel below its decorators: Triton's `JITFunction`, or the interpreter's."""
+    while not isinstance(fn, JITFunction) and hasattr(fn, "fn") and hasattr(fn.fn, "arg_names"):
+        fn = fn.fn
+    return fn
+
+
+def parameters_of(function: Any) -> dict[str, Any]:
+    """Return Triton's description of each argument, by name; none in the interpreter."""
+    return {p.name: p for p in getattr(function, "params", ())}
+
+
+def versions() -> str:
+    """Return what decides about the compiled code and about choices."""
+    return f"foretune {foretune.__version__}, triton {version('triton')}"
+
+
+def _special(value: Any, parameter: Any) -> str:
+    """Return the class of values for which Triton compiles this argument."""
+    if not specializes(parameter):
+        return ""
+    if type(value) is int and value == 1:
+        return "1"
+    number = value.data_ptr() if hasattr(value, "data_ptr") else value
+    divisible = type(number) is int and number % 16 == 0 and aligns(parameter)
+    return "16" if divisible else ""
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, float) and value != value:
+        return "nan"
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

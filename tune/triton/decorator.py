@@ -1,0 +1,141 @@
+"""The decorator: everything `triton.autotune` takes, and how much to measure."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from foretune.errors import UsageError
+from foretune.extras import require
+from foretune.objective import Objective
+from foretune.space import SearchSpace
+from foretune.tune.triton.options import Budget, Options
+
+if TYPE_CHECKING:
+    import triton
+
+    from foretune.models import Predictor
+    from foretune.tune.store import Store
+
+OFF = "FORETUNE_DISABLE"
+
+
+def autotune(
+    configs: "Sequence[triton.Config] | SearchSpace",
+    key: Sequence[str],
+    prune_configs_by: dict[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
+    *,
+    budget: Budget = "auto",
+    mode: Literal["stall", "online"] = "stall",
+    objective: Objective | str = Objective.TIME,
+    regret: float = 0.03,
+    predictor: "Predictor | str | os.PathLike[str] | None" = "auto",
+    store: "Store | str | os.PathLike[str] | bool | None" = None,
+    shipped: str | os.PathLike[str] | None = None,
+    check: float | None = None,
+    compile_limit_s: float = 60.0,
+) -> Callable[[Any], Any]:
+    """Tune a ``@triton.jit`` kernel: predict every configuration, measure those that matter.
+
+    Everything up to ``cache_results`` is as in `triton.autotune` and means the same; ``configs``
+    may be a `SearchSpace` too, whose parameters ``num_warps``, ``num_stages``, ``num_ctas`` and
+    ``maxnreg`` go to the compiler. For the rest see `Options`. With ``FORETUNE_DISABLE=1`` in the
+    environment the kernel is tuned as `triton.autotune` would.
+
+    Args:
+        configs: what to choose from.
+        key: names of arguments whose values make a new problem.
+        prune_configs_by: ``early_config_prune``, ``perf_model`` and ``top_k``.
+        reset_to_zero: names of arguments that are zeroed before every measured launch.
+        restore_value: names of arguments that are put back after every measured launch.
+        pre_hook: called before every measured launch.
+        post_hook: called after it.
+        warmup: milliseconds; as in Triton, deprecated.
+        rep: milliseconds; as in Triton, deprecated.
+        use_cuda_graph: as in Triton, deprecated.
+        do_bench: measures a launch; the driver's own by default.
+        cache_results: keep Triton's own file of timings as well.
+        budget: measurements per new problem.
+        mode: ``"stall"`` or ``"online"``.
+        objective: ``"time"``, ``"energy"`` or ``"edp"``.
+        regret: expected loss that is small enough to stop measuring.
+        predictor: a trained predictor of this kernel, or its folder; ``"auto"`` is the one that
+            comes with Foretune, where one fits.
+        store: where results are remembered; False nowhere.
+        shipped: a file of results that came with a library.
+        check: largest accepted relative difference from the first configuration's output.
+        compile_limit_s: seconds one configuration may compile.
+
+    Raises:
+        UsageError: an option is none of those listed, or ``configs`` is no list of configurations
+            of this kernel.
+        ValueError: ``key`` or another list names no argument of the kernel.
+        MissingExtra: Triton is not installed.
+    """
+    options = Options(
+        budget=budget,
+        mode=mode,
+        objective=objective,
+        regret=regret,
+        predictor=predictor,
+        store=store,
+        shipped=shipped,
+        check=check,
+        compile_limit_s=compile_limit_s,
+    )
+
+    def decorate(fn: Any) -> Any:
+        require("triton", "gpu", "tuning a Triton kernel")
+        from foretune.tune.triton.configs import configs_of
+
+        if not hasattr(fn, "arg_names"):
+            name = getattr(fn, "__name__", fn)
+            raise UsageError(f"{name} is no Triton kernel: put @triton.jit below @autotune")
+        listed = configs_of(configs, fn.arg_names)
+        stock: tuple[Any, ...] = (
+            fn, fn.arg_names, listed, key, reset_to_zero, restore_value, pre_hook, post_hook,
+            prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
+        )  # fmt: skip
+        from foretune.tune.triton.autotuner import Autotuner, TurnedOff
+
+        return (TurnedOff if disabled() else Autotuner)(*stock, options=options)
+
+    return decorate
+
+
+def disabled() -> bool:
+    """Whether the environment asks for stock Triton (``FORETUNE_DISABLE=1``)."""
+    return os.environ.get(OFF, "") not in ("", "0")
+
+
+def patch_triton() -> Callable[[], None]:
+    """Make `triton.autotune` this one, for kernels that are decorated from now on.
+
+    Call it before the modules are imported that hold the kernels.
+
+    Returns:
+        what undoes it.
+    """
+    require("triton", "gpu", "patching Triton")
+    import triton
+    import triton.runtime
+    import triton.runtime.autotuner
+
+    places = (triton, triton.runtime, triton.runtime.autotuner)
+    before = triton.runtime.autotuner.autotune
+    for place in places:
+        place.autotune = autotune
+
+    def undo() -> None:
+        for place in places:
+            place.autotune = before
+
+    return undo

@@ -1,0 +1,214 @@
+"""Measuring one configuration of a call: with the tuner's own hooks and benchmarker, and safely.
+
+What does not compile, runs out of resources, takes too long to compile or gives other numbers than
+the first configuration is a failed measurement; what breaks the device ends the search, as it ends
+the process, and is remembered.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
+
+from foretune.collect.meters import find_meter
+from foretune.errors import ForetuneWarning
+from foretune.measurement import Measurement, Status
+from foretune.tune.triton.call import Call
+from foretune.tune.triton.checking import Checker
+from foretune.tune.triton.configs import configuration_of
+from foretune.tune.triton.place import wait
+
+if TYPE_CHECKING:
+    from foretune.tune.triton.autotuner import Autotuner
+
+CANNOT_RUN = (OutOfResources, PTXASError, CompilationError)
+"""What a launch raises, before anything runs, if its configuration is impossible here."""
+POWER_WINDOW_S = 0.6
+LEAST_MS = 1e-6
+"""What a benchmarker that answers 0 must mean."""
+
+
+class KernelFailure(Exception):
+    """An error of the kernel or of its hooks, not of ours: ``cause`` goes to the caller."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Measurer:
+    """Measures configurations of one call.
+
+    Args:
+        tuner: whose kernel it is.
+        args: positional arguments of the call.
+        kwargs: arguments by name, and ``grid``.
+        configs: all candidates; the first that runs is what others are checked against.
+        call: the call, as a problem.
+        metered: whether power is wanted.
+
+    Attributes:
+        timings: what the benchmarker said of those that ran and were right.
+    """
+
+    def __init__(
+        self,
+        tuner: "Autotuner",
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        configs: Sequence[triton.Config],
+        call: Call,
+        metered: bool,
+    ) -> None:
+        self._tuner, self._args, self._kwargs = tuner, args, kwargs
+        self._named = dict(zip(tuner.arg_names, args, strict=False))
+        self._configs, self._call, self._metered = configs, call, metered
+        self.timings: dict[triton.Config, Any] = {}
+
+    def measure(self, config: triton.Config) -> Measurement:
+        """Return what came of running one candidate.
+
+        Raises:
+            KernelFailure: the device works no more, a hook failed, or the call itself is wrong.
+        """
+        with self._tuner.brain.memory.trial(self._call, configuration_of(config)):
+            try:
+                timing = self._tuner._bench(*self._args, config=config, **self._kwargs)
+            except CANNOT_RUN as e:
+                return self.failed(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
+            except Exception as e:
+                failure = self.failed(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
+                self._raise_if_not_its_fault(e, failure)
+                return failure
+            if not math.isfinite(float(np.ravel(timing)[0])):
+                reason = "does not compile, or needs more than the device has"
+                return self.failed(config, Status.INVALID, reason)
+            return self._measured(config, timing)
+
+    def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:
+        """Return the measurement of a configuration that did not run."""
+        return failed(self._call, config, status, reason)
+
+    def close(self) -> None:
+        """Let go of copies of the arguments."""
+        self.__dict__.pop("_checker", None)
+
+    def _measured(self, config: triton.Config, timing: Any) -> Measurement:
+        limit, error = self._tuner.options.check, math.nan
+        if limit is not None and self._checker is not None:
+            error = self._checker.error(config)
+            if not error <= limit:
+                return self.failed(
+                    config,
+                    Status.WRONG_RESULT,
+                    f"differs from the first configuration by {error:.2g}, more than {limit:.2g}",
+                )
+        self.timings[config] = timing
+        times = [max(float(t), LEAST_MS) for t in np.ravel(timing)]
+        power_w, energy_mj = self._power(config, times[0])
+        call = self._call
+        return Measurement(
+            call.kernel,
+            call.problem,
+            configuration_of(config),
+            call.device.name,
+            Status.OK,
+            times[0],
+            tuple(sorted(times)),
+            power_w,
+            energy_mj,
+            relative_error=error,
+            environment=call.subject.versions,
+        )
+
+    @cached_property
+    def _checker(self) -> Checker | None:
+        try:
+            return Checker(self._launch, self._named | dict(self._kwargs), self._configs)
+        except Exception as e:  # no memory for copies, or nothing runs
+            _warn(f"results are not compared: {type(e).__name__}: {e}")
+            return None
+
+    def _launch(self, config: triton.Config) -> None:
+        """Run a candidate once, with the hooks of a measured launch."""
+        tuner, knobs = self._tuner, config.all_kwargs()
+        full = {**self._named, **self._kwargs, **knobs}
+        if config.pre_hook:
+            config.pre_hook(full)
+        tuner.pre_hook(full)
+        try:
+            tuner.fn.run(*self._args, **self._kwargs, **knobs)
+        except Exception as e:
+            tuner.post_hook(full, exception=e)
+            raise
+        tuner.post_hook(full, exception=None)
+
+    def _power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
+        """Return mean power (W) and the energy of one launch (mJ); NaN where nothing tells."""
+        device = self._call.device
+        meter = find_meter(device.kind, device.index) if self._metered else None
+        if meter is None:
+            return math.nan, math.nan
+        batch, launches = max(1, int(20.0 / time_ms)), 0
+        try:
+            wait()
+            with meter.window() as window:
+                end = time.perf_counter() + POWER_WINDOW_S
+                while time.perf_counter() < end:
+                    for _ in range(batch):
+                        self._launch(config)
+                    launches += batch
+                    wait()
+            return window.power_w, window.energy_mj(launches)
+        except Exception as e:
+            _warn(f"power was not metered: {type(e).__name__}: {e}")
+            return math.nan, math.nan
+
+    def _raise_if_not_its_fault(self, error: Exception, failure: Measurement) -> None:
+        """Raise ``error`` unless it came from this configuration alone.
+
+        The device may work no more: then who did it is remembered. A hook may have failed, or the
+        call be wrong, which no other configuration would mend.
+        """
+        try:
+            wait()
+        except Exception:
+            self._tuner.brain.memory.record(self._call, [failure])
+            raise KernelFailure(error) from error
+        wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
+        if wrong_call or not _came_from(self._tuner.fn, error):
+            raise KernelFailure(error) from error
+
+
+def failed(call: Call, config: triton.Config, status: Status, reason: str) -> Measurement:
+    """Return the measurement of a configuration that did not run."""
+    return Measurement(
+        call.kernel,
+        call.problem,
+        configuration_of(config),
+        call.device.name,
+        status,
+        error=next(iter(reason.splitlines()), "")[:300],
+        environment=call.subject.versions,
+    )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ForetuneWarning, stacklevel=2)
+
+
+def _came_from(fn: Any, error: BaseException) -> bool:
+    """Whether ``error`` went through the launch of the kernel, not through a hook around it."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_locals.get("self") is fn:
+            return True
+        trace = trace.tb_next
+    return False

@@ -1,0 +1,175 @@
+"""What a decorated kernel remembers: the store, kept at arm's length.
+
+A store that cannot be read or written costs a warning, once, and nothing else: tuning goes on with
+what this process measured itself.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from foretune.errors import ForetuneError, ForetuneWarning
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Choice, Store
+from foretune.tune.store.subject import CANDIDATES, Subject
+from foretune.tune.store.tuned import Tuned
+from foretune.tune.triton.call import Call
+from foretune.tune.triton.options import Options
+
+T = TypeVar("T")
+
+
+class Memory:
+    """Measured runs and choices of one kernel, in this process and in the store.
+
+    Args:
+        options: say where the store is and what was shipped.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._where = options.store
+        self._shipped = options.shipped
+        self._opened = False
+        self._store: Store | None = None
+        self._library: Tuned | None = None
+        self._forgotten: set[tuple[Subject, Problem]] = set()
+        self._choices: dict[tuple[Subject, Problem], Choice] = {}
+        self._runs: dict[Subject, dict[tuple[Problem, Configuration], Measurement]] = {}
+
+    def measurements(self, call: Call) -> list[Measurement]:
+        """Return every run of the call's subject: of all problems, whoever measured them."""
+        subject = call.subject
+        if subject not in self._runs:
+            found = self._ask(lambda tuned: tuned.measurements(subject))
+            self._runs[subject] = {(m.problem, m.config): m for m in found}
+        elif (
+            subject,
+            call.problem,
+        ) not in self._forgotten:  # others may have measured this problem since
+            found = self._ask(lambda tuned: tuned.measurements(subject, call.problem))
+            self._runs[subject] |= {(m.problem, m.config): m for m in found}
+        return list(self._runs[subject].values())
+
+    def forget(self, call: Call) -> None:
+        """Do as if nothing were known of this problem; what others measured stays in the store."""
+        self.measurements(call)
+        self._choices.clear()
+        self._forgotten.add((call.subject, call.problem))
+        runs = self._runs[call.subject]
+        self._runs[call.subject] = {k: m for k, m in runs.items() if k[0] != call.problem}
+
+    def abandoned(self, call: Call) -> list[Configuration]:
+        """Return configurations whose measurement took a whole process with it."""
+        store = self._open()
+        return (
+            self._guarded(lambda: store.abandoned(call.subject, call.problem), []) if store else []
+        )
+
+    @contextmanager
+    def trial(self, call: Call, config: Configuration) -> Iterator[None]:
+        """Within, the store says that ``config`` is being measured: a crash leaves that mark."""
+        store = self._open()
+        if store:
+            self._guarded(lambda: store.begin(call.subject, call.problem, config), None)
+        try:
+            yield
+        finally:
+            if store:
+                self._guarded(lambda: store.end(call.subject, call.problem, config), None)
+
+    def record(self, call: Call, measurements: Sequence[Measurement]) -> None:
+        """Remember runs of the call's problem."""
+        self.measurements(call)
+        self._runs[call.subject] |= {(m.problem, m.config): m for m in measurements}
+        if store := self._open():
+            self._guarded(lambda: store.put(call.subject, measurements), None)
+
+    def choice(self, call: Call, candidates: Sequence[Configuration]) -> Choice | None:
+        """Return what was chosen among these candidates, or for the problem by somebody else."""
+        if (call.subject, call.problem) in self._forgotten:
+            return None
+        own = self._choices.get((call.subject, self._among(call, candidates)))
+        if own is not None:
+            return own
+        for asked in (self._among(call, candidates), call.problem):
+            for choice in self._ask(lambda tuned, p=asked: _listed(tuned.choice(call.subject, p))):  # type: ignore[misc]
+                if choice.config in candidates:
+                    return choice
+        return None
+
+    def choose(
+        self,
+        call: Call,
+        candidates: Sequence[Configuration],
+        choice: Choice,
+        instead_of: Choice | None = None,
+    ) -> Choice:
+        """Settle on ``choice``, or on what another process settled on meanwhile.
+
+        Args:
+            call: what it is for.
+            candidates: among which.
+            choice: what this process found.
+            instead_of: what stood when it began.
+        """
+        asked = self._among(call, candidates)
+        store = self._open()
+        if store and (call.subject, call.problem) not in self._forgotten:
+            choice = self._guarded(
+                lambda: store.choose(call.subject, asked, choice, instead_of), choice
+            )
+        self._choices[call.subject, asked] = choice
+        return choice
+
+    def _ask(self, question: Callable[[Tuned], list[T]]) -> list[T]:
+        """Return the answers of what was shipped, then of the store, which is newer."""
+        store, nothing = self._open(), list[T]()
+        library = self._library
+        shipped = question(library) if library else nothing
+        return shipped + (self._guarded(lambda: question(store), nothing) if store else nothing)
+
+    def _open(self) -> Store | None:
+        if not self._opened:
+            self._opened = True
+            if isinstance(self._where, Store):
+                self._store = self._where
+            elif self._where is not False:
+                where = None if self._where is True else self._where
+                self._store = self._guarded(lambda: Store(where), None)
+            self._library = self._open_library()
+        return self._store
+
+    def _open_library(self) -> Tuned | None:
+        """Return what was shipped; the user's own store does not suffer if that is broken."""
+        if self._shipped is None:
+            return None
+        try:
+            return Store.of_file(self._shipped)
+        except ForetuneError as e:
+            warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
+            return None
+
+    def _among(self, call: Call, candidates: Sequence[Configuration]) -> Problem:
+        """Return the problem of choosing among these for this end: any other is another one."""
+        ids = sorted(c.id for c in candidates)
+        parts = [*ids, self._options.goal.value, str(self._options.check)]
+        listed = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+        return Problem({**call.problem, CANDIDATES: listed})
+
+    def _guarded(self, act: Callable[[], T], default: T) -> T:
+        """Return what ``act`` does; if the store fails, warn and go on without it."""
+        try:
+            return act()
+        except ForetuneError as e:
+            self._store = None
+            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=2)
+            return default
+
+
+def _listed(choice: Choice | None) -> list[Choice]:
+    return [] if choice is None else [choice]

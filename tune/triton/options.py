@@ -1,0 +1,83 @@
+"""What a user can say to `autotune` beyond what Triton's own takes."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from foretune.errors import UsageError
+from foretune.objective import Objective
+
+if TYPE_CHECKING:
+    from foretune.models import Predictor
+    from foretune.tune.store import Store
+
+Budget = int | Literal["auto", "all"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How `foretune.autotune` decides.
+
+    Attributes:
+        budget: measurements per new problem: a number is exceeded only while nothing ran yet, 0
+            predicts only, ``"all"`` measures every configuration as stock Triton does, ``"auto"``
+            measures until it is sure enough: a few where it knows the kernel, at worst all.
+        mode: ``"stall"`` measures before the first call of a new problem returns; ``"online"`` lets
+            real calls carry the trials, one configuration per call.
+        objective: what is minimised; energy needs a power meter.
+        regret: expected loss that is small enough to stop measuring, e.g. 0.03 for 3 %.
+        predictor: a trained predictor of this kernel, or the folder of one; ``"auto"`` takes the
+            one that comes with Foretune if there is one of this very code and device
+            (`foretune.models.saved.pretrained`; the log says why not), None does without.
+        store: path or SQLAlchemy URL of the tuning store; None is the user's own, False none.
+        shipped: a file of tuned results that came with a library (``foretune store export``).
+        check: largest relative difference from the first configuration's output that is accepted;
+            None does not compare.
+        compile_limit_s: seconds after which a configuration that still compiles is given up.
+    """
+
+    budget: Budget = "auto"
+    mode: Literal["stall", "online"] = "stall"
+    objective: Objective | str = Objective.TIME
+    regret: float = 0.03
+    predictor: "Predictor | str | os.PathLike[str] | None" = "auto"
+    store: "Store | str | os.PathLike[str] | bool | None" = None
+    shipped: str | os.PathLike[str] | None = None
+    check: float | None = None
+    compile_limit_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.budget, int) and not isinstance(self.budget, bool)
+        if not (self.budget in ("auto", "all") or (number and int(self.budget) >= 0)):
+            raise UsageError(f"budget is {self.budget!r}: give a number from 0 on, 'auto' or 'all'")
+        if self.mode not in ("stall", "online"):
+            raise UsageError(f"mode is {self.mode!r}: give 'stall' or 'online'")
+        _check_number("regret", self.regret, "a share such as 0.03", least=0.0)
+        _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", least=1e-3)
+        if self.check is not None:
+            _check_number("check", self.check, "a relative error such as 1e-2", least=1e-12)
+        for name in ("predictor", "store", "shipped"):
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and not (name == "store" and value in (True, False)):
+                raise UsageError(f"{name} is {value!r}: give a path")
+        if self.mode == "online" and self.objective != Objective.TIME:
+            raise UsageError(
+                "mode='online' times calls and cannot meter them: tune for energy with mode='stall'"
+            )
+        if self.objective not in list(Objective):
+            known = ", ".join(o.value for o in Objective)
+            raise UsageError(f"objective is {self.objective!r}: give one of {known}")
+
+    @property
+    def goal(self) -> Objective:
+        """The objective."""
+        return Objective(self.objective)
+
+    def most(self, candidates: int) -> int:
+        """Return how many of ``candidates`` may be measured."""
+        return min(self.budget, candidates) if isinstance(self.budget, int) else candidates
+
+
+def _check_number(name: str, value: object, example: str, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise UsageError(f"{name} is {value!r}: give {example}")

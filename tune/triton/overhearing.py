@@ -1,0 +1,65 @@
+"""From what a stock autotuner tells its listener to rows of the tuning store."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import triton
+
+from foretune.measurement import Measurement, Status
+from foretune.tune.store import Store
+from foretune.tune.triton.autotuner import Autotuner
+from foretune.tune.triton.call import Call, call_of
+from foretune.tune.triton.configs import configuration_of
+from foretune.tune.triton.measuring import failed
+from foretune.tune.triton.memory import Memory
+from foretune.tune.triton.options import Options
+
+
+class Overhearing:
+    """Writes down what others measure.
+
+    Args:
+        store: where.
+    """
+
+    def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
+        self._memory = Memory(Options(store=store))
+
+    def take(self, told: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+        """Remember one tuning.
+
+        Args:
+            told: what the listener was told.
+            caller: local names of the tuner's `run`; without them the problem is just the key.
+        """
+        tuner = caller.get("self")
+        if told["cache_hit"] or tuner is None or tuner.nargs is None:
+            return
+        if isinstance(tuner, Autotuner):  # it remembers by itself
+            return
+        call = call_of(told["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
+        runs = [_run(call, config, t) for config, t in told["configs_timings"].items()]
+        self._memory.record(call, runs)
+
+
+def _run(call: Call, config: triton.Config, timing: Any) -> Measurement:
+    named = configuration_of(config)
+    times = [float(t) for t in np.ravel(timing)]
+    if not math.isfinite(times[0]):
+        return failed(call, config, Status.INVALID, "does not run")
+    programs = call.programs(named)
+    return Measurement(
+        call.kernel,
+        call.problem,
+        named,
+        call.device.name,
+        Status.OK,
+        times[0],
+        tuple(sorted(times)),
+        static={} if math.isnan(programs) else {"programs": programs},
+        source="triton.autotune",
+        environment=call.subject.versions,
+    )
