@@ -75,9 +75,7 @@ def test_another_package_can_add_a_kernel(plugins):
 
 def test_another_package_cannot_replace_ours(plugins):
     plugins(matmul="theirs.kernels:Matmul")
-    with pytest.warns(
-        ForetuneWarning, match=r"kernel 'matmul' is .*: theirs.*ignored"
-    ):
+    with pytest.warns(ForetuneWarning, match=r"kernel 'matmul' is .*: theirs.*ignored"):
         assert get_kernel("matmul").name == "matmul"
 
 
