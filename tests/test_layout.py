@@ -18,8 +18,10 @@ PACKAGES = ["datasets", "collect", "features", "models", "search", "tune", "plan
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_folder_is_linked_into_the_package(name):
+    if (ROOT / "PKG-INFO").exists():
+        pytest.skip("needs a checkout: a source distribution has the folders themselves")
     link = ROOT / "src" / "foretune" / name
-    assert link.is_symlink(), "without links (core.symlinks=false) a wheel would lack packages"
+    assert link.is_symlink()
     assert link.resolve() == ROOT / name
     assert (ROOT / name / "__init__.py").exists()
 
@@ -28,9 +30,10 @@ def test_every_folder_is_linked_into_the_package(name):
 def test_what_is_shipped_lands_in_a_wheel(name):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"][f"foretune.{name}"]
-    there = {p for p in (ROOT / name / "shipped").rglob("*") if p.is_file()}
+    package = ROOT / "src" / "foretune" / name
+    there = {p for p in (package / "shipped").rglob("*") if p.is_file()}
     assert there
-    assert there <= {p for pattern in patterns for p in (ROOT / name).glob(pattern)}
+    assert there <= {p for pattern in patterns for p in package.glob(pattern)}
 
 
 def module_files() -> dict[str, Path]:
@@ -144,7 +147,7 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_no_top_level_import(name):
-    for path in (ROOT / name).rglob("*.py"):
+    for path in (p for m, p in MODULES.items() if part_of(m) == name):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         roots = {
             alias.name.split(".")[0]
