@@ -151,7 +151,7 @@ def plan_answer(
     commands: Mapping[str, str] | None = None,
     checks: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Return a plan as plain values, as ``foretune plan --json`` prints them.
+    """Return a plan as plain values, as ``foretune plan serve --json`` prints them.
 
     Args:
         plan: what was found.
