@@ -44,7 +44,7 @@ def fleet(
     The file of requests has a row per pair of lengths. A row 1024,256,5 means:
     five requests per second with 1024 input and 256 output tokens.
     """
-    from foretune.plan import Wish, describe_model, find_system
+    from foretune.plan import Requirements, describe_model, find_system
     from foretune.plan.fleet import (
         Limits,
         cheapest_fleet,
@@ -66,7 +66,7 @@ def fleet(
         progress.start("predicting instances", len(chosen))
         kinds = instance_types(
             described, chosen, _sizes(gpus_per_instance), demands, clocks,
-            Wish(ttft, tpot, accuracy), backend, said=progress.advance,
+            Requirements(ttft, tpot, accuracy), backend, said=progress.advance,
         )  # fmt: skip
     per_s = [demand.per_s for demand in demands]
     mix = cheapest_fleet(kinds, per_s, limits)

@@ -36,7 +36,7 @@ def power(
     More servers fit than the boards' power limits suggest: GPUs draw less, and
     not all at once. Even more fit under a cap, which slows each of them down.
     """
-    from foretune.plan import Wish, Workload, describe_model, find_system, plan
+    from foretune.plan import Requirements, Workload, describe_model, find_system, plan
     from foretune.plan.fleet import Server, best, oversubscriptions
 
     for name, value in (("--gpus", gpus), ("--isl", isl), ("--osl", osl)):
@@ -46,10 +46,10 @@ def power(
     described, hardware = describe_model(model), find_system(system)
     if not hardware.power_limit_w > 0:
         raise UsageError(f"{hardware.name}: nobody said what its boards draw at most")
-    wish = Wish(ttft, tpot, accuracy)
+    requirements = Requirements(ttft, tpot, accuracy)
     inputs.known_engine(backend)
     clocks, _ = inputs.measured_operators(operators)
-    made = plan(described, hardware, gpus, Workload(isl, osl), clocks, wish, backend)
+    made = plan(described, hardware, gpus, Workload(isl, osl), clocks, requirements, backend)
     chosen = made.best
     server = Server.of_candidate(chosen, hardware, host_w)
     found = oversubscriptions(server, 1e3 * power_kw)

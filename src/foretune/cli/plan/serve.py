@@ -96,14 +96,14 @@ def serve(
     if check_vllm and rate is not None:
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
     inputs.known_engine(backend)
-    from foretune.plan import Wish, Workload, describe_model, plan, read_accuracy
+    from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
     from foretune.plan.serve.deployments.learned import learned_from
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.recording import keep, plan_answer
     from foretune.plan.serve.report import Question
 
     output = Output(as_json)
-    wish = Wish(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
+    requirements = Requirements(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
     clocks, tables = inputs.measured_operators(operators)
     question = Question(
         describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl), backend,
@@ -112,7 +112,7 @@ def serve(
     correction = learned_from(measured, output.say) if measured else None
     start = time.perf_counter()
     found = plan(
-        question.model, question.systems, gpus, question.workload, clocks, wish, backend,
+        question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
         formats=_formats(formats), correction=correction, rate=rate, pools=pools,
         accuracy=read_accuracy(qualities) if qualities else None,
     )  # fmt: skip
