@@ -111,7 +111,7 @@ def instance_types(
     for i, demand in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
             raise UsageError(_out_of_reach(demand, i, tables, requirements, sizes))
-    return without_needless(found)
+    return without_dominated(found)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _types(
             )
 
 
-def without_needless(kinds: Sequence[InstanceType]) -> list[InstanceType]:
+def without_dominated(kinds: Sequence[InstanceType]) -> list[InstanceType]:
     """Return the types without those that a number of others replace at the same cost."""
     kept: list[InstanceType] = []
     for kind in sorted(kinds, key=lambda kind: (kind.gpus, -sum(kind.rates))):

@@ -29,11 +29,11 @@ from foretune.plan.serve.candidates import (
     two_pools,
 )
 from foretune.plan.serve.deployments.arrivals import GOOD
+from foretune.plan.serve.deployments.chance_constraints import probability_within
+from foretune.plan.serve.deployments.comparison import Metric, probability_better
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.keeping import keeps
 from foretune.plan.serve.deployments.physics import Clocks, physics
-from foretune.plan.serve.deployments.surer import Metric, probability_better
 from foretune.plan.serve.predicting import predict
 from foretune.plan.serve.requirements import Requirements
 from foretune.plan.serve.searching import ALL, searched
@@ -230,7 +230,9 @@ def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
     if "tpot_ms_high" not in table:
         return np.full(len(table), np.nan)
     limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
-    return np.min([keeps(table, name, limit) for name, limit in limits.items()], axis=0)
+    return np.min(
+        [probability_within(table, name, limit) for name, limit in limits.items()], axis=0
+    )
 
 
 def _ahead(plan: Plan, clocks: Clocks, correction: ServingCorrection) -> float | None:
