@@ -18,7 +18,6 @@ from foretune.cli import (
     exporting,
     importing,
     machine,
-    plan,
     policy,
     predictors,
     replaying,
@@ -26,6 +25,7 @@ from foretune.cli import (
     storing,
     tuning,
 )
+from foretune.cli.plan import group as planning
 from foretune.errors import ForetuneError
 
 INTERRUPTED = 130
@@ -41,7 +41,7 @@ _GROUPS = (
     runs,
     datasets,
     importing,
-    plan,
+    planning,
     predictors,
     calibrating,
     explaining,

@@ -73,8 +73,8 @@ def test_what_it_says_follows_from_the_intervals(trained):
         ("[1]", "no such file"),
         ("{}", "no such file"),
         ('{"format": 99}', "another version"),
-        ('{"format": 1}', "damaged"),
-        ('{"format": 1, "serving": 3}', "damaged"),
+        ('{"format": 2}', "damaged"),
+        ('{"format": 2, "serving": 3}', "damaged"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, says):
