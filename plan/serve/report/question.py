@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
-from foretune.plan.serve.wish import AT_MOST, Wish
+from foretune.plan.serve.requirements import AT_MOST, Requirements
 
 NAMED = 3
 """Systems beyond which a title counts them."""
@@ -52,10 +52,10 @@ class Question:
         return self.model.name.rsplit("/", 1)[-1]
 
 
-def limits(wish: Wish) -> list[str]:
-    """Return the limits of a wish in words, none where nothing is limited."""
-    values = {unit: getattr(wish, name) for name, unit in AT_MOST.items()}
+def limits(requirements: Requirements) -> list[str]:
+    """Return the limits in words, none where nothing is limited."""
+    values = {unit: getattr(requirements, name) for name, unit in AT_MOST.items()}
     found = [f"{value:,.4g} {unit}" for unit, value in values.items() if math.isfinite(value)]
-    if wish.accuracy > 0:
-        found.append(f"quality of at least {100 * wish.accuracy:.4g} %")
+    if requirements.accuracy > 0:
+        found.append(f"quality of at least {100 * requirements.accuracy:.4g} %")
     return found

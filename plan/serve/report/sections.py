@@ -78,7 +78,7 @@ def front_section(plan: Plan) -> Html:
         "Few requests at a time are answered fast, many use the GPUs well. Each line is the best "
         f"that one {what} can do; points on the band are beaten by no other in both."
     )
-    if limits(plan.wish):
+    if limits(plan.requirements):
         text += " Only what keeps to the limits is coloured."
     entries = [(symbol, colour, name) for name, (colour, symbol) in group_marks(plan).items()]
     entries += [("band", "@interval", "front of all"), ("circle", "@cloud", "all candidates")]
@@ -206,8 +206,8 @@ def question_section(plan: Plan, question: Question) -> Html:
             if question.rate is None
             else f"as they arrive: {question.rate:g} per second"
         ),
-        "Limits": "; ".join(limits(plan.wish)) or "none",
-        "Best in": plan.wish.goal,
+        "Limits": "; ".join(limits(plan.requirements)) or "none",
+        "Best in": plan.requirements.goal,
         "Pools": "prompts may have workers of their own" if question.pools else "one",
         "Looked at": looked_at,
     }
@@ -268,15 +268,15 @@ def _segments_table(caption: str, labels: list[str], segments: list[Segment]) ->
 def _best_of_systems(plan: Plan) -> pd.DataFrame:
     """Return the best candidate of every system that keeps to the limits, the best first."""
     keeping = plan.candidates[plan.candidates["keeps"]].sort_values("tpot_ms", kind="stable")
-    scored = keeping.assign(score=plan.wish.score(keeping))
+    scored = keeping.assign(score=plan.requirements.score(keeping))
     ranked = scored.sort_values("score", ascending=False, kind="stable")
     return ranked.drop_duplicates("system").drop(columns="score")
 
 
 def _winner(plan: Plan, best: pd.DataFrame) -> list[str]:
-    """Return which system is best for the wish's goal, and which has the cheapest tokens."""
+    """Return which system is best for the goal, and which has the cheapest tokens."""
     first = best.iloc[0]
-    lines = [f"Best in {plan.wish.goal}: {spoken(plan, first)}."]
+    lines = [f"Best in {plan.requirements.goal}: {spoken(plan, first)}."]
     factors = [
         f"{ratio(first['tokens_per_s_per_gpu'] / other['tokens_per_s_per_gpu'])} "
         f"{'the tokens of' if i == 0 else 'of'} {other['system']}"

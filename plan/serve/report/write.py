@@ -85,7 +85,7 @@ def _top(plan: Plan, question: Question) -> Html:
     asked = f"For prompts of {load.isl:,} tokens and answers of {load.osl:,}"
     if question.rate is not None:
         asked += f", {question.rate:g} requests per second"
-    kept = limits(plan.wish)
+    kept = limits(plan.requirements)
     asked += f"; at most {', '.join(kept)}." if kept else ", without limits."
     tiles = []
     for column in (c for name in _TILES for c in COLUMNS if c.name == name):

@@ -15,18 +15,16 @@ from foretune.cli import (
     drifting,
     explaining,
     exporting,
-    fleet,
     importing,
     machine,
-    planning,
     policy,
     predictors,
     replaying,
     runs,
-    servers,
     storing,
     tuning,
 )
+from foretune.cli.plan import group as planning
 from foretune.errors import ForetuneError
 from foretune.version import __version__
 
@@ -44,8 +42,6 @@ _GROUPS = (
     datasets,
     importing,
     planning,
-    fleet,
-    servers,
     predictors,
     calibrating,
     explaining,

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.keeping import (
+from foretune.plan.serve.deployments.chance_constraints import (
     LEVELS,
     SURE,
     KnownChoice,
     choose,
-    keeps,
     known_choices,
-    least_sure,
+    probability_within,
+    required_probability,
 )
 
 
@@ -24,13 +24,17 @@ def interval(values, factor) -> pd.DataFrame:
 
 def test_a_limit_at_the_end_of_the_interval_is_kept_nineteen_times_in_twenty():
     # A 90 % interval leaves a twentieth above its upper end.
-    assert keeps(interval([10.0], 1.5), "tpot_ms", 15.0)[0] == pytest.approx(0.95, abs=1e-4)
-    assert keeps(interval([10.0], 1.5), "tpot_ms", 10.0)[0] == pytest.approx(0.5)
-    assert keeps(interval([10.0], 1.5), "tpot_ms", 10.0 / 1.5)[0] == pytest.approx(0.05, abs=1e-4)
+    assert probability_within(interval([10.0], 1.5), "tpot_ms", 15.0)[0] == pytest.approx(
+        0.95, abs=1e-4
+    )
+    assert probability_within(interval([10.0], 1.5), "tpot_ms", 10.0)[0] == pytest.approx(0.5)
+    assert probability_within(interval([10.0], 1.5), "tpot_ms", 10.0 / 1.5)[0] == pytest.approx(
+        0.05, abs=1e-4
+    )
 
 
 def test_without_a_limit_all_keep_to_it():
-    assert keeps(interval([10.0, 1e6], 3.0), "tpot_ms", np.inf).tolist() == [1.0, 1.0]
+    assert probability_within(interval([10.0, 1e6], 3.0), "tpot_ms", np.inf).tolist() == [1.0, 1.0]
 
 
 @given(
@@ -39,7 +43,7 @@ def test_without_a_limit_all_keep_to_it():
 )  # fmt: skip
 def test_a_looser_limit_is_kept_at_least_as_surely(value, factor, limit, more):
     latencies = interval([value], factor)
-    tight, loose = (keeps(latencies, "tpot_ms", x)[0] for x in (limit, limit * more))
+    tight, loose = (probability_within(latencies, "tpot_ms", x)[0] for x in (limit, limit * more))
     assert 0.0 <= tight <= loose <= 1.0
 
 
@@ -57,14 +61,14 @@ def test_as_sure_as_it_takes_to_miss_seldom():
         KnownChoice(np.array([1.0, 2.0]), np.array([0.99, 0.72]), np.array([True, i % 2 == 0]))
         for i in range(10)
     ]
-    assert least_sure(picks, allowed=0.5) == SURE
-    assert least_sure(picks, allowed=0.05) == pytest.approx(0.75)
+    assert required_probability(picks, allowed=0.5) == SURE
+    assert required_probability(picks, allowed=0.05) == pytest.approx(0.75)
 
 
 def test_what_never_keeps_asks_for_the_most():
     picks = [KnownChoice(np.array([1.0]), np.array([0.9]), np.array([False]))]
-    assert least_sure(picks, allowed=0.05) == LEVELS[-1]
-    assert least_sure([], allowed=0.05) == LEVELS[0]
+    assert required_probability(picks, allowed=0.05) == LEVELS[-1]
+    assert required_probability([], allowed=0.05) == LEVELS[0]
 
 
 def test_choices_are_made_where_one_workload_has_several_deployments():

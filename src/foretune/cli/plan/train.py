@@ -1,10 +1,13 @@
-"""``foretune plan MODEL --train``: parallelism and memory for training, without a GPU."""
+"""``foretune plan train``: parallelism, memory and time of training a language model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from foretune.cli import options
 from foretune.cli.output import Output, percent
+from foretune.cli.plan import inputs
 from foretune.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -19,46 +22,30 @@ NOTES = (
 )
 
 
-def show_training_plan(
-    model: str,
-    system: str,
-    gpus: int,
-    batch: int,
-    sequence: int,
-    *,
-    precision: str = "bf16",
-    software: str = "megatron",
-    gradients: str = "fp32",
-    overlap: bool = False,
-    tokens: float = 0.0,
-    operators: Path | None = None,
-    top: int = 10,
-    as_json: bool = False,
+def train(
+    model: str = inputs.MODEL,
+    system: str = inputs.SYSTEM,
+    gpus: int = typer.Option(..., help="How many GPUs."),
+    batch: int = typer.Option(..., help="Sequences per optimizer step, of all replicas together."),
+    sequence: int = typer.Option(..., help="Tokens per sequence."),
+    tokens: float = typer.Option(
+        0.0, help="Tokens to train on; adds days and cost.", show_default=False
+    ),
+    precision: str = typer.Option("bf16", help="Of matrix products: bf16 or fp8."),
+    software: str = typer.Option(
+        "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
+    ),
+    gradients: str = typer.Option("fp32", help="Format gradients are summed in: fp32 or bf16."),
+    overlap: bool = typer.Option(
+        False, "--overlap", help="Tensor-parallel exchanges run beside matrix products."
+    ),
+    operators: Path = inputs.OPERATORS,
+    prices: Path = inputs.PRICES,
+    top: int = inputs.TOP,
+    as_json: bool = options.JSON,
 ) -> None:
-    """Predict every way to train a model, and show the fastest.
-
-    Args:
-        model: Hugging Face id, or a folder with its ``config.json``.
-        system: what to train on, like ``h100_sxm``.
-        gpus: how many.
-        batch: sequences per optimizer step, of all replicas together.
-        sequence: tokens of each.
-        precision: of matrix products, ``bf16`` or ``fp8``.
-        software: ``megatron`` (fused kernels) or ``pytorch`` (its own, with FSDP).
-        gradients: in which they are summed, ``fp32`` or ``bf16``.
-        overlap: whether tensor-parallel exchanges run beside products.
-        tokens: to train on; days and cost are shown where it is positive.
-        operators: folder of measured operators; None looks for the installed ones.
-        top: rows that are shown.
-        as_json: whether to print one JSON object.
-
-    Raises:
-        UsageError: a number is not positive, or nothing fits; the message says what would.
-        UnknownName: nobody knows the model, the system, the software or the precision.
-    """
+    """Predict every way to train a model on some GPUs, and show the fastest."""
     from foretune.plan import describe_model, find_system
-    from foretune.plan.cost.clocks import OperatorClocks
-    from foretune.plan.cost.tables import find_tables
     from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
 
     for name, value in (
@@ -67,9 +54,8 @@ def show_training_plan(
         options.at_least_one(value, name)
     if software not in SOFTWARE:
         raise UnknownName("software", software, SOFTWARE)
-    tables = find_tables(operators)
-    clocks = OperatorClocks(tables)
-    described, hardware = describe_model(model), find_system(system)
+    clocks, tables = inputs.measured_operators(operators)
+    described, hardware = describe_model(model), find_system(system, inputs.read_prices(prices))
     kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}
     task = TrainingTask(batch, sequence, **kinds)
     made = plan_training(described, hardware, gpus, task, clocks, SOFTWARE[software])

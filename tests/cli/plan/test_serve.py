@@ -1,36 +1,22 @@
-"""``foretune plan`` as people type it: options, files, errors in one line."""
+"""``foretune plan serve`` as people type it: options, files, errors in one line."""
 
 import json
 
 import pandas as pd
 import pytest
+from commands import fails, run_json
 
 from foretune.cli import main
+from foretune.cli.plan import serve
+from foretune.errors import MeasurementError
 
 MODEL = "meta-llama/Llama-3.1-8B"
 PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "128",
         "--formats", "bf16,fp8/fp8"]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def rooflines(monkeypatch, tmp_path):
-    """No tables, so that every machine plans the same."""
-    from foretune.plan.cost import tables as operator_tables
-
-    monkeypatch.setattr(operator_tables, "default_folders", list)
-    monkeypatch.chdir(tmp_path)
-
-
 def answered(capsys, *arguments):
-    assert main([*PLAN, *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys, *arguments):
-    """Return the one line of an error, its exit code not being 0."""
-    assert main(list(arguments)) != 0
-    lines = capsys.readouterr().err.strip().splitlines()
-    return lines[-1]
+    return run_json(capsys, *PLAN, *arguments)
 
 
 def test_people_get_a_table_sentences_and_commands(capsys):
@@ -86,11 +72,15 @@ def test_a_plan_is_kept(capsys, tmp_path, template):
     assert answer["mlflow_run_id"]
 
 
-def test_training_is_planned(capsys):
-    command = ["plan", MODEL, "--train", "--system", "h100_sxm", "--gpus", "8", "--batch", "16",
-               "--sequence", "2048", "--json"]  # fmt: skip
-    assert main(command) == 0
-    assert json.loads(capsys.readouterr().out)["best"]["step_ms"] > 0
+def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
+    def missing(*_):
+        raise MeasurementError("no vLLM here")
+
+    monkeypatch.setattr(serve, "verify_vllm", missing)
+    assert main([*PLAN, "--verify-vllm", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["best"]
+    assert captured.err.endswith("foretune: no vLLM here\n")
 
 
 @pytest.mark.parametrize(
@@ -109,14 +99,41 @@ def test_training_is_planned(capsys):
         (["--operators", "absent"], "absent"),
         (["--accuracy", "95"], "accuracy 95"),
         (["--pools", "--rate", "1"], "pools are matched to one load"),
-        (["--train", "--batch", "8", "--sequence", "8", "--rate", "1"], "plan --train without it"),
         (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
     ],
 )
 def test_wrong_input_is_one_clear_line(capsys, change, says):
-    assert says in refused(capsys, *PLAN, *change)
+    assert main([*PLAN, *change]) != 0
+    assert says in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_an_unknown_model_offers_the_nearest(capsys):
     wrong = [part.replace("3.1-8B", "3.1-9B") for part in PLAN]
-    assert "did you mean" in refused(capsys, *wrong)
+    assert "did you mean" in fails(capsys, 2, *wrong)
+
+
+@pytest.mark.parametrize("option", ["--system", "--gpus", "--isl", "--osl"])
+def test_what_is_forgotten_is_named(capsys, option):
+    at = PLAN.index(option)
+    assert f"Missing option '{option}'" in fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
+
+
+def test_serving_is_the_default(capsys):
+    short = answered(capsys)
+    assert short["best"] == run_json(capsys, "plan", "serve", *PLAN[1:])["best"]
+
+
+def test_a_misspelt_plan_offers_the_nearest(capsys):
+    assert "did you mean 'train'" in fails(capsys, 2, "plan", "trian", MODEL)
+
+
+def test_a_folder_may_be_called_like_a_plan(capsys, tmp_path):
+    (tmp_path / "trained").mkdir()
+    assert "config.json" in fails(capsys, 2, "plan", "trained", *PLAN[2:])
+
+
+@pytest.mark.parametrize("command", ["serve", "train", "fleet", "power"])
+def test_help_fits_a_terminal(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plan", command, "--help"]) == 0
+    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())

@@ -1,30 +1,25 @@
-"""``foretune fleet`` as its users meet it, by rooflines alone."""
-
-import json
+"""``foretune plan fleet`` as its users meet it, by rooflines alone."""
 
 import pytest
+from commands import fails, run_json
 
 from foretune.cli import main
-from foretune.plan.cost import tables as operator_tables
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch):
-    monkeypatch.setattr(operator_tables, "default_folders", list)
-    monkeypatch.chdir(tmp_path)
+def command(tmp_path):
     (tmp_path / "requests.csv").write_text("isl,osl,requests_per_s\n128,64,9\n2048,128,1\n")
     (tmp_path / "prices.csv").write_text("system,usd_per_gpu_hour\nh100_sxm,6\nl4,0.8\n")
     return [
-        "fleet", MODEL, "--requests", "requests.csv", "--systems", "h100_sxm,l4",
+        "plan", "fleet", MODEL, "--requests", "requests.csv", "--systems", "h100_sxm,l4",
         "--gpus-per-instance", "1", "--prices", "prices.csv", "--tpot", "80",
     ]  # fmt: skip
 
 
 def test_json(command, capsys):
-    assert main([*command, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = run_json(capsys, *command)
     assert answer["usd_per_hour"] == pytest.approx(
         sum(one["count"] * one["usd_per_hour"] for one in answer["instances"])
     )
@@ -68,7 +63,4 @@ def test_for_people(command, capsys, monkeypatch):
     ],
 )
 def test_mistakes_are_one_line(command, capsys, more, code, message):
-    assert main([*command, *more]) == code
-    err = capsys.readouterr().err.strip().splitlines()
-    assert err[-1].startswith("foretune: ")
-    assert message in err[-1]
+    assert message in fails(capsys, code, *command, *more)

@@ -1,26 +1,18 @@
-"""``foretune servers`` as its users meet it, by rooflines alone."""
-
-import json
+"""``foretune plan power`` as its users meet it, by rooflines alone."""
 
 import pytest
+from commands import fails, run_json
 
 from foretune.cli import main
-from foretune.plan.cost import tables as operator_tables
 
 COMMAND = [
-    "servers", "meta-llama/Llama-2-7b-hf", "--system", "a100_sxm", "--gpus", "1",
+    "plan", "power", "meta-llama/Llama-2-7b-hf", "--system", "a100_sxm", "--gpus", "1",
     "--isl", "512", "--osl", "64", "--power-kw", "50",
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _no_tables(monkeypatch):
-    monkeypatch.setattr(operator_tables, "default_folders", list)
-
-
 def test_json(capsys):
-    assert main([*COMMAND, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = run_json(capsys, *COMMAND)
     free, lowest = answer["caps"][0], answer["caps"][-1]
     assert free["cap_w"] == 400.0
     assert free["slowdown"] == pytest.approx(1.0)
@@ -51,7 +43,4 @@ def test_for_people(capsys, monkeypatch):
     ],
 )
 def test_mistakes_are_one_line(capsys, more, message):
-    assert main([*COMMAND, *more]) == 2
-    err = capsys.readouterr().err.strip().splitlines()
-    assert err[-1].startswith("foretune: ")
-    assert message in err[-1]
+    assert message in fails(capsys, 2, *COMMAND, *more)

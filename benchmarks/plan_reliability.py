@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from plan_choices import LIMITS_MS
 
+from foretune.plan.serve.deployments.chance_constraints import probability_within
+from foretune.plan.serve.deployments.comparison import log_metric, pairs_better
 from foretune.plan.serve.deployments.correction import ServingCorrection
-from foretune.plan.serve.deployments.keeping import keeps
 from foretune.plan.serve.deployments.serving import tokens_per_s
-from foretune.plan.serve.deployments.surer import log_metric, pairs_better
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 LOAD = ["model", "system", "backend", "isl", "osl", "concurrency"]
@@ -60,7 +60,7 @@ def sure_limits(predicted: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame
     """Return how probable it was that each row keeps, or breaks, each limit of time per token."""
     parts = []
     for limit in LIMITS_MS:
-        chance = keeps(predicted, "tpot_ms", limit)
+        chance = probability_within(predicted, "tpot_ms", limit)
         kept = measured["tpot_ms"].to_numpy() <= limit
         said, won = np.maximum(chance, 1.0 - chance), np.where(chance >= 0.5, kept, ~kept)
         parts.append(pd.DataFrame({"choice": "keeps to a limit", "said": said, "won": won}))
@@ -84,7 +84,7 @@ def _ranges(some: pd.DataFrame) -> Iterator[dict[str, float]]:
             }
 
 
-def sureness_lines(found: dict[str, list[dict[str, float]]]) -> Sequence[str]:
+def reliability_lines(found: dict[str, list[dict[str, float]]]) -> Sequence[str]:
     """Return the table as text."""
     lines = ["| choice | said, % | number | mean said, % | came true, % |", "|---|---|---|---|---|"]
     for choice, ranges in found.items():

@@ -1,4 +1,4 @@
-"""Keeping to a limit: how probable it is, and what to choose when it is not certain.
+"""Chance constraints: how probable keeping to a limit is, and what to choose if it is not certain.
 
 The deployment of most tokens per second that a prediction lets through is the one whose time was
 most likely guessed too short. A limit is therefore a matter of probability, which follows from the
@@ -27,10 +27,10 @@ SURE = 0.5
 """Least probability of keeping to a limit that is asked for where nobody says: the point forecast
 keeps to it."""
 LEVELS = tuple(np.round(np.arange(0.5, 0.96, 0.05), 2).tolist())
-"""Least probabilities that `least_sure` tries."""
+"""Least probabilities that `required_probability` tries."""
 
 
-def keeps(latencies: pd.DataFrame, target: str, limit_ms: float) -> np.ndarray:
+def probability_within(latencies: pd.DataFrame, target: str, limit_ms: float) -> np.ndarray:
     """Return how probable it is that deployments keep to a limit when measured.
 
     Args:
@@ -94,14 +94,14 @@ def known_choices(
         speed = tokens_per_s(some["concurrency"].to_numpy(), some["osl"].to_numpy(), here)
         per_gpu = speed / some["gpus"].to_numpy()
         choices += [
-            KnownChoice(per_gpu, keeps(here, "tpot_ms", limit), tpot <= limit)
+            KnownChoice(per_gpu, probability_within(here, "tpot_ms", limit), tpot <= limit)
             for limit in LIMITS_MS
             if len(some) > 1 and (tpot <= limit).any()
         ]
     return choices
 
 
-def least_sure(choices: Sequence[KnownChoice], allowed: float = MAY_MISS) -> float:
+def required_probability(choices: Sequence[KnownChoice], allowed: float = MAY_MISS) -> float:
     """Return the least probability to ask for, so that few choices miss their limit.
 
     Args:

@@ -1,4 +1,4 @@
-"""Wishes: what a plan must keep to, and what it is to be best in."""
+"""Requirements: the limits that a plan must keep to, and the goal in which the best is best."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,8 +27,8 @@ AT_MOST = {
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a plan must keep to; infinite is no limit.
+class Requirements:
+    """Limits and goal of a plan; an infinite limit is none.
 
     Attributes:
         ttft_ms: most milliseconds to the first token.

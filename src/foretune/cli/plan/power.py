@@ -1,4 +1,4 @@
-"""``foretune servers``: how many servers a power budget feeds, and what caps on power cost."""
+"""``foretune plan power``: how many servers a power budget feeds, and what caps on power cost."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +7,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
+from foretune.cli.plan import inputs
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,33 +16,27 @@ if TYPE_CHECKING:
 HEADINGS = ("cap W", "of limit", "servers", "more", "slower", "tokens/s", "mean kW")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(servers)
-
-
-def servers(
-    model: str = typer.Argument(help="Hugging Face id, or a folder with its config.json."),
-    system: str = typer.Option(..., help="Whose GPUs the servers have, like h100_sxm."),
-    power_kw: float = typer.Option(..., help="Of the site."),
-    isl: int = typer.Option(..., help="Tokens of a prompt."),
-    osl: int = typer.Option(..., help="Tokens of an answer."),
-    gpus: int = typer.Option(8, help="GPUs of a server."),
-    host_w: float = typer.Option(412.5, help="Watts of a server besides its GPUs, per GPU."),
-    ttft: float = typer.Option(float("inf"), help="Most milliseconds to the first token."),
-    tpot: float = typer.Option(float("inf"), help="Most milliseconds per further token."),
-    accuracy: float = typer.Option(0.0, help="Least share of quality that formats keep, 0 … 1."),
-    backend: str = typer.Option("vllm", help="vllm, sglang or trtllm."),
-    operators: Path = typer.Option(None, help="Folder of measured operators."),
+def power(
+    model: str = inputs.MODEL,
+    system: str = inputs.SYSTEM,
+    power_kw: float = typer.Option(..., help="Kilowatts of the site."),
+    isl: int = inputs.ISL,
+    osl: int = inputs.OSL,
+    gpus: int = typer.Option(8, help="GPUs per server."),
+    host_w: float = typer.Option(412.5, help="Watts per GPU for the rest of the server."),
+    backend: str = inputs.BACKEND,
+    operators: Path = inputs.OPERATORS,
+    ttft: float = inputs.TTFT,
+    tpot: float = inputs.TPOT,
+    accuracy: float = inputs.ACCURACY,
     as_json: bool = options.JSON,
 ) -> None:
     """Find how many servers of the best deployment share a power budget, and under which cap.
 
-    More servers fit than boards' limits suggest, because prompts and answers draw less, and not all
-    at once; and more still under a cap, which slows each of them down.
+    More servers fit than the boards' power limits suggest: GPUs draw less, and
+    not all at once. Even more fit under a cap, which slows each of them down.
     """
-    from foretune.cli.fleet import clocks_of
-    from foretune.plan import Wish, Workload, describe_model, find_system, plan
+    from foretune.plan import Requirements, Workload, describe_model, find_system, plan
     from foretune.plan.fleet import Server, best, oversubscriptions
 
     for name, value in (("--gpus", gpus), ("--isl", isl), ("--osl", osl)):
@@ -51,9 +46,10 @@ def servers(
     described, hardware = describe_model(model), find_system(system)
     if not hardware.power_limit_w > 0:
         raise UsageError(f"{hardware.name}: nobody said what its boards draw at most")
-    wish = Wish(ttft, tpot, accuracy)
-    options.known_engine(backend)
-    made = plan(described, hardware, gpus, Workload(isl, osl), clocks_of(operators), wish, backend)
+    requirements = Requirements(ttft, tpot, accuracy)
+    inputs.known_engine(backend)
+    clocks, _ = inputs.measured_operators(operators)
+    made = plan(described, hardware, gpus, Workload(isl, osl), clocks, requirements, backend)
     chosen = made.best
     server = Server.of_candidate(chosen, hardware, host_w)
     found = oversubscriptions(server, 1e3 * power_kw)

@@ -1,4 +1,4 @@
-"""Sums of non-negative terms fitted to times, by relative error and robustly."""
+"""Non-negative least squares on the logarithm of times, robust, shrunk towards a prior."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,25 +11,25 @@ SMALLEST = 1e-9
 
 
 @dataclass
-class RelativeFit:
+class NonnegativeFit:
     """Coefficients of terms whose sum is a time, per group of rows.
 
     What is minimised is the error of the logarithm, outliers counting little: times of a hundred
-    milliseconds and of ten seconds weigh the same. A group is held to what all rows together say.
+    milliseconds and of ten seconds weigh the same. A group is shrunk towards all rows together.
 
     Attributes:
         prior: coefficients before any row was seen.
         spread: log error beyond which a row counts less and less.
-        hold: how strongly all rows are held to ``prior``.
-        hold_groups: how strongly a group is held to all rows.
+        shrinkage: how strongly all rows are shrunk towards ``prior``.
+        group_shrinkage: how strongly a group is shrunk towards all rows.
         common: the coefficients of all rows together.
         own: those of each group.
     """
 
     prior: np.ndarray
     spread: float
-    hold: float
-    hold_groups: float
+    shrinkage: float
+    group_shrinkage: float
     common: np.ndarray | None = None
     own: dict[str, np.ndarray] | None = None
 
@@ -44,13 +44,13 @@ class RelativeFit:
             known: a part of each time that has no coefficient.
             groups: the name of each row's group.
         """
-        self.common = self._solve(terms, times, known, self.prior, self.hold)
+        self.common = self._solve(terms, times, known, self.prior, self.shrinkage)
         start = np.maximum(self.common, 0.02)
         self.own = {}
         for name in np.unique(groups):
             rows = groups == name
             self.own[str(name)] = self._solve(
-                terms[rows], times[rows], known[rows], start, self.hold_groups
+                terms[rows], times[rows], known[rows], start, self.group_shrinkage
             )
         return self
 
@@ -69,8 +69,8 @@ class RelativeFit:
         assert self.common is not None
         assert self.own is not None
         return {
-            "prior": self.prior.tolist(), "spread": self.spread, "hold": self.hold,
-            "hold_groups": self.hold_groups, "common": self.common.tolist(),
+            "prior": self.prior.tolist(), "spread": self.spread, "shrinkage": self.shrinkage,
+            "group_shrinkage": self.group_shrinkage, "common": self.common.tolist(),
             "own": {name: values.tolist() for name, values in self.own.items()},
         }  # fmt: skip
 
@@ -79,7 +79,7 @@ class RelativeFit:
         """Return what `to_json` wrote."""
         own = {name: np.array(values) for name, values in data["own"].items()}
         return cls(
-            np.array(data["prior"]), data["spread"], data["hold"], data["hold_groups"],
+            np.array(data["prior"]), data["spread"], data["shrinkage"], data["group_shrinkage"],
             np.array(data["common"]), own,
         )  # fmt: skip
 
@@ -89,11 +89,11 @@ class RelativeFit:
         times: np.ndarray,
         known: np.ndarray,
         prior: np.ndarray,
-        hold: float,
+        shrinkage: float,
     ) -> np.ndarray:
         from scipy.optimize import nnls
 
-        held = np.sqrt(hold) * np.diag(1.0 / (prior + 1e-3))
+        held = np.sqrt(shrinkage) * np.diag(1.0 / (prior + 1e-3))
         coefficients = prior.astype(float).copy()
         for _ in range(ROUNDS):
             total = np.maximum(terms @ coefficients + known, SMALLEST)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from foretune.errors import UnknownName, UsageError
-from foretune.plan import Wish
+from foretune.plan import Requirements
 
 TABLE = pd.DataFrame(
     {
@@ -31,25 +31,25 @@ TABLE = pd.DataFrame(
     ],
 )
 def test_each_limit_counts(limits, keeping):
-    assert Wish(**limits).keeps(TABLE).tolist() == keeping
+    assert Requirements(**limits).keeps(TABLE).tolist() == keeping
 
 
 @pytest.mark.parametrize(
     ("goal", "best"), [("throughput", 1), ("latency", 0), ("cost", 1), ("energy", 1)]
 )
 def test_the_goal_says_what_is_best(goal, best):
-    assert Wish(goal=goal).score(TABLE).idxmax() == best
+    assert Requirements(goal=goal).score(TABLE).idxmax() == best
 
 
 def test_limits_nobody_keeps_to_name_the_nearest():
-    assert Wish(tpot_ms=5).broken(TABLE) == ["10 ms per further token instead of 5"]
-    assert "0.980 of the quality" in Wish(accuracy=0.999).broken(TABLE)[0]
+    assert Requirements(tpot_ms=5).broken(TABLE) == ["10 ms per further token instead of 5"]
+    assert "0.980 of the quality" in Requirements(accuracy=0.999).broken(TABLE)[0]
 
 
 def test_impossible_wishes_are_refused():
     with pytest.raises(UsageError, match="leaves nothing"):
-        Wish(ttft_ms=0)
+        Requirements(ttft_ms=0)
     with pytest.raises(UsageError, match="accuracy"):
-        Wish(accuracy=95)
+        Requirements(accuracy=95)
     with pytest.raises(UnknownName, match="throughput"):
-        Wish(goal="thruput")
+        Requirements(goal="thruput")

@@ -1,4 +1,4 @@
-"""``foretune fleet``: the cheapest mix of GPUs for a histogram of requests."""
+"""``foretune plan fleet``: the cheapest mix of GPUs for a histogram of requests."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent, progress_bar
+from foretune.cli.plan import inputs
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.plan.cost.clocks import OperatorClocks
     from foretune.plan.fleet import Demand, Fleet
 
 NOTES = (
@@ -20,41 +20,31 @@ NOTES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(fleet)
-
-
 def fleet(
-    model: str = typer.Argument(help="Hugging Face id, or a folder with its config.json."),
+    model: str = inputs.MODEL,
     requests: Path = typer.Option(
-        ..., help="CSV or Parquet file with columns isl, osl (tokens) and requests_per_s."
+        ..., help="CSV or Parquet file with columns isl, osl and requests_per_s."
     ),
     systems: str = typer.Option("", help="Like h100_sxm,l40s. Default: all that have a price."),
     gpus_per_instance: str = typer.Option("1,2,4,8", help="GPUs that can be rented together."),
-    ttft: float = typer.Option(float("inf"), help="Most milliseconds to the first token."),
-    tpot: float = typer.Option(float("inf"), help="Most milliseconds per further token."),
-    accuracy: float = typer.Option(0.0, help="Least share of quality that formats keep, 0 … 1."),
-    prices: Path = typer.Option(None, help="CSV file with columns system, usd_per_gpu_hour."),
     available: list[str] = typer.Option(
         [], help="Most GPUs of a system, like h100_sxm=8. Repeatable."
     ),
-    power_kw: float = typer.Option(float("inf"), help="Most that may be provisioned."),
-    backend: str = typer.Option("vllm", help="vllm, sglang or trtllm."),
-    operators: Path = typer.Option(None, help="Folder of measured operators."),
+    prices: Path = inputs.PRICES,
+    backend: str = inputs.BACKEND,
+    operators: Path = inputs.OPERATORS,
+    ttft: float = inputs.TTFT,
+    tpot: float = inputs.TPOT,
+    accuracy: float = inputs.ACCURACY,
+    power_kw: float = inputs.at_most("Most kilowatts provisioned."),
     as_json: bool = options.JSON,
 ) -> None:
-    r"""Choose how many of which GPUs serve all requests at the least cost, and what serves what.
+    """Choose how many of which GPUs serve all requests at the least cost, and what serves what.
 
-    A file of requests has one row per length, for example:
-
-    \b
-        isl,osl,requests_per_s
-        128,128,20
-        1024,256,5
-        8192,512,0.5
+    The file of requests has a row per pair of lengths. A row 1024,256,5 means:
+    five requests per second with 1024 input and 256 output tokens.
     """
-    from foretune.plan import Wish, describe_model, find_system
+    from foretune.plan import Requirements, describe_model, find_system
     from foretune.plan.fleet import (
         Limits,
         cheapest_fleet,
@@ -63,19 +53,20 @@ def fleet(
         single_fleets,
     )
 
-    options.known_engine(backend)
+    inputs.known_engine(backend)
     demands = read_requests(requests)
-    cost = _prices(prices)
+    cost = inputs.read_prices(prices)
     chosen = [find_system(name, cost) for name in (_names(systems) or cost)]
     if not power_kw > 0:
         raise UsageError(f"--power-kw {power_kw:g} feeds nothing: give more than 0")
     limits = Limits(_available(available, [s.name for s in chosen]), 1e3 * power_kw)
     described = describe_model(model)
+    clocks, _ = inputs.measured_operators(operators)
     with progress_bar() as progress:
         progress.start("predicting instances", len(chosen))
         kinds = instance_types(
-            described, chosen, _sizes(gpus_per_instance), demands, clocks_of(operators),
-            Wish(ttft, tpot, accuracy), backend, said=progress.advance,
+            described, chosen, _sizes(gpus_per_instance), demands, clocks,
+            Requirements(ttft, tpot, accuracy), backend, said=progress.advance,
         )  # fmt: skip
     per_s = [demand.per_s for demand in demands]
     mix = cheapest_fleet(kinds, per_s, limits)
@@ -86,20 +77,6 @@ def fleet(
     for line in _sentences(mix, alone):
         output.say(line)
     output.result(_plain(demands, mix, alone))
-
-
-def _prices(path: Path | None) -> dict[str, float]:
-    from foretune.plan import published_prices, read_prices
-
-    return read_prices(path) if path else published_prices()
-
-
-def clocks_of(folder: Path | None) -> "OperatorClocks":
-    """Return clocks of the measured operators in ``folder``, else of those that are installed."""
-    from foretune.plan.cost.clocks import OperatorClocks
-    from foretune.plan.cost.tables import find_tables
-
-    return OperatorClocks(find_tables(folder))
 
 
 def _names(text: str) -> list[str]:

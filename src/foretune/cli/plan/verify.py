@@ -1,4 +1,4 @@
-"""``foretune plan … --verify``: what this machine can check of a plan."""
+"""``foretune plan serve … --verify``: what this machine can check of a plan."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 from foretune.cli.output import Output, percent, progress_bar
 
 if TYPE_CHECKING:
+    from foretune.plan import Plan
     from foretune.plan.check import ParallelCheck
     from foretune.plan.check.operators import OperatorCheck
+    from foretune.plan.cost.tables import OperatorTables
     from foretune.plan.serve.deployments.deployment import Deployment
 
 BUSY = 0.25
@@ -15,6 +17,31 @@ BUSY = 0.25
 SHOWN = 10
 OPERATOR_COLUMNS = ("operator", "share", "predicted (90 %)", "measured")
 LAYOUT_COLUMNS = ("step", "layout", "predicted", "measured", "ratios", "95 %")
+
+
+def verify_operators(
+    output: Output, plan: "Plan", tables: "OperatorTables | None", backend: str
+) -> "OperatorCheck":
+    """Measure the operators of the two best deployments on this machine, and show them.
+
+    Args:
+        output: where the table goes.
+        plan: what is checked.
+        tables: of measured operators, which the plan was made with.
+        backend: the engine.
+    """
+    from foretune.collect import local_device
+    from foretune.collect.nvidia import local_gpus
+    from foretune.plan.check import operators
+
+    rivals = [row for row in (plan.best, plan.runner_up) if row is not None]
+    deployments = [plan.deployment(row) for row in rivals]
+    device = local_device("cuda" if local_gpus() else "cpu")
+    clock = operators.local_clock(device, tables, backend)
+    asked = operators.request_operators(deployments)
+    check = operators.verify_operators(asked, clock, planned=deployments[0].system)
+    show_operators(output, check)
+    return check
 
 
 def show_operators(output: Output, check: "OperatorCheck") -> None:

@@ -1,4 +1,4 @@
-"""How sure it is that one deployment beats another: most of their error is the same.
+"""How probable it is that one deployment beats another, most of their error being the same.
 
 Where a prediction for one layout is 20 % too high, so is that for its neighbour: comparing their
 intervals, as if the errors had nothing to do with each other, would call everything a draw.
@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from foretune.plan.serve.deployments.chance_constraints import probability_below
 from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
-from foretune.plan.serve.deployments.keeping import probability_below
 
 Metric = Literal["tokens_per_s", "tpot_ms", "ttft_ms"]
 SMALLEST = 1e-12

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.serve.deployments.surer import log_metric, pairs_better, probability_better
+from foretune.plan.serve.deployments.comparison import log_metric, pairs_better, probability_better
 
 
 class Fixed:
