@@ -27,7 +27,7 @@ def check_kernel(
     Args:
         kernel: what is checked.
         problems: small ones with odd sizes, which no tile divides, find most; by default two that
-            predictors train on.
+            predictors train on. If they limit the error, every configuration must keep it.
         configs: how many of each problem's configurations are run, drawn at random, beside the
             default.
         seed: of what is drawn.

@@ -96,8 +96,11 @@ def _check_race(runner: Runner, kernel: ProbeKernel, isolates: bool) -> None:
 def _check_refusal(runner: Runner) -> None:
     kernel = ProbeKernel()
     kernel.device_kind = "gpu" if runner.device.kind == "cpu" else "cpu"
+    otherwise = f"a kernel for a {kernel.device_kind} is not refused with a UsageError"
     try:
         next(iter(runner.run(kernel, kernel.problem(n=1), [_that("works")])))
     except UsageError:
         return
-    raise BrokenContract(f"a kernel for a {kernel.device_kind} is not refused with a UsageError")
+    except Exception as e:
+        raise BrokenContract(f"{otherwise}, but with {e!r}") from e
+    raise BrokenContract(otherwise)
