@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.process.process import Process
+from foretune.models.process.process import Process, inverse_of
 
 ROOM = 64
 """Measurements it has room for at first."""
@@ -176,12 +176,7 @@ class Posterior:
 
     def _precision(self) -> np.ndarray:
         """Return the inverse covariance of the measurements."""
-        from scipy.linalg.lapack import dpotri
-
-        n = len(self.y)
-        lower = np.tril(dpotri(self._factor[:n, :n], lower=True)[0])
-        precision: np.ndarray = lower + np.tril(lower, -1).T
-        return precision
+        return inverse_of(self._factor[: len(self.y), : len(self.y)])
 
     def _solved(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
         """Return the inverse of the factor of as many measurements, times ``values``."""
