@@ -8,6 +8,8 @@ tell which inputs matter. What it says after measurements is a `Posterior`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -38,7 +40,7 @@ class Process:
     def expected(cls, terms: Sequence[Term], noise: Hyperprior) -> Self:
         """Return one with all parameters where they are expected."""
         process = cls(terms, noise, np.empty(0))
-        return replace(process, parameters=np.array([h.center for h in process._hyperpriors]))
+        return replace(process, parameters=process._expected[0])
 
     @property
     def noise(self) -> float:
@@ -78,15 +80,24 @@ class Process:
 
     def parts(self, parameters: np.ndarray | None = None) -> Iterator[tuple[Term, np.ndarray]]:
         """Give each term with its parameters."""
-        at, parameters = 0, self.parameters if parameters is None else parameters
-        for term in self.terms:
-            size = len(term.hyperpriors)
-            yield term, parameters[at : at + size]
-            at += size
+        parameters = self.parameters if parameters is None else parameters
+        for term, own in self._places:
+            yield term, parameters[own]
 
-    @property
+    @cached_property
     def _hyperpriors(self) -> list[Hyperprior]:
         return [*(h for term in self.terms for h in term.hyperpriors), self.noise_prior]
+
+    @cached_property
+    def _expected(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where parameters are expected, and how far from there they may be: fixed ones are not."""
+        centers = np.array([h.center for h in self._hyperpriors])
+        return centers, np.array([h.width or np.inf for h in self._hyperpriors])
+
+    @cached_property
+    def _places(self) -> list[tuple[Term, slice]]:
+        ends = np.cumsum([len(term.hyperpriors) for term in self.terms]).tolist()
+        return [(t, slice(*own)) for t, own in zip(self.terms, pairwise([0, *ends]), strict=True)]
 
     def _loss(
         self, parameters: np.ndarray, X: np.ndarray, y: np.ndarray
@@ -106,20 +117,12 @@ class Process:
         except np.linalg.LinAlgError:  # a step too far: back
             return HUGE, np.zeros(len(parameters))
         weights = cho_solve((factor, True), y, check_finite=False)
-        slope = 0.5 * (
-            inverse_of(factor) - np.outer(weights, weights)
-        )  # of the loss, by the covariance
-        off, by_hyperpriors = self._off(parameters)
-        loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + off
-        by_terms = [by_term(slope) for by_term in slopes]
-        return float(loss), np.concatenate([*by_terms, [np.trace(slope) * noise]]) + by_hyperpriors
-
-    def _off(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return how unexpected parameters are, and its gradient; fixed ones never are."""
-        centers = np.array([h.center for h in self._hyperpriors])
-        widths = np.array([h.width or np.inf for h in self._hyperpriors])
+        slope = 0.5 * (inverse_of(factor) - np.outer(weights, weights))  # by the covariance
+        centers, widths = self._expected
         off = (parameters - centers) / widths
-        return float(0.5 * off @ off), off / widths
+        loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        by_terms = [by_term(slope) for by_term in slopes]
+        return float(loss), np.concatenate([*by_terms, [np.trace(slope) * noise]]) + off / widths
 
 
 def inverse_of(factor: np.ndarray) -> np.ndarray:
