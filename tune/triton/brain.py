@@ -78,7 +78,7 @@ def offers(tuning: Tuning, configs: Sequence[triton.Config]) -> list[Offer]:
     found = {configuration_of(c): c for c in configs}
     told = [np.isfinite(judgement.objective), np.isnan(judgement.objective)]
     kind = np.select(told, [0, 1], 2)
-    unlikely = judgement.log_mean - np.log(judgement.p_valid)
+    unlikely = judgement.posterior.mean - np.log(judgement.p_valid)
     value = np.where(kind == 0, judgement.objective, unlikely)
     return [
         Offer(

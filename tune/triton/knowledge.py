@@ -16,19 +16,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
 
 from foretune.device import Device
 from foretune.mapping import NamedValues
 from foretune.measurement import Measurement
+from foretune.models.process.posterior import Posterior
+from foretune.models.process.process import Process
+from foretune.models.process.terms import Hyperprior, Multiple, SameLabel
 from foretune.objective import Goal
 from foretune.problem import Problem
-from foretune.search.gaussian_process import (
-    CONSTANT,
-    REFIT,
-    GaussianProcess,
+from foretune.search.acquisition import (
+    DRAWS,
+    expected_regret,
     log_expected_improvement,
+)
+from foretune.search.surrogate_process import (
+    MULTIPLE,
+    OFFSET,
+    REFIT,
+    STEPS,
     one_thread,
+    surrogate_process,
 )
 from foretune.tune.triton.rows import Rows, points_of
 
@@ -36,18 +44,13 @@ MOST_ROWS = 300
 """Measured runs that are learned from: this problem's, then those of the problems most like it."""
 LEAST_FIT = 8
 """Runs from which length scales are fitted; with fewer the weak prior on them stands."""
-SHORTLIST = 256
-"""Candidates whose joint distribution is drawn from: those that may be best."""
-DRAWS = 256
-OWN = 0.1
-"""Standard deviation of what is peculiar to a configuration on all problems, relative to all that
-the belief gets wrong."""
+OWN = Hyperprior(0.01, 0.0)
+"""Variance of what is peculiar to a configuration on all problems, relative to all that the belief
+gets wrong."""
 DOUBTS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 """How many times wider than promised spreads may have to be."""
 PRIOR_LOSS = 0.2
 """Loss, summed over problems, taken to have been seen beforehand: that of the second doubt."""
-REPEATS_TO = 0.01
-"""Standard deviation of the log of a measurement among repeats: what was measured is known."""
 LEAST_SPREAD = 0.02
 
 
@@ -62,22 +65,13 @@ class Belief(Protocol):
         """Return the logarithm of the objective of ``rows``, up to a constant per problem."""
 
 
-class ManyProblems(GaussianProcess):
-    """A process whose points end in the numbers of their configuration and of their problem.
+def many_problems(axes: int) -> Process:
+    """Return the process of points that end in the numbers of their configuration and problem.
 
     Each problem has an offset of its own, and so, a smaller one, has each configuration.
     """
-
-    def variance(self, prior: np.ndarray) -> np.ndarray:
-        """Return the diagonal of `covariance`."""
-        return super().variance(prior) + OWN**2
-
-    def _points(self, X: np.ndarray) -> np.ndarray:
-        return X[:, :-2]
-
-    def _common(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        problem, config = (X[:, i][:, None] == X2[:, i] for i in (-1, -2))
-        return CONSTANT**2 * problem + OWN**2 * config
+    offsets = SameLabel(axes + 1, OWN), SameLabel(axes + 2, OFFSET.scale)
+    return surrogate_process(axes, beside=(Multiple(axes, MULTIPLE), *offsets))
 
 
 @dataclass(frozen=True)
@@ -85,16 +79,14 @@ class Judgement:
     """What is known of every candidate on one problem.
 
     Attributes:
-        log_mean: natural logarithm of the expected objective, up to a constant.
-        log_spread: its standard deviation.
+        posterior: of the natural logarithm of each one's objective, up to a constant.
         p_valid: probability that each runs.
         objective: what was measured; infinite for failures, NaN where nothing was.
         expected: for every candidate, how much slower than the best it is expected to be, relative.
         points: where the candidates lie, shape (candidates, axes), 0 … 1.
     """
 
-    log_mean: np.ndarray
-    log_spread: np.ndarray
+    posterior: Posterior
     p_valid: np.ndarray
     objective: np.ndarray
     expected: np.ndarray
@@ -131,7 +123,7 @@ class Judgement:
         finite = np.isfinite(self.objective)
         if finite.any():
             best = float(np.log(self.objective[finite]).min())
-            gain = log_expected_improvement(best - self.log_mean, self.log_spread)
+            gain = log_expected_improvement(self.posterior, best)
             promise = gain + np.log(self.p_valid)
         return int(np.argmax(np.where(open_ones, promise, -np.inf)))
 
@@ -147,7 +139,7 @@ class Judgement:
         if not open_ones.any():
             return 0.0
         best = float(np.log(self.objective[finite]).min())
-        gains = log_expected_improvement(best - self.log_mean, self.log_spread)
+        gains = log_expected_improvement(self.posterior, best)
         return float(np.exp(gains + np.log(self.p_valid))[open_ones].max())
 
     def farthest(self, tried: np.ndarray) -> int | None:
@@ -161,41 +153,7 @@ class Judgement:
         return int(np.argmax(np.where(open_ones, distance, -np.inf)))
 
     def _promise(self) -> np.ndarray:
-        return np.log(self.p_valid) - self.log_mean
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """The logs of all candidates, given what was measured.
-
-    Attributes:
-        process: covariance of residuals, in units of ``scale``.
-        X: candidates, shape (candidates, axes + 1).
-        prior: what is believed of them, in the same units.
-        explained: what the measured runs explain of them, shape (measured, candidates).
-        mean: of the logs.
-        scale: size of residuals, more where other problems were predicted worse than promised.
-    """
-
-    process: ManyProblems
-    X: np.ndarray
-    prior: np.ndarray
-    explained: np.ndarray
-    mean: np.ndarray
-    scale: float
-
-    @property
-    def spread(self) -> np.ndarray:
-        """Standard deviation of every candidate."""
-        left = self.process.variance(self.prior) - (self.explained**2).sum(axis=0)
-        return np.sqrt(np.maximum(left, 0) + self.process.noise) * self.scale
-
-    def covariance(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the covariance of the numbered candidates."""
-        X, prior, explained = self.X[numbers], self.prior[numbers], self.explained[:, numbers]
-        joint = self.process.covariance(X, prior, X, prior) - explained.T @ explained
-        joint[np.diag_indices(len(joint))] += self.process.noise
-        return joint * self.scale**2
+        return np.log(self.p_valid) - self.posterior.mean
 
 
 class Knowledge:
@@ -211,7 +169,7 @@ class Knowledge:
         self._specs = dict(device.specs)
         self._goal = goal
         self._belief = belief
-        self._fits: dict[tuple[str, ...], tuple[int, np.ndarray]] = {}
+        self._fits: dict[tuple[str, ...], tuple[int, Process]] = {}
 
     def judge(
         self,
@@ -247,39 +205,31 @@ class Knowledge:
         objective = np.array([here.get(c, np.nan) for c in candidates.configs])
         posterior = self._posterior(rows, numbers, belief, logs)
         return Judgement(
-            log_mean=posterior.mean,
-            log_spread=posterior.spread,
+            posterior=posterior,
             p_valid=_validity(candidates, known, p_valid),
             objective=objective,
-            expected=_expected_regret(posterior, objective),
-            points=posterior.X[:, :-2],
+            expected=expected_regret(posterior, objective),
+            points=posterior.candidates[:, :-3],
         )
 
     def _posterior(
         self, rows: Rows, numbers: np.ndarray, belief: np.ndarray, logs: np.ndarray
-    ) -> "Posterior":
+    ) -> Posterior:
         """Return what is known of the rows behind the measured ones, given those."""
         n = len(logs)
         points, axes = points_of(rows, self._specs)
-        X = np.column_stack([points, _numbered(rows.configs), numbers])
         belief = _centred(belief, numbers)
         scale = self._scale(belief[:n], logs, numbers[:n])
-        prior = belief / scale
+        X = np.column_stack([points, belief / scale, _numbered(rows.configs), numbers])
         level = _level(logs - belief[:n], numbers[:n])
-        y = (logs - belief[:n] - np.array([level[i] for i in numbers[:n]])) / scale
-        process = self._fitted(axes, X[:n], prior[:n], y)
-        explained = np.zeros((0, len(X) - n))
-        mean, doubt = prior[n:], DOUBTS[1]
-        if n:
-            K = process.covariance(X[:n], prior[:n], X[:n], prior[:n])
-            K[np.diag_indices(n)] += process.noise
-            L = np.linalg.cholesky(K)
-            cross = process.covariance(X[:n], prior[:n], X[n:], prior[n:])
-            explained = solve_triangular(L, cross, lower=True, check_finite=False)
-            mean = mean + solve_triangular(L, y, lower=True, check_finite=False) @ explained
-            doubt = _doubt(L, y, numbers[:n], scale)
-        offset = level.get(numbers[n], 0.0)
-        return Posterior(process, X[n:], prior[n:], explained, mean * scale + offset, scale * doubt)
+        y = logs - belief[:n] - np.array([level[i] for i in numbers[:n]])
+        process = self._fitted(axes, X[:n], y / scale)
+        posterior = Posterior(
+            process, X[:n], y, X[n:],
+            prior=belief[n:] + level.get(numbers[n], 0.0), scale=scale, observation_noise=True,
+        )  # fmt: skip
+        posterior.scale *= _doubt(posterior, numbers[:n]) if n else DOUBTS[1]
+        return posterior
 
     def _scale(self, belief: np.ndarray, logs: np.ndarray, numbers: np.ndarray) -> float:
         """Return the usual size of what the belief gets wrong among one problem's runs."""
@@ -289,18 +239,14 @@ class Knowledge:
         freedom = max(len(logs) - len(set(numbers.tolist())), 1)
         return max(float(np.sqrt((wrong**2).sum() / freedom)), LEAST_SPREAD)
 
-    def _fitted(
-        self, axes: list[str], X: np.ndarray, prior: np.ndarray, y: np.ndarray
-    ) -> ManyProblems:
+    def _fitted(self, axes: list[str], X: np.ndarray, y: np.ndarray) -> Process:
         """Return a process with the likeliest scales, fitted anew when there is much more."""
-        process = ManyProblems(len(axes))
         if len(y) < LEAST_FIT:
-            return process
-        rows, parameters = self._fits.get(tuple(axes), (0, process.parameters))
-        process.parameters = parameters
+            return many_problems(len(axes))
+        rows, process = self._fits.get(tuple(axes)) or (0, many_problems(len(axes)))
         if not rows <= len(y) < REFIT * rows:
-            process.fit(X, prior, y)
-            self._fits[tuple(axes)] = (len(y), process.parameters)
+            process = process.fitted(X, y, STEPS)
+            self._fits[tuple(axes)] = len(y), process
         return process
 
 
@@ -356,29 +302,27 @@ def _logs(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _doubt(L: np.ndarray, y: np.ndarray, numbers: np.ndarray, scale: float) -> float:
+def _doubt(posterior: Posterior, numbers: np.ndarray) -> float:
     """Return how many times wider spreads must be for promises to have been kept.
 
-    Each problem's runs are predicted from all other problems' (for one run at a time: Sundararajan
-    and Keerthi, Neural Computation 13, 2001), the one predicted best is chosen among them, and what
-    that lost is compared with the loss to expect. Chosen is what looks best, so this hinges on the
-    few predictions that are far off, which an average over all errors would not show.
+    Each problem's runs are predicted from all other problems', the one predicted best is chosen
+    among them, and what that lost is compared with the loss to expect. Chosen is what looks best,
+    so this hinges on the few predictions that are far off, which an average over all errors would
+    not show.
     """
-    inverse = cho_solve((L, True), np.eye(len(y)), check_finite=False)
-    weights = inverse @ y
     rng = np.random.default_rng(0)
     lost, promised = PRIOR_LOSS, {d: PRIOR_LOSS * d / DOUBTS[1] for d in DOUBTS}
-    for problem in np.unique(numbers):
-        here = np.flatnonzero(numbers == problem)
-        if not 1 < len(here) < len(y):
-            continue
-        covariance = np.linalg.inv(inverse[np.ix_(here, here)])
-        mean = y[here] - covariance @ weights[here]
+    problems = [np.flatnonzero(numbers == problem) for problem in np.unique(numbers)]
+    problems = [here for here in problems if 1 < len(here) < len(numbers)]
+    left_out = posterior.groups_left_out(problems)
+    for here, (off, covariance) in zip(problems, left_out, strict=True):
+        y = posterior.y[here]
+        mean = y - off
         drawn = rng.standard_normal((DRAWS // 4, len(here))) @ np.linalg.cholesky(covariance).T
         pick = int(np.argmin(mean))
-        lost += _loss(scale * y[here][None, :], pick)
+        lost += _loss(y[None, :], pick)
         for d in DOUBTS:
-            promised[d] += _loss(scale * (mean + d * drawn), pick)
+            promised[d] += _loss(mean + d * drawn, pick)
     return next((d for d in DOUBTS if promised[d] >= lost), DOUBTS[-1])
 
 
@@ -408,30 +352,3 @@ def _validity(candidates: Rows, known: Sequence[Measurement], p_valid: np.ndarra
         if not all(fared := tries.get(config, [])):
             found[i] *= (sum(fared) + 0.1) / (len(fared) + 0.2)
     return np.clip(found, 1e-3, 1.0)
-
-
-def _expected_regret(posterior: Posterior, objective: np.ndarray) -> np.ndarray:
-    """Return, for every candidate, its expected loss against the best of all, relative.
-
-    Infinite for what failed and what is not on the shortlist.
-    """
-    expected = np.full(len(objective), np.inf)
-    may = np.flatnonzero(~np.isposinf(objective))
-    if len(may) == 0:
-        return expected
-    hoped = posterior.mean - 2 * posterior.spread
-    measured = np.flatnonzero(np.isfinite(objective))
-    short = may[np.argsort(hoped[may], kind="stable")[:SHORTLIST]]
-    open_ones = short[np.isnan(objective[short])]
-    rng = np.random.default_rng(0)
-    covariance = posterior.covariance(open_ones)
-    covariance[np.diag_indices(len(open_ones))] += 1e-10
-    drawn = rng.standard_normal((DRAWS, len(open_ones))) @ np.linalg.cholesky(covariance).T
-    repeated = np.log(objective[measured]) + REPEATS_TO * rng.standard_normal(
-        (DRAWS, len(measured))
-    )
-    logs = np.hstack([repeated, posterior.mean[open_ones] + drawn])
-    with np.errstate(over="ignore"):
-        loss = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
-    expected[np.concatenate([measured, open_ones])] = loss
-    return expected

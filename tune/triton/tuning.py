@@ -128,7 +128,7 @@ class Tuning:
         """Return the ``n`` unmeasured candidates that are expected to be fastest."""
         judgement = self.judgement
         open_ones = np.isnan(judgement.objective)
-        order = np.argsort(np.where(open_ones, judgement.log_mean, np.inf), kind="stable")
+        order = np.argsort(np.where(open_ones, judgement.posterior.mean, np.inf), kind="stable")
         count = min(max(n, 0), int(open_ones.sum()))
         return [self.candidates.configs[int(i)] for i in order[:count]]
 
