@@ -1,0 +1,48 @@
+"""The contract of every kernel in Triton, interpreted in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from foretune.registry import TRITON_PREFIX, registered
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+VERSIONS = [tuple(map(int, m.__version__.split(".")[:2])) for m in (triton, np)]
+PROBLEMS = {
+    "triton_softmax": {"R": 5, "C": 37},
+    "triton_norm": {"R": 5, "C": 37},
+    "triton_attention": {"seq_len": 37, "heads": 2, "kv_heads": 1},
+    "triton_gemm": {"M": 37, "N": 83, "K": 41},
+    "triton_quantized_gemm": {"M": 5, "N": 64, "K": 128},
+    "triton_grouped_gemm": {"tokens": 7, "experts": 3, "top_k": 2, "N": 35, "K": 33},
+}
+SCRIPT = """
+import json, sys
+from foretune.registry import get_kernel
+from foretune.testing import check_kernel
+for name, problem in json.loads(sys.argv[1]).items():
+    check_kernel(get_kernel(name), [problem], configs=1)
+"""
+
+
+def test_every_kernel_in_triton_is_checked():
+    assert {n for n in registered("kernels") if n.startswith(TRITON_PREFIX)} == PROBLEMS.keys()
+
+
+@pytest.mark.skipif(
+    VERSIONS[0] < (3, 7) and VERSIONS[1] >= (2, 4),
+    reason="needs a Triton whose interpreter works with this NumPy: pip install 'triton>=3.7'",
+)
+def test_the_contract():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", SCRIPT, json.dumps(PROBLEMS)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
