@@ -7,10 +7,15 @@ from foretune.lazy import lazy
 if TYPE_CHECKING:
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import Prior, Searcher, make_searcher
+    from foretune.search.stopping import Stopping
 
-__all__ = ["Prior", "Searcher", "SurrogateSampler", "make_searcher"]
+__all__ = ["Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {"optuna.sampler": ("SurrogateSampler",), "searcher": ("Prior", "Searcher", "make_searcher")},
+    {
+        "optuna.sampler": ("SurrogateSampler",),
+        "searcher": ("Prior", "Searcher", "make_searcher"),
+        "stopping": ("Stopping",),
+    },
 )

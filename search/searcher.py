@@ -1,7 +1,8 @@
 """The searcher's seam: `ask` for configurations, `tell` what came of them."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ class Searcher(ABC):
         prior: predictions of every configuration; searchers that cannot use one ignore it.
         problem: what is computed, where it is known: its sizes say how many tiles there are.
         device: where, if known.
+        experience: measurements of the same kernel on other problems; searchers that cannot use
+            them ignore them.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Searcher(ABC):
         prior: Prior | None = None,
         problem: Problem | None = None,
         device: Device | None = None,
+        experience: Sequence[Measurement] = (),
     ) -> None:
         if prior is not None and not len(prior.log_mean) == len(prior.p_valid) == len(space):
             raise UsageError(
@@ -76,6 +80,7 @@ class Searcher(ABC):
         self.prior = prior
         self.problem = problem or Problem()
         self.device = device
+        self.experience = experience
         self.proposed: set[int] = set()
         self.told: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
@@ -103,6 +108,20 @@ class Searcher(ABC):
         """Return the incumbent: the best configuration told of; None before the first success."""
         finite = {i: value for i, value in self.told.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
+
+    def regret(self) -> float:
+        """Return how much slower than the optimum `best` is expected to be, relative.
+
+        Infinite where the searcher cannot tell.
+        """
+        return math.inf
+
+    def gain(self) -> float:
+        """Return by how much one more measurement is expected to improve on `best`, relative.
+
+        Infinite where the searcher cannot tell.
+        """
+        return math.inf
 
     def _prepare(self) -> None:
         """Set up what the searcher keeps; space, objective, seed and prior are there."""
@@ -144,6 +163,7 @@ def make_searcher(
     prior: Prior | None = None,
     problem: Problem | None = None,
     device: Device | None = None,
+    experience: Sequence[Measurement] = (),
 ) -> Searcher:
     """Return a new searcher.
 
@@ -156,6 +176,7 @@ def make_searcher(
         prior: predictions of every configuration.
         problem: what is computed.
         device: where.
+        experience: measurements of other problems.
 
     Raises:
         UnknownName: there is none of that name.
@@ -168,5 +189,5 @@ def make_searcher(
         from foretune.search.optuna.searchers import OptunaSearcher
 
         make = partial(OptunaSearcher, sampler=kind)
-    searcher: Searcher = make(space, objective, seed, prior, problem, device)
+    searcher: Searcher = make(space, objective, seed, prior, problem, device, experience)
     return searcher
