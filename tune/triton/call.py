@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-import foretune
+from foretune.collect.workbench import toolchain
 from foretune.device import Device
 from foretune.mapping import Value
 from foretune.problem import Problem
@@ -42,7 +41,7 @@ class Call:
     @cached_property
     def subject(self) -> Subject:
         """What is tuned, where, and with which versions."""
-        return Subject(self.kernel, self.source, self.device.name, versions())
+        return Subject(self.kernel, self.source, self.device.name, toolchain("gpu"))
 
     def programs(self, knobs: Mapping[str, Any]) -> float:
         """Return how many programs a configuration launches; NaN where the grid does not tell."""
@@ -107,11 +106,6 @@ def plain_function(fn: Any) -> Any:
 def parameters_of(function: Any) -> dict[str, Any]:
     """Return Triton's description of each argument, by name; none in the interpreter."""
     return {p.name: p for p in getattr(function, "params", ())}
-
-
-def versions() -> str:
-    """Return what decides about the compiled code and about choices."""
-    return f"foretune {foretune.__version__}, triton {version('triton')}"
 
 
 def _special(value: Any, parameter: Any) -> str:
