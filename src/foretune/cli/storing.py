@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.tuned import Tuned
 
-STORE = typer.Option(
-    None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."
-)
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune store list' shows them.")
 DEVICE = typer.Option(None, help="On this device, where there are several.")
 NAMES = typer.Option(
@@ -57,7 +54,7 @@ def open_tuned(where: str | None) -> "Tuned":
 
 
 @commands.command("list")
-def list_(store: str = STORE, as_json: bool = options.JSON) -> None:
+def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
     """List the kernels, and how much is known of each."""
     tuned, output = open_tuned(store), Output(as_json)
     found = tuned.summary()
@@ -78,7 +75,7 @@ def list_(store: str = STORE, as_json: bool = options.JSON) -> None:
 def show(
     kernel: str = KERNEL,
     problem: str = typer.Option(None, help="Only problems with these values: M=…,…"),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Show what was chosen for each problem of a kernel, and from what."""
@@ -99,7 +96,7 @@ def export(
     file: Path = typer.Argument(None, help="File to write; or give --out."),
     out: Path = typer.Option(None, "--out", help="The same."),
     kernel: str = typer.Option(None, help="Only this kernel."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Write the store to one file: .json to ship or merge, .parquet to train on.
@@ -125,7 +122,7 @@ def export(
 @commands.command()
 def merge(
     files: list[Path] = typer.Argument(help="Exported files."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Take in exported files: the newest measurement of each configuration stays."""
@@ -149,7 +146,7 @@ def forget(
     device: str = typer.Option(None, help="Only on this device."),
     source: str = typer.Option(None, help="Only this code; its first digits will do."),
     everything: bool = typer.Option(False, "--all", help="Everything in the store."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Delete what is known, so that it is tuned again when it is next asked for."""
@@ -181,7 +178,7 @@ def vllm_import(
     device: str = DEVICE,
     name: list[str] = NAMES,
     also: list[str] = ALSO,
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Take vLLM's tuned configurations of its fused MoE kernel as choices.
@@ -214,7 +211,7 @@ def vllm_export(
     name: list[str] = NAMES,
     also: list[str] = ALSO,
     out: Path = typer.Option(..., help="Folder; vLLM reads $VLLM_TUNED_CONFIG_FOLDER."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
