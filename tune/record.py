@@ -6,7 +6,9 @@ toolchain. A run log beside it is a copy for whoever asked for one.
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from foretune.collect.kernels.triton_kernel import TritonKernel
 from foretune.collect.record import Record
 from foretune.collect.workbench import toolchain
 from foretune.datasets import RunLog
@@ -18,8 +20,12 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.optional import OptionalStore, Where
+from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES, Choice, Subject
 from foretune.tune.store.tuned import by_problem
+
+if TYPE_CHECKING:
+    from foretune.tune.triton.launch_view import LaunchView
 
 
 class StoredRecord(Record):
@@ -52,9 +58,13 @@ class StoredRecord(Record):
         super().append(measurement)
         self._note([measurement])
         self._store.ask(lambda store: store.put(self.subject, [measurement]), None)
+        if self._view and (seen := self._view.measurement(measurement)):
+            self._store.ask(lambda store: store.put(seen[0], [seen[1]]), None)
 
     def known(self, problem: Problem) -> list[Measurement]:
         """Return what the store has of a problem now; what the log has was measured by this job."""
+        if self._view:
+            self._note(self._of_function(self._view, problem))
         self._note(self._measurements(problem))
         found = self._stored.get(problem, {}).values()
         return [m for m in found if super(StoredRecord, self).find(problem, m.config) is None]
@@ -72,7 +82,12 @@ class StoredRecord(Record):
     def choose(self, problem: Problem, goal: Limited, choice: Choice, stood: Choice | None) -> None:
         """Keep a choice; it replaces ``stood`` only if it rests on more measurements."""
         asked = _asked(problem, goal)
-        self._store.ask(lambda store: store.choose(self.subject, asked, choice, stood), choice)
+        stands = self._store.ask(
+            lambda store: store.choose(self.subject, asked, choice, stood), choice
+        )
+        seen = self._view and self._view.choice(problem, stands)
+        if seen and asked == problem:  # a decorator finds least times
+            self._store.ask(lambda store: _choose(store, *seen), None)
 
     @cached_property
     def _stored(self) -> dict[Problem, dict[Configuration, Measurement]]:
@@ -83,9 +98,31 @@ class StoredRecord(Record):
         nothing: list[Measurement] = []
         return self._store.ask(lambda store: store.measurements(self.subject, problem), nothing)
 
+    @cached_property
+    def _view(self) -> "LaunchView | None":
+        """What a decorator of the same function calls these runs, of a Triton kernel."""
+        if not isinstance(self.kernel, TritonKernel):
+            return None
+        from foretune.tune.triton.launch_view import LaunchView
+
+        return LaunchView(self.kernel, self.device)
+
+    def _of_function(self, view: "LaunchView", problem: Problem) -> list[Measurement]:
+        """Return what a decorator measured of a problem."""
+        run = view.run(problem, self.kernel.default(problem))
+        if run is None:
+            return []
+        nothing: list[Measurement] = []
+        runs = self._store.ask(lambda store: store.measurements(run.subject), nothing)
+        return view.back(problem, self.kernel.space(problem), runs)
+
     def _note(self, measurements: Iterable[Measurement]) -> None:
         for m in measurements:
             self._stored.setdefault(m.problem, {})[m.config] = m
+
+
+def _choose(store: Store, subject: Subject, problem: Problem, choice: Choice) -> None:
+    store.choose(subject, problem, choice, store.choice(subject, problem))
 
 
 def _asked(problem: Problem, goal: Limited) -> Problem:

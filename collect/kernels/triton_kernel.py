@@ -98,18 +98,11 @@ class TritonKernel(Kernel):
 
     def inputs_without_data(self, problem: Problem) -> Inputs:
         """Return inputs as a compiler sees them, on torch's ``meta`` device; no GPU is needed."""
-        torch = _torch()
         token = _WITHOUT_DATA.set(True)
         try:
-            with torch._subclasses.fake_tensor.FakeTensorMode():
-                inputs = self.make_inputs(problem)
+            return self.make_inputs(problem)
         finally:
             _WITHOUT_DATA.reset(token)
-        return {
-            name: torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta")
-            if isinstance(v, torch.Tensor) else v
-            for name, v in inputs.items()
-        }  # fmt: skip
 
     @cached_property
     def source_hash(self) -> str:  # type: ignore[override]
@@ -162,7 +155,7 @@ def torch_device(kernel: Kernel) -> "torch.device":
     """
     torch = _torch()
     if _WITHOUT_DATA.get():
-        return torch.device("cpu")
+        return torch.device("meta")
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     if interpreted():
@@ -217,11 +210,15 @@ def normal(shape: tuple[int, ...], dtype: str, kernel: Kernel, seed: int) -> "to
     """Return standard normal numbers in ``dtype`` on the device; whole ones, times 16, in int8."""
     torch = _torch()
     device = torch_device(kernel)
-    generator = torch.Generator(device).manual_seed(seed)
-    numbers = torch.randn(shape, generator=generator, device=device)
+    numbers = torch.randn(shape, generator=seeded(device, seed), device=device)
     if dtype == "int8":
         numbers = numbers.mul_(16).round_().clamp_(-127, 127)
     return numbers.to(torch_dtype(dtype))
+
+
+def seeded(device: "torch.device", seed: int) -> "torch.Generator | None":
+    """Return a generator of random numbers; None for tensors without data, which have none."""
+    return None if device.type == "meta" else _torch().Generator(device).manual_seed(seed)
 
 
 def shared_memory_limit() -> int:

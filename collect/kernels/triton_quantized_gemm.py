@@ -39,6 +39,7 @@ from foretune.collect.kernels.triton_kernel import (
     JitLaunch,
     check_support,
     normal,
+    seeded,
     torch_device,
     torch_dtype,
 )
@@ -182,7 +183,7 @@ class TritonQuantizedGemm(TiledProduct):
         bits, dtype = int(problem["bits"]), str(problem["dtype"])
         check_support(dtype)
         device = torch_device(self)
-        generator = torch.Generator(device).manual_seed(2 * seed + 1)
+        generator = seeded(device, 2 * seed + 1)
         levels, groups = 2**bits, -(-k // int(problem["group"]))
 
         def uniform(low: float, high: float, rows: int) -> Any:

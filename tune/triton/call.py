@@ -1,6 +1,6 @@
 """One call of a kernel, as a problem that can be looked up, predicted and compared."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ class Call:
         arguments: everything passed, by name.
         device: where.
         grid: as given: a tuple, or a function of the arguments.
+        knobs: names of what is tuned.
     """
 
     kernel: str
@@ -37,6 +38,7 @@ class Call:
     arguments: Mapping[str, Any]
     device: Device
     grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None
+    knobs: tuple[str, ...] = ()
 
     @cached_property
     def subject(self) -> Subject:
@@ -61,6 +63,7 @@ def call_of(
     named: Mapping[str, Any],
     kwargs: Mapping[str, Any],
     mode: str = "stall",
+    knobs: Iterable[str] = (),
 ) -> Call:
     """Return a call of the plain kernel ``function``.
 
@@ -70,13 +73,38 @@ def call_of(
         named: positional arguments, by name.
         kwargs: arguments by name, and ``grid``.
         mode: how it is timed: among other work, ``"online"``, times are other ones.
+        knobs: names of what is tuned.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
+    problem = problem_of(function, keys, arguments)
+    if mode == "online":
+        problem = Problem(problem, timed=mode)
+    return Call(
+        function.__name__,
+        source_hash(function),
+        problem,
+        arguments,
+        device_at(current_index()),
+        kwargs.get("grid"),
+        tuple(knobs),
+    )
+
+
+def problem_of(function: Any, keys: Sequence[str], arguments: Mapping[str, Any]) -> Problem:
+    """Return what tells calls of the plain kernel ``function`` apart.
+
+    Args:
+        function: below all decorators.
+        keys: names of the arguments whose values count.
+        arguments: by name; of tensors and constants the type or value always counts.
+    """
     parameters = parameters_of(function)
     problem: dict[str, Value] = {}
     special: list[str] = []
-    for name, value in arguments.items():
-        parameter = parameters.get(name)
+    for name in function.arg_names:
+        if name not in arguments:
+            continue
+        parameter, value = parameters.get(name), arguments[name]
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):
@@ -84,16 +112,7 @@ def call_of(
         if not is_constant(parameter) and (how := _special(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
-    if mode == "online":
-        problem["timed"] = mode
-    return Call(
-        function.__name__,
-        source_hash(function),
-        Problem(problem),
-        arguments,
-        device_at(current_index()),
-        kwargs.get("grid"),
-    )
+    return Problem(problem)
 
 
 def plain_function(fn: Any) -> Any:
@@ -122,4 +141,4 @@ def _special(value: Any, parameter: Any) -> str:
 def _plain(value: Any) -> Value:
     if isinstance(value, float) and value != value:
         return "nan"
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
+    return value if isinstance(value, (bool, int, float, str)) else repr(value)

@@ -8,7 +8,7 @@ yet which of them a decorator will have as its key.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -66,7 +66,10 @@ class LaunchView:
         if len(launches) != 1:
             return None
         (one,) = launches
-        function, named = one.function, dict(zip(one.function.arg_names, one.arguments, strict=False))
+        function, named = (
+            one.function,
+            dict(zip(one.function.arg_names, one.arguments, strict=False)),
+        )
         compiled = {n: v for n, v in one.options.items() if n in LAUNCH}
         constants = {n: v for n, v in one.options.items() if n not in LAUNCH}
         subject = Subject(
@@ -113,6 +116,27 @@ class LaunchView:
                     m, kernel=self._kernel.name, problem=problem, config=config
                 ))  # fmt: skip
         return found
+
+
+def as_called(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measurement | None:
+    """Return a run of the function in a decorator's words; None if they do not fit it.
+
+    A run that says no more than the decorator would is returned as it is.
+
+    Args:
+        m: a run.
+        problem: of a call of the decorated function.
+        knobs: names of what the decorator tunes.
+    """
+    if not m.problem.keys() > problem.keys():
+        return m
+    launch = {**m.problem, **m.config}
+    if any(name not in launch for name in knobs):
+        return None
+    return dataclasses.replace(
+        m, problem=Problem({n: launch[n] for n in problem}),
+        config=Configuration({n: launch[n] for n in knobs}),
+    )  # fmt: skip
 
 
 def fits(problem: Problem, config: Configuration, launch: Mapping[str, Any]) -> bool:

@@ -61,7 +61,8 @@ class Trials:
         """What chooses."""
         tuner = self.tuner
         named = dict(zip(tuner.arg_names, self.args, strict=False))
-        call = call_of(tuner.function, tuner.keys, named, self.kwargs, tuner.options.mode)
+        knobs = next(iter(self._own))
+        call = call_of(tuner.function, tuner.keys, named, self.kwargs, tuner.options.mode, knobs)
         if self._afresh:
             self._brain.memory.forget(call)
         return self._brain.tuning(call, self.configs)

@@ -76,7 +76,7 @@ class Tuning:
         options = self._options
         if options.budget == "all":
             return None
-        sure = choice.regret <= options.regret
+        sure = choice.how == "verified" or choice.regret <= options.regret
         spent = options.budget != "auto" and choice.measured >= int(options.budget)
         return choice if sure or spent else None
 
