@@ -60,14 +60,20 @@ class Rows:
             [*self.statics, *other.statics],
         )
 
-    def of_problem(self, problem: Problem) -> "Rows":
-        """Return one problem's rows."""
-        numbers = [i for i, p in enumerate(self.problems) if p == problem]
+    def take(self, numbers: Sequence[int]) -> "Rows":
+        """Return the numbered rows."""
         return Rows(
-            [problem] * len(numbers),
+            [self.problems[i] for i in numbers],
             [self.configs[i] for i in numbers],
             [self.statics[i] for i in numbers],
         )
+
+    def by_problem(self) -> dict[Problem, list[int]]:
+        """Return the numbers of each problem's rows."""
+        numbers: dict[Problem, list[int]] = {}
+        for i, problem in enumerate(self.problems):
+            numbers.setdefault(problem, []).append(i)
+        return numbers
 
     @cached_property
     def knobs(self) -> Columns:

@@ -169,7 +169,7 @@ class TransferSearcher(Searcher):
         """Return the experience that is learned from, nearest first, and what the prior says."""
         useful = [m for m in self.experience if not math.isnan(self.objective.measured(m))]
         chosen = nearest(useful, self.problem)[:MOST_ROWS]
-        if self.prior is None:
+        if self.prior is None or not chosen:
             return chosen, np.zeros(len(chosen))
         if self.prior.elsewhere is not None:
             return chosen, self.prior.elsewhere(chosen)

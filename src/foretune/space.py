@@ -243,7 +243,9 @@ class ListedSpace(SearchSpace):
 
     def number(self, config: Mapping[str, Any]) -> int | None:
         """Return the number of ``config``; None if it is not in the list."""
-        return self._numbers.get(Configuration(config))
+        return self._numbers.get(
+            config if isinstance(config, Configuration) else Configuration(config)
+        )
 
     def neighbours(self, config: Mapping[str, Any]) -> list[Configuration]:
         """Return what is listed and differs from ``config`` in one parameter."""

@@ -11,7 +11,9 @@ from triton.runtime.jit import JITFunction
 import foretune
 from foretune.device import Device
 from foretune.mapping import Value
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.call_plan import aligns, is_constant, specializes
 from foretune.tune.triton.kernel_source import source_hash
@@ -54,6 +56,26 @@ class Call:
         except Exception:  # somebody else's function, asked for something it need not know
             return float("nan")
         return float(count) if grid else float("nan")
+
+    def ran(
+        self, config: Configuration, time_ms: float, samples_ms: Sequence[float], **more: Any
+    ) -> Measurement:
+        """Return the measurement of a configuration that ran; ``more`` are other fields of it."""
+        samples = tuple(sorted(samples_ms))
+        return self._measurement(
+            config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
+        )
+
+    def failed(self, config: Configuration, status: Status, reason: str) -> Measurement:
+        """Return the measurement of a configuration that did not run."""
+        first = next(iter(reason.splitlines()), "")
+        return self._measurement(config, status, error=first[:300])
+
+    def _measurement(self, config: Configuration, status: Status, **more: Any) -> Measurement:
+        return Measurement(
+            self.kernel, self.problem, config, self.device.name, status,
+            environment=self.subject.versions, **more,
+        )  # fmt: skip
 
 
 def call_of(
