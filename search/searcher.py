@@ -33,12 +33,15 @@ class Prior:
         p_valid: probability that each configuration runs.
         foreign: whether it comes from elsewhere and has to be checked early on; what was learned on
             this very device need not be.
+        elsewhere: returns what would have been believed likewise of measurements of other problems;
+            None where nobody knows.
     """
 
     log_mean: np.ndarray
     log_spread: float
     p_valid: np.ndarray
     foreign: bool = True
+    elsewhere: Callable[[Sequence[Measurement]], np.ndarray] | None = None
 
 
 class Searcher(ABC):

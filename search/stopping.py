@@ -17,7 +17,7 @@ class Stopping:
     Attributes:
         most: measurements at most; None: as many as there are configurations.
         regret: the search ends when its expected regret is no larger, e.g. 0.03 for 3 %, or one
-            more measurement is expected to gain less than `WORTH` of it; None: only ``most``
+            more measurement is expected to gain no more than `WORTH` of it; None: only ``most``
             counts.
 
     Raises:
@@ -39,4 +39,4 @@ class Stopping:
             return True
         if self.regret is None:
             return False
-        return searcher.regret() <= self.regret or searcher.gain() < WORTH * self.regret
+        return searcher.regret() <= self.regret or searcher.gain() <= WORTH * self.regret

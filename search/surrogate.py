@@ -22,6 +22,7 @@ from foretune.search.gaussian_process import (
     most_telling,
     one_thread,
 )
+from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
 
 POOL = 8000
@@ -176,19 +177,11 @@ class SurrogateSearcher(Searcher):
         return np.zeros(len(numbers)) if self._believed is None else self._believed[numbers]
 
     def _refresh_pool(self) -> None:
-        """Choose the candidates: promising ones, neighbours of the best so far, random ones."""
-        size = len(self.space)
-        if size <= POOL:
-            self._pool = np.arange(size)
-        else:
-            parts = [self.rng.choice(size, POOL // 2, replace=False)]
-            if self._believed is not None:
-                promise = np.log(self._runs()) - self._believed
-                parts.append(np.argpartition(-promise, POOL // 2)[: POOL // 2])
-            best = sorted(self.told, key=lambda i: self.told[i])[:5]
-            near = [self.space.index(c) for i in best for c in self.space.neighbours(self.space[i])]
-            self._pool = np.unique(np.concatenate([*parts, np.array(near, dtype=int)]))
-        self._p_valid = self._runs()[self._pool]
+        """Choose the candidates."""
+        runs = self._runs()
+        promise = None if self._believed is None else np.log(runs) - self._believed
+        self._pool = pool(self, POOL, promise)
+        self._p_valid = runs[self._pool]
 
     def _runs(self) -> np.ndarray:
         """Return how likely every configuration is to run."""

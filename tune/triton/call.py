@@ -1,6 +1,6 @@
 """One call of a kernel, as a problem that can be looked up, predicted and compared."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,9 @@ from triton.runtime.jit import JITFunction
 from foretune.collect.workbench import toolchain
 from foretune.device import Device
 from foretune.mapping import Value
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.call_plan import aligns, is_constant, specializes
 from foretune.tune.triton.kernel_source import source_hash
@@ -56,6 +58,26 @@ class Call:
             return float("nan")
         return float(count) if grid else float("nan")
 
+    def ran(
+        self, config: Configuration, time_ms: float, samples_ms: Sequence[float], **more: Any
+    ) -> Measurement:
+        """Return the measurement of a configuration that ran; ``more`` are other fields of it."""
+        samples = tuple(sorted(samples_ms))
+        return self._measurement(
+            config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
+        )
+
+    def failed(self, config: Configuration, status: Status, reason: str) -> Measurement:
+        """Return the measurement of a configuration that did not run."""
+        first = next(iter(reason.splitlines()), "")
+        return self._measurement(config, status, error=first[:300])
+
+    def _measurement(self, config: Configuration, status: Status, **more: Any) -> Measurement:
+        return Measurement(
+            self.kernel, self.problem, config, self.device.name, status,
+            environment=self.subject.versions, **more,
+        )  # fmt: skip
+
 
 def call_of(
     function: Any,
@@ -63,7 +85,6 @@ def call_of(
     named: Mapping[str, Any],
     kwargs: Mapping[str, Any],
     mode: str = "stall",
-    knobs: Iterable[str] = (),
 ) -> Call:
     """Return a call of the plain kernel ``function``.
 
@@ -73,7 +94,6 @@ def call_of(
         named: positional arguments, by name.
         kwargs: arguments by name, and ``grid``.
         mode: how it is timed: among other work, ``"online"``, times are other ones.
-        knobs: names of what is tuned.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
     problem = problem_of(function, keys, arguments)
@@ -86,7 +106,6 @@ def call_of(
         arguments,
         device_at(current_index()),
         kwargs.get("grid"),
-        tuple(knobs),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a decorated kernel remembers: the store, kept at arm's length.
+"""What was measured and chosen of a decorated kernel: a view of the store, kept at arm's length.
 
 A store that cannot be read or written costs a warning, once, and nothing else: tuning goes on with
 what this process measured itself.
@@ -28,7 +28,7 @@ from foretune.tune.triton.options import Options
 T = TypeVar("T")
 
 
-class Memory:
+class History:
     """Measured runs and choices of one kernel, in this process and in the store.
 
     Args:
