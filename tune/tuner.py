@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +13,7 @@ from foretune.collect import Runner
 from foretune.collect.timer import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
-from foretune.errors import UsageError
+from foretune.errors import ForetuneError, UsageError
 from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits
 from foretune.measurement import Measurement
@@ -21,6 +22,7 @@ from foretune.models.saved.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.registry import load, registered
 from foretune.search import make_searcher
 from foretune.search.prior import prior_of
 from foretune.search.searcher import Searcher, searcher_name
@@ -164,9 +166,19 @@ def _searcher(
     if session.stopping.regret is not None and type(searcher).regret is Searcher.regret:
         raise UsageError(
             f"searcher {searcher_name(session.searcher)!r} cannot tell its regret: give --budget a "
-            "number and no --regret, or --searcher surrogate"
+            f"number and no --regret, or --searcher {' or '.join(_who_tell_regret())}"
         )
     return searcher
+
+
+def _who_tell_regret() -> list[str]:
+    """Return the names of searchers that know how far off they may be."""
+    found = []
+    for name in registered("searchers"):
+        with suppress(ForetuneError):  # that one needs what is not installed
+            if getattr(load("searchers", name), "regret", Searcher.regret) is not Searcher.regret:
+                found.append(name)
+    return found
 
 
 def _search(
