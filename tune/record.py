@@ -20,9 +20,9 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.optional import OptionalStore, Where
+from foretune.tune.store.problems import by_problem
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES, Choice, Subject
-from foretune.tune.store.tuned import by_problem
 
 if TYPE_CHECKING:
     from foretune.tune.triton.launch_view import LaunchView

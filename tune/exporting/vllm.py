@@ -25,7 +25,8 @@ from foretune.problem import Problem
 from foretune.replacing import replacing
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store, Subject
-from foretune.tune.store.tuned import Tuned, matches
+from foretune.tune.store.problems import matches
+from foretune.tune.store.tuned import Tuned
 
 REQUIRED = (
     "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",

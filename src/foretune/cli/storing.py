@@ -237,7 +237,7 @@ def _write_runs(tuned: "Tuned", subjects: list["Subject"], path: Path) -> int:
 
 
 def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
-    from foretune.tune.store.tuned import by_problem, matches
+    from foretune.tune.store.problems import by_problem, matches
 
     if wanted is None:
         return target.forget(subject)
@@ -246,7 +246,7 @@ def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
 
 
 def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> list[dict[str, Any]]:
-    from foretune.tune.store.tuned import by_problem, by_value, matches, plain
+    from foretune.tune.store.problems import by_problem, by_value, matches, plain
 
     choices = {plain(p): choice for p, choice in tuned.choices(subject).items()}
     found = []
