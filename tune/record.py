@@ -22,7 +22,7 @@ from foretune.space import Configuration
 from foretune.tune.store.optional import OptionalStore, Where
 from foretune.tune.store.problems import by_problem
 from foretune.tune.store.store import Store
-from foretune.tune.store.subject import CANDIDATES, Choice, Subject
+from foretune.tune.store.subject import GOAL, Choice, Subject
 
 if TYPE_CHECKING:
     from foretune.tune.triton.launch_view import LaunchView
@@ -130,4 +130,4 @@ def _asked(problem: Problem, goal: Limited) -> Problem:
     if goal == Limited(Objective.TIME, ()):
         return problem
     said = " ".join([goal.objective.value, *(f"{x.column}<={x.most:g}" for x in goal.limits)])
-    return Problem({**problem, CANDIDATES: said})
+    return Problem({**problem, GOAL: said})

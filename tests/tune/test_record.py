@@ -90,7 +90,7 @@ def test_killed_half_way_nothing_is_lost():
 
 def test_what_was_collected_is_known_to_tune(tmp_path):
     """A searcher begins with it; verification measures anew."""
-    plan = {PROBLEM: KERNEL.space(PROBLEM).sample(20), OTHER: [config()]}
+    plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         collect_runs(KERNEL, plan, StoredRecord(KERNEL, DEVICE, log=log), FakeRunner())
     runner = FakeRunner()
@@ -104,12 +104,12 @@ def test_what_was_collected_is_known_to_tune(tmp_path):
 def test_what_was_tuned_is_known_to_collect(tmp_path):
     tune(FakeRunner())
     measured = [s.config for s in tune(FakeRunner()).trace]
-    runner = FakeRunner()
+    runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         record = StoredRecord(KERNEL, DEVICE, log=log)
-        done = collect_runs(KERNEL, {PROBLEM: [*measured, config(work=16)]}, record, runner)
+        done = collect_runs(KERNEL, {PROBLEM: [*measured, new]}, record, runner)
     assert (done.rows, done.reused) == (1, 8)
-    assert [c for _, c in runner.measured] == [config(work=16)]
+    assert runner.measured == [(PROBLEM, new)]
     assert len(read_runs(tmp_path / "runs.parquet")) == 9, "the table asked for is whole"
 
 
@@ -173,7 +173,7 @@ def test_choices_of_different_ends_are_kept_apart():
     tune(MeteredRunner(), budget=SIZE, limits=[Limit("power_w", 50.0)])
     tune(MeteredRunner(), budget=SIZE, objective=Objective.ENERGY)
     (subject,) = Store().subjects()
-    works = {str(p.get("candidates", "")): c.config["work"]
+    works = {str(p.get("tuned_for", "")): c.config["work"]
              for p, c in Store().choices(subject).items()}  # fmt: skip
     assert works == {"": 1, "time power_w<=50": 2, "energy": 16}
 

@@ -6,7 +6,7 @@ from typing import Any
 from foretune.mapping import NamedValues
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.tune.store.subject import CANDIDATES
+from foretune.tune.store.subject import CANDIDATES, GOAL
 
 
 def by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
@@ -19,9 +19,12 @@ def by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measur
 
 def plain(problem: Problem) -> Problem:
     """Return the problem that was measured, of one that something was chosen for."""
-    if CANDIDATES not in problem:
-        return problem
-    return Problem({name: value for name, value in problem.items() if name != CANDIDATES})
+    return without(problem, CANDIDATES, GOAL)
+
+
+def without(problem: Problem, *names: str) -> Problem:
+    """Return a problem without the values of some names."""
+    return Problem({name: value for name, value in problem.items() if name not in names})
 
 
 def by_value(values: NamedValues) -> list[tuple[str, bool, Any]]:

@@ -13,8 +13,9 @@ HOW: tuple[How, ...] = get_args(How)
 """Chosen among a few measured ones, without measuring, after measuring every one, or by `tune`,
 which compared the best with the default once more."""
 CANDIDATES = "candidates"
-"""What a choice's problem may hold beside the measured one's: what was to choose from, or by what,
-where that is not least time."""
+"""What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
+GOAL = "tuned_for"
+"""Likewise: what was minimised, within which limits, where that is not just time."""
 
 
 @dataclass(frozen=True, order=True)

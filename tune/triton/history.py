@@ -19,7 +19,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store
 from foretune.tune.store.optional import OptionalStore
-from foretune.tune.store.subject import CANDIDATES, Subject
+from foretune.tune.store.subject import CANDIDATES, GOAL, Subject
 from foretune.tune.store.tuned import Tuned
 from foretune.tune.triton.call import Call
 from foretune.tune.triton.launch_view import as_called, fits
@@ -105,7 +105,7 @@ class History:
         for tuned, choice in reversed(made):
             launch = {**tuned, **choice.config}
             fitting = [c for c in candidates if fits(problem, c, launch)]
-            if fitting and CANDIDATES not in tuned:
+            if fitting and not {CANDIDATES, GOAL} & tuned.keys():
                 return replace(choice, config=fitting[0])
         return None
 

@@ -58,16 +58,16 @@ def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
     """List the kernels, and how much is known of each."""
     tuned, output = open_tuned(store), Output(as_json)
     found = tuned.summary()
-    rows = [
-        [s.subject.kernel, s.subject.source[:8], s.subject.device, s.subject.versions]
-        + [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
-        for s in found
-    ]
-    columns = ("kernel", "code", "device", "versions", "problems", "runs", "failed", "chosen")
-    if rows:
-        output.table(tuned.name, columns, rows)
-    else:
-        output.say(f"{tuned.name}: nothing has been tuned yet")
+    rows: dict[str, list[list[str]]] = {}
+    for s in found:
+        counts = [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
+        where = f"{s.subject.device}, {s.subject.versions}"
+        rows.setdefault(where, []).append([s.subject.kernel, s.subject.source[:8], *counts])
+    output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
+    for where, listed in rows.items():
+        output.say("")
+        columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
+        output.table(where, columns, listed)
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
 
 
@@ -246,15 +246,16 @@ def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
 
 
 def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> list[dict[str, Any]]:
-    from foretune.tune.store.problems import by_problem, by_value, matches, plain
+    from foretune.tune.store.problems import by_problem, by_value, matches, plain, without
+    from foretune.tune.store.subject import CANDIDATES
 
-    choices = {plain(p): choice for p, choice in tuned.choices(subject).items()}
+    choices = {without(p, CANDIDATES): choice for p, choice in tuned.choices(subject).items()}
     found = []
     measured = by_problem(tuned.measurements(subject))
     for problem in sorted({*measured, *choices}, key=by_value):
         if not matches(problem, wanted):
             continue
-        rows, choice = measured.get(problem, []), choices.get(problem)
+        rows, choice = measured.get(plain(problem), []), choices.get(problem)
         found.append(
             {
                 "problem": dict(problem),
