@@ -65,9 +65,9 @@ def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
         rows.setdefault(where, []).append([s.subject.kernel, s.subject.source[:8], *counts])
     output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
     for where, listed in rows.items():
-        output.say("")
+        output.say(f"\n{where}")
         columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
-        output.table(where, columns, listed)
+        output.table("", columns, listed)
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
 
 
