@@ -13,17 +13,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from foretune.models.process.posterior import Posterior
+from foretune.models.process.terms import Multiple
+from foretune.search.acquisition import Moments, log_expected_improvement
 from foretune.search.coordinates import Coordinates
-from foretune.search.gaussian_process import (
-    REFIT,
-    GaussianProcess,
-    Posterior,
-    log_expected_improvement,
-    most_telling,
-    one_thread,
-)
 from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
+from foretune.search.surrogate_process import (
+    MULTIPLE,
+    OFFSET,
+    REFIT,
+    STEPS,
+    most_telling,
+    one_thread,
+    surrogate_process,
+)
 
 POOL = 8000
 """Candidates the process looks at; of a larger space some, which change as it learns: half of them
@@ -43,7 +47,8 @@ class SurrogateSearcher(Searcher):
     def _prepare(self) -> None:
         self._coordinates = Coordinates(self.space, self.problem, self.device)
         self._believed, self._scale, amplitude = self._read_prior()
-        self._process = GaussianProcess(len(self._coordinates), amplitude)
+        axes = len(self._coordinates)
+        self._process = surrogate_process(axes, amplitude, (OFFSET, Multiple(axes, MULTIPLE)))
         self._posterior: Posterior | None = None
         self._fitted = 0
         self._seen: set[int] = set()
@@ -112,21 +117,19 @@ class SurrogateSearcher(Searcher):
         posterior = self._posterior
         assert posterior is not None
         y, offset = self._residuals()
-        mean, spread = posterior.moments(y)
+        posterior.prior = self._prior_of(self._pool) + offset
+        posterior.tell(y)
         pending = [*(self.proposed - self.told.keys()), *chosen]
         if pending:  # believe of those what is expected: their neighbours gain nothing
-            under_way = np.array(pending)
-            posterior.add(self._coordinates.of(under_way), self._prior_of(under_way))
-            _, spread = posterior.moments(np.concatenate([y, np.zeros(len(pending))]))
-            posterior.forget(len(pending))
-        believed = self._prior_of(self._pool) + offset + mean
+            posterior.add(self._points(np.array(pending)))
         best = min(np.log(v) for v in self.told.values() if np.isfinite(v)) / self._scale
-        promise = self._promise(best, believed, spread) + np.log(self._p_valid)
+        promise = self._promise(best, posterior) + np.log(self._p_valid)
+        posterior.forget(len(pending))
         return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
 
-    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    def _promise(self, best: float, posterior: Moments) -> np.ndarray:
         """Return the logarithm of the expected improvement on ``best``."""
-        return log_expected_improvement(best - mean, spread)
+        return log_expected_improvement(posterior, best)
 
     def _learn_all(self) -> None:
         """Bring the posterior up to everything told so far."""
@@ -142,15 +145,12 @@ class SurrogateSearcher(Searcher):
             at = np.array(list(self.told))
             at = at[most_telling(np.array(list(self.told.values())), self.rng)]
             self._known = at.tolist()
-            X, prior = self._coordinates.of(at), self._prior_of(at)
-            self._process.fit(X, prior, self._residuals()[0])
-            candidates = self._coordinates.of(self._pool)
-            self._posterior = Posterior(self._process, candidates, self._prior_of(self._pool))
-            self._posterior.add(X, prior)
+            X, y = self._points(at), self._residuals()[0]
+            self._process = self._process.fitted(X, y, STEPS)
+            self._posterior = Posterior(self._process, X, y, self._points(self._pool))
         elif new:
             self._known += new
-            at = np.array(new)
-            self._posterior.add(self._coordinates.of(at), self._prior_of(at))
+            self._posterior.add(self._points(np.array(new)))
 
     def _residuals(self) -> tuple[np.ndarray, float]:
         """Return what the prior got wrong of `_known`, in units of scale, and the usual error.
@@ -172,6 +172,10 @@ class SurrogateSearcher(Searcher):
         scale = float(np.std(self.prior.log_mean))
         believed = (self.prior.log_mean - self.prior.log_mean.mean()) / scale
         return believed, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
+
+    def _points(self, numbers: np.ndarray) -> np.ndarray:
+        """Return configurations as the process sees them."""
+        return np.column_stack([self._coordinates.of(numbers), self._prior_of(numbers)])
 
     def _prior_of(self, numbers: np.ndarray) -> np.ndarray:
         return np.zeros(len(numbers)) if self._believed is None else self._believed[numbers]

@@ -24,15 +24,15 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search import Prior, make_searcher
+from foretune.search.factory import searcher_name
 from foretune.search.prior import prior_of
-from foretune.search.searcher import searcher_name
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.prior import predictor_for
 from foretune.tune.results import Step, TuneResult, status_of
 from foretune.tune.verify import verify
 
 if TYPE_CHECKING:
-    from foretune.search.searcher import SearcherKind
+    from foretune.search.factory import SearcherKind
 
 FINALISTS = 3
 LIMIT_RUNS = 3
