@@ -18,7 +18,7 @@ from scipy.stats import norm, rankdata
 from spaces import complete_spaces
 
 from foretune.collect import local_device
-from foretune.search.acquisition import Moments
+from foretune.models.process.posterior import Posterior
 from foretune.search.replay.replay import replay
 from foretune.search.replay.scores import POINTS, score_replay, summarise
 from foretune.search.surrogate import SurrogateSearcher
@@ -49,21 +49,21 @@ class Ranks(SurrogateSearcher):
         self._best_score = float(norm.ppf(0.5 / len(values)))
         return norm.ppf((rankdata(values) - 0.5) / len(values)), 0.0
 
-    def _promise(self, best: float, posterior: Moments) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
         return super()._promise(self._scale * self._best_score, posterior)
 
 
 class LowerBound(SurrogateSearcher):
     """Lower confidence bound, one standard deviation, instead of expected improvement."""
 
-    def _promise(self, best: float, posterior: Moments) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
         return posterior.spread - posterior.mean
 
 
 class Thompson(SurrogateSearcher):
     """An independent draw per candidate instead of expected improvement."""
 
-    def _promise(self, best: float, posterior: Moments) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
         return -self.rng.normal(posterior.mean, posterior.spread)
 
 
@@ -147,7 +147,7 @@ class Boosting(Trees):
     def _label(self, y: np.ndarray) -> np.ndarray:
         return -y
 
-    def _promise(self, best: float, posterior: Moments) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
         mean = posterior.mean
         return self.rng.random(len(mean)) if self.rng.random() < 0.1 else -mean
 

@@ -1,12 +1,9 @@
-"""Acquisition functions: what a posterior says about which candidate to measure, and when to stop.
-
-They see candidates' means, spreads and covariances, nothing of where those come from.
-"""
-
-from typing import Protocol
+"""Acquisition functions: which candidate to measure and when to stop, by a posterior."""
 
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
+
+from foretune.models.process.posterior import Posterior
 
 SHORTLIST = 256
 """Candidates whose joint distribution is drawn from: those that may be best."""
@@ -17,26 +14,7 @@ JITTER = 1e-10
 """Share of all variance that is added to each candidate's, or rounding leaves no covariance."""
 
 
-class Moments(Protocol):
-    """What is known of every candidate alone."""
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Of each."""
-
-    @property
-    def spread(self) -> np.ndarray:
-        """Standard deviation of each."""
-
-
-class Joint(Moments, Protocol):
-    """What is known of candidates together."""
-
-    def covariance(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the covariances of the numbered candidates."""
-
-
-def log_expected_improvement(posterior: Moments, best: float) -> np.ndarray:
+def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
     """Return the logarithm of how far below ``best`` every candidate is expected to be.
 
     The improvement is that of Jones, Schonlau and Welch (Journal of Global Optimization 13, 1998).
@@ -53,13 +31,13 @@ def log_expected_improvement(posterior: Moments, best: float) -> np.ndarray:
     return improvement
 
 
-def log_probability_below(posterior: Moments, limit: float) -> np.ndarray:
+def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
     """Return the logarithm of each candidate's probability to be below ``limit``."""
     probability: np.ndarray = log_ndtr((limit - posterior.mean) / posterior.spread)
     return probability
 
 
-def expected_regret(posterior: Joint, measured: np.ndarray) -> np.ndarray:
+def expected_regret(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     """Return how much slower than the best of all every candidate is expected to be, relative.
 
     The mean over draws of all candidates from the joint posterior, which is of logarithms. Infinite
@@ -83,13 +61,8 @@ def expected_regret(posterior: Joint, measured: np.ndarray) -> np.ndarray:
     covariance[np.diag_indices(len(open_ones))] += JITTER * (1.0 + np.trace(covariance))
     drawn = rng.standard_normal((DRAWS, len(open_ones))) @ np.linalg.cholesky(covariance).T
     repeated = np.log(measured[known]) + REPEATS_TO * rng.standard_normal((DRAWS, len(known)))
-    loss = mean_loss(np.hstack([repeated, mean[open_ones] + drawn]))
+    logs = np.hstack([repeated, mean[open_ones] + drawn])
+    with np.errstate(over="ignore"):
+        loss = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
     expected[np.concatenate([known, open_ones])] = loss
     return expected
-
-
-def mean_loss(logs: np.ndarray) -> np.ndarray:
-    """Return how much slower than the best of its row each column is on average, relative."""
-    with np.errstate(over="ignore"):
-        loss: np.ndarray = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
-    return loss

@@ -6,7 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from foretune.search.acquisition import Joint, expected_regret, log_expected_improvement
+from foretune.models.process.posterior import Posterior
+from foretune.search.acquisition import expected_regret, log_expected_improvement
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Forecast:
     """
 
     numbers: np.ndarray
-    posterior: Joint
+    posterior: Posterior
     p_valid: np.ndarray
     objective: np.ndarray
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from foretune.models.process.posterior import Posterior
 from foretune.models.process.terms import Multiple
-from foretune.search.acquisition import Moments, log_expected_improvement
+from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
 from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
@@ -159,7 +159,7 @@ class SurrogateSearcher(Searcher):
         posterior.forget(len(pending))
         return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
 
-    def _promise(self, best: float, posterior: Moments) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
         """Return the logarithm of the expected improvement on ``best``."""
         return log_expected_improvement(posterior, best)
 

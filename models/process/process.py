@@ -93,7 +93,6 @@ class Process:
     ) -> tuple[float, np.ndarray]:
         """Return the negative log of the posterior density of parameters, and its gradient."""
         from scipy.linalg import cho_solve
-        from scipy.linalg.lapack import dpotri
 
         total, slopes = np.zeros((len(X), len(X))), list[Slopes]()
         for term, own in self.parts(parameters):
@@ -107,9 +106,9 @@ class Process:
         except np.linalg.LinAlgError:  # a step too far: back
             return HUGE, np.zeros(len(parameters))
         weights = cho_solve((factor, True), y, check_finite=False)
-        lower, _ = dpotri(factor, lower=1)
-        inverse = np.tril(lower) + np.tril(lower, -1).T
-        slope = 0.5 * (inverse - np.outer(weights, weights))  # of the loss, by the covariance
+        slope = 0.5 * (
+            inverse_of(factor) - np.outer(weights, weights)
+        )  # of the loss, by the covariance
         off, by_hyperpriors = self._off(parameters)
         loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + off
         by_terms = [by_term(slope) for by_term in slopes]
@@ -121,3 +120,12 @@ class Process:
         widths = np.array([h.width or np.inf for h in self._hyperpriors])
         off = (parameters - centers) / widths
         return float(0.5 * off @ off), off / widths
+
+
+def inverse_of(factor: np.ndarray) -> np.ndarray:
+    """Return the inverse of a matrix, given its Cholesky factor."""
+    from scipy.linalg.lapack import dpotri
+
+    lower = np.tril(dpotri(factor, lower=True)[0])
+    inverse: np.ndarray = lower + np.tril(lower, -1).T
+    return inverse

@@ -85,101 +85,89 @@ class Term(ABC):
         return lambda points: self.covariance(parameters, points, X) @ weights
 
 
-@dataclass(frozen=True)
-class Constant(Term):
-    """An offset that all points share.
-
-    Attributes:
-        scale: its variance.
-    """
+class Scaled(Term):
+    """A covariance that is known but for its scale."""
 
     scale: Hyperprior
 
     @property
     def hyperpriors(self) -> list[Hyperprior]:
-        """That of the variance."""
+        """That of the scale."""
         return [self.scale]
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Return the variance."""
-        return np.exp(parameters).reshape(1, 1)
+        """Return the scaled covariance."""
+        return self._variance(parameters) * self._alike(X, X2)
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return it, too."""
-        return np.exp(parameters)
-
-    def differentiated(self, parameters: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, Slopes]:
-        """Return the variance, and what its slope is."""
-        variance = np.exp(parameters)
-        return variance.reshape(1, 1), lambda slope: slope.sum() * variance
-
-    def means(self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray) -> Means:
-        """Return what gives the same mean to all points."""
-        mean = float(np.exp(parameters[0]) * weights.sum())
-        return lambda points: mean
-
-
-@dataclass(frozen=True)
-class Multiple(Term):
-    """A multiple of one column, as of a prior mean that is too steep or misleading.
-
-    Attributes:
-        column: which.
-        scale: the standard deviation of the multiple.
-    """
-
-    column: int
-    scale: Hyperprior
-
-    @property
-    def hyperpriors(self) -> list[Hyperprior]:
-        """That of the multiple's standard deviation."""
-        return [self.scale]
-
-    def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Return products of the column."""
-        return np.outer(np.exp(2.0 * parameters) * X[:, self.column], X2[:, self.column])
-
-    def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return squares of the column."""
-        variance: np.ndarray = np.exp(2.0 * parameters) * X[:, self.column] ** 2
-        return variance
-
-    def differentiated(self, parameters: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, Slopes]:
-        """Return products of the column, and what their slopes mean."""
-        column, twice = X[:, self.column], 2.0 * np.exp(2.0 * parameters)
-        return self.covariance(parameters, X, X), lambda slope: (column @ slope @ column) * twice
-
-
-@dataclass(frozen=True)
-class SameLabel(Term):
-    """An offset that points share where one column says the same number of them.
-
-    Attributes:
-        column: which; NaN is like nothing.
-        scale: its variance.
-    """
-
-    column: int
-    scale: Hyperprior
-
-    @property
-    def hyperpriors(self) -> list[Hyperprior]:
-        """That of the variance."""
-        return [self.scale]
-
-    def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Return the variance where labels are the same, else nothing."""
-        return np.exp(parameters) * (X[:, self.column][:, None] == X2[:, self.column])
-
-    def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return the variance."""
-        return np.exp(parameters)
+        """Return the scale: but for multiples it is the same everywhere."""
+        return np.full(len(X), self._variance(parameters))
 
     def differentiated(self, parameters: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, Slopes]:
         """Return the covariance, and what its slopes mean."""
-        shared = self.covariance(parameters, X, X)
-        return shared, lambda slope: np.array([(slope * shared).sum()])
+        scaled = self.covariance(parameters, X, X)
+        return scaled, lambda slope: np.array([(slope * scaled).sum()])
+
+    def _variance(self, parameters: np.ndarray) -> float:
+        return float(np.exp(parameters[0]))
+
+    @abstractmethod
+    def _alike(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        """Return the covariance without its scale."""
+
+
+@dataclass(frozen=True)
+class Constant(Scaled):
+    """An offset that all points share, of variance ``scale``."""
+
+    scale: Hyperprior
+
+    def means(self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray) -> Means:
+        """Return what gives the same mean to all points."""
+        mean = self._variance(parameters) * float(weights.sum())
+        return lambda points: mean
+
+    def _alike(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        return np.ones((1, 1))
+
+
+@dataclass(frozen=True)
+class SameLabel(Scaled):
+    """An offset of variance ``scale`` that points share where ``column`` has the same number."""
+
+    column: int
+    scale: Hyperprior
+
+    def _alike(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        alike: np.ndarray = X[:, self.column, None] == X2[:, self.column]
+        return alike
+
+
+@dataclass(frozen=True)
+class Multiple(Scaled):
+    """A multiple of ``column``, like a prior mean that is too steep or misleading.
+
+    Its standard deviation is ``scale``.
+    """
+
+    column: int
+    scale: Hyperprior
+
+    def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Return scaled squares of the column."""
+        variance: np.ndarray = self._variance(parameters) * X[:, self.column] ** 2
+        return variance
+
+    def differentiated(self, parameters: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, Slopes]:
+        """Return the covariance, and what its slopes mean."""
+        scaled, slopes = super().differentiated(parameters, X)
+        return scaled, lambda slope: 2.0 * slopes(slope)  # a standard deviation's
+
+    def _variance(self, parameters: np.ndarray) -> float:
+        return float(np.exp(2.0 * parameters[0]))
+
+    def _alike(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        return np.outer(X[:, self.column], X2[:, self.column])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from foretune.search.acquisition import (
     expected_regret,
     log_expected_improvement,
     log_probability_below,
-    mean_loss,
 )
 
 
@@ -47,11 +46,6 @@ def test_the_probability_is_that_of_the_normal_distribution():
     belief = Belief(np.array([0.0, 1.0, 60.0]), np.array([1.0, 2.0, 1.0]))
     found = log_probability_below(belief, 0.0)
     assert np.allclose(found, norm.logcdf([0.0, -0.5, -60.0]))
-
-
-def test_the_loss_is_relative_to_the_best_of_each_row():
-    logs = np.log([[1.0, 1.5, 3.0], [2.0, 1.0, 1.0]])
-    assert np.allclose(mean_loss(logs), [0.5, 0.25, 1.0])
 
 
 def test_the_regret_of_what_is_known_is_its_distance_from_the_best():

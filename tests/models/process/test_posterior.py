@@ -140,6 +140,21 @@ def test_units_and_noise():
     assert np.allclose(other.covariance(numbers), 9 * (plain.covariance(numbers) + noise))
 
 
+def test_some_measurements_are_noisier():
+    more = np.where(np.arange(12) < 3, 1e6, 0.0)
+    posterior = Posterior(PROCESS, X, Y, Z, more_noise=more)
+    without = Posterior(PROCESS, X[3:], Y[3:], Z)
+    assert np.allclose(posterior.mean, without.mean, atol=1e-4)
+    assert np.allclose(posterior.spread, without.spread, atol=1e-4)
+
+
+def test_half_the_digits_are_enough():
+    whole, half = Posterior(PROCESS, X, Y), Posterior(PROCESS, X, Y).rounded()
+    assert half.at(Z)._room.dtype == np.float32
+    assert np.allclose(half.at(Z).mean, whole.at(Z).mean, atol=1e-3)
+    assert np.allclose(half.at(Z).spread, whole.at(Z).spread, atol=1e-3)
+
+
 def test_values_left_out_are_those_of_a_posterior_without_them():
     posterior = Posterior(PROCESS, X, Y, scale=2.0)
     off, deviations = posterior.left_out()
