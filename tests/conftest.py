@@ -82,6 +82,12 @@ def _skip_what_cannot_run_here(request, _reasons):
                 pytest.skip(_reasons[marker])
 
 
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path, monkeypatch):
+    """Let no test see what another one tuned, or this machine's user."""
+    monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of measured data; for tests marked ``shared_data``."""

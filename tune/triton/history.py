@@ -8,18 +8,21 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
 from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.measurement import Measurement
+from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store
 from foretune.tune.store.optional import OptionalStore
-from foretune.tune.store.subject import CANDIDATES, Subject
+from foretune.tune.store.subject import CANDIDATES, GOAL, Subject
 from foretune.tune.store.tuned import Tuned
 from foretune.tune.triton.call import Call
+from foretune.tune.triton.launch_view import as_called, fits
 from foretune.tune.triton.options import Options
 
 T = TypeVar("T")
@@ -44,7 +47,8 @@ class History:
         subject = call.subject
         if subject not in self._runs:
             found = self._ask(lambda tuned: tuned.measurements(subject))
-            self._runs[subject] = {(m.problem, m.config): m for m in found}
+            seen = (as_called(m, call.problem, call.knobs) for m in found)
+            self._runs[subject] = {(m.problem, m.config): m for m in seen if m is not None}
         elif (
             subject,
             call.problem,
@@ -87,10 +91,22 @@ class History:
         own = self._choices.get((call.subject, self._among(call, candidates)))
         if own is not None:
             return own
-        for asked in (self._among(call, candidates), call.problem):
+        others = [call.problem] if self._options.goal is Objective.TIME else []
+        for asked in (self._among(call, candidates), *others):
             for choice in self._ask(lambda tuned, p=asked: _listed(tuned.choice(call.subject, p))):  # type: ignore[misc]
                 if choice.config in candidates:
                     return choice
+        return self._tuned(call, candidates) if others else None
+
+    def _tuned(self, call: Call, candidates: Sequence[Configuration]) -> Choice | None:
+        """Return what ``foretune tune`` chose last for a launch that this call may be."""
+        problem = Problem({n: v for n, v in call.problem.items() if n != "timed"})
+        made = self._ask(lambda tuned: list(tuned.choices(call.subject).items()))
+        for tuned, choice in reversed(made):
+            launch = {**tuned, **choice.config}
+            fitting = [c for c in candidates if fits(problem, c, launch)]
+            if fitting and not {CANDIDATES, GOAL} & tuned.keys():
+                return replace(choice, config=fitting[0])
         return None
 
     def choose(

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +62,7 @@ class Trials:
     def tuning(self) -> Tuning:
         """What chooses."""
         call = self.kernel.call(self.args, self.kwargs)
+        call = replace(call, knobs=tuple(next(iter(self._own))))
         if self._afresh:
             self._tunings.history.forget(call)
         return self._tunings.of(call, self.configs)

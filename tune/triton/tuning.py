@@ -66,7 +66,7 @@ class Tuning:
         options = self._options
         if options.budget == "all":
             return None
-        sure = choice.regret <= options.regret
+        sure = choice.how == "verified" or choice.regret <= options.regret
         spent = options.limit is not None and choice.measured >= options.limit
         return choice if sure or spent else None
 

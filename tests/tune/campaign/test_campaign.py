@@ -111,6 +111,19 @@ def test_a_finished_campaign_is_not_gone_on_with(place):
     assert again.folder.name == "toy-002"
 
 
+def test_what_the_store_knows_is_not_measured_again(place):
+    first = run_campaign(KERNEL, FakeRunner(), TINY)
+    runner = FakeRunner()
+    again = run_campaign(KERNEL, runner, TINY)
+    assert runner.measured == []
+    assert [r.winner.config for r in again.results] == [r.winner.config for r in first.results]
+    assert len(read_runs(again.folder / "runs.parquet")) == 5 * 10
+    assert "came from the store" in again.report.read_text()
+    alone = FakeRunner()
+    run_campaign(KERNEL, alone, TINY, store=False)
+    assert len(alone.measured) == 5 * 10 + 2 * 4
+
+
 def test_another_request_does_not_take_over_an_unfinished_campaign(place):
     with pytest.raises(KeyboardInterrupt):
         run_campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
