@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from machine import heading, markdown
@@ -17,9 +18,11 @@ from scipy.stats import norm, rankdata
 from spaces import complete_spaces
 
 from foretune.collect import local_device
+from foretune.models.process.posterior import Posterior
 from foretune.search.replay.replay import replay
 from foretune.search.replay.scores import POINTS, score_replay, summarise
 from foretune.search.surrogate import SurrogateSearcher
+from foretune.search.surrogate_process import surrogate_process
 
 
 class RandomDesign(SurrogateSearcher):
@@ -46,22 +49,22 @@ class Ranks(SurrogateSearcher):
         self._best_score = float(norm.ppf(0.5 / len(values)))
         return norm.ppf((rankdata(values) - 0.5) / len(values)), 0.0
 
-    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        return super()._promise(self._best_score, mean, spread)
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+        return super()._promise(self._scale * self._best_score, posterior)
 
 
 class LowerBound(SurrogateSearcher):
     """Lower confidence bound, one standard deviation, instead of expected improvement."""
 
-    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        return spread - mean
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+        return posterior.spread - posterior.mean
 
 
 class Thompson(SurrogateSearcher):
     """An independent draw per candidate instead of expected improvement."""
 
-    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        return -self.rng.normal(mean, spread)
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+        return -self.rng.normal(posterior.mean, posterior.spread)
 
 
 class BareParameters(SurrogateSearcher):
@@ -70,7 +73,7 @@ class BareParameters(SurrogateSearcher):
     def _prepare(self) -> None:
         super()._prepare()
         self._coordinates = Positions(self.space.codes)  # type: ignore[assignment]
-        self._process = type(self._process)(len(self._coordinates))
+        self._process = surrogate_process(len(self._coordinates))
 
 
 class Positions:
@@ -88,6 +91,13 @@ class Positions:
         return self._codes[numbers] / self._last
 
 
+class Guess(NamedTuple):
+    """Stands in for a posterior."""
+
+    mean: np.ndarray
+    spread: np.ndarray
+
+
 class Trees(SurrogateSearcher):
     """A model of trees instead of the process; it learns every third measurement."""
 
@@ -97,27 +107,27 @@ class Trees(SurrogateSearcher):
         self._fitted = len(self.told)
         self._known = list(self.told)
         X = self._coordinates.of(np.array(self._known))
-        self._mean, self._spread = self._predict(X, self._residuals()[0])
+        self._guess = self._predict(X, self._residuals()[0])
 
     def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
         values = self._residuals()[0]
-        promise = self._promise(values.min(), self._mean, self._spread)
+        promise = self._promise(values.min(), self._guess)
         return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
 
-    def _predict(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _predict(self, X: np.ndarray, y: np.ndarray) -> Guess:
         raise NotImplementedError
 
 
 class Forest(Trees):
     """A random forest, the spread of its trees as uncertainty, expected improvement."""
 
-    def _predict(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _predict(self, X: np.ndarray, y: np.ndarray) -> Guess:
         from sklearn.ensemble import RandomForestRegressor
 
         forest = RandomForestRegressor(40, min_samples_leaf=1, max_features=0.5, random_state=0)
         trees = forest.fit(X, y).estimators_
         each = np.array([t.predict(self._coordinates.of(self._pool)) for t in trees])
-        return each.mean(axis=0), each.std(axis=0) + 1e-3
+        return Guess(each.mean(axis=0), each.std(axis=0) + 1e-3)
 
 
 class Boosting(Trees):
@@ -125,19 +135,20 @@ class Boosting(Trees):
 
     objective_name = "reg:squarederror"
 
-    def _predict(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _predict(self, X: np.ndarray, y: np.ndarray) -> Guess:
         import xgboost
 
         settings = {"objective": self.objective_name, "eta": 0.2, "max_depth": 6, "nthread": 1}
         data = xgboost.DMatrix(X, self._label(y))
         model = xgboost.train(settings, data, 50)
         mean = -model.predict(xgboost.DMatrix(self._coordinates.of(self._pool)))
-        return mean, np.full(len(mean), 1e-3)
+        return Guess(mean, np.full(len(mean), 1e-3))
 
     def _label(self, y: np.ndarray) -> np.ndarray:
         return -y
 
-    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+        mean = posterior.mean
         return self.rng.random(len(mean)) if self.rng.random() < 0.1 else -mean
 
 

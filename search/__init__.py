@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy
 
 if TYPE_CHECKING:
+    from foretune.search.factory import make_searcher
     from foretune.search.optuna.sampler import SurrogateSampler
-    from foretune.search.searcher import Prior, Searcher, make_searcher
+    from foretune.search.searcher import Prior, Searcher
     from foretune.search.stopping import Stopping
 
 __all__ = ["Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
@@ -14,8 +15,9 @@ __all__ = ["Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "factory": ("make_searcher",),
         "optuna.sampler": ("SurrogateSampler",),
-        "searcher": ("Prior", "Searcher", "make_searcher"),
+        "searcher": ("Prior", "Searcher"),
         "stopping": ("Stopping",),
     },
 )

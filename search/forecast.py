@@ -3,33 +3,11 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
-from foretune.search.gaussian_process import log_expected_improvement
-
-SHORTLIST = 256
-"""Candidates whose joint distribution is drawn from: those that may be best."""
-DRAWS = 256
-REPEATS_TO = 0.01
-"""Standard deviation of the log of a measurement among repeats: what was measured is known."""
-JITTER = 1e-10
-
-
-class Joint(Protocol):
-    """The logarithms of all candidates, jointly normal."""
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Of every candidate."""
-
-    @property
-    def spread(self) -> np.ndarray:
-        """Standard deviation of every candidate."""
-
-    def covariance(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the covariances of the numbered candidates."""
+from foretune.models.process.posterior import Posterior
+from foretune.search.acquisition import expected_regret, log_expected_improvement
 
 
 @dataclass(frozen=True)
@@ -44,7 +22,7 @@ class Forecast:
     """
 
     numbers: np.ndarray
-    posterior: Joint
+    posterior: Posterior
     p_valid: np.ndarray
     objective: np.ndarray
 
@@ -57,27 +35,9 @@ class Forecast:
     def loss(self) -> np.ndarray:
         """How much slower than the best each candidate is expected to be, relative.
 
-        Infinite for what failed and what is not among the `SHORTLIST` that may be best.
+        Infinite for what failed, and where that is certain to be much.
         """
-        loss = np.full(len(self.objective), np.inf)
-        may = np.flatnonzero(~np.isposinf(self.objective))
-        if len(may) == 0:
-            return loss
-        hoped = self.log_mean - 2 * self.posterior.spread
-        measured = np.flatnonzero(np.isfinite(self.objective))
-        short = may[np.argsort(hoped[may], kind="stable")[:SHORTLIST]]
-        free = short[np.isnan(self.objective[short])]
-        rng = np.random.default_rng(0)
-        covariance = self.posterior.covariance(free)
-        covariance[np.diag_indices(len(free))] += JITTER
-        drawn = rng.standard_normal((DRAWS, len(free))) @ np.linalg.cholesky(covariance).T
-        repeated = REPEATS_TO * rng.standard_normal((DRAWS, len(measured)))
-        known = np.log(self.objective[measured]) + repeated
-        logs = np.hstack([known, self.log_mean[free] + drawn])
-        with np.errstate(over="ignore"):
-            slower = np.expm1(logs - logs.min(axis=1, keepdims=True)).mean(axis=0)
-        loss[np.concatenate([measured, free])] = slower
-        return loss
+        return expected_regret(self.posterior, self.objective)
 
     @cached_property
     def best(self) -> int:
@@ -118,5 +78,6 @@ class Forecast:
     @cached_property
     def _gains(self) -> np.ndarray:
         """The logarithm of every candidate's expected improvement."""
-        below = self._incumbent - self.log_mean
-        return log_expected_improvement(below, self.posterior.spread) + np.log(self.p_valid)
+        assert self._incumbent is not None
+        gains = log_expected_improvement(self.posterior, self._incumbent)
+        return gains + np.log(self.p_valid)

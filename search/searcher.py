@@ -4,8 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,13 +12,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Goal, Objective
 from foretune.problem import Problem
-from foretune.registry import load
 from foretune.space import Configuration, SearchSpace
-
-if TYPE_CHECKING:
-    from optuna.samplers import BaseSampler
-
-    SearcherKind = str | Callable[..., "Searcher"] | BaseSampler
 
 
 @dataclass(frozen=True)
@@ -148,49 +140,3 @@ class Searcher(ABC):
             if i not in self.proposed:
                 chosen.setdefault(i)
         return list(chosen)
-
-
-def searcher_name(kind: "SearcherKind") -> str:
-    """Return what a searcher, given as for `make_searcher`, is called in results."""
-    if isinstance(kind, str):
-        return kind
-    kind = getattr(kind, "func", kind)  # of a partial
-    return getattr(kind, "__name__", None) or type(kind).__name__
-
-
-def make_searcher(
-    kind: "SearcherKind",
-    space: SearchSpace,
-    objective: Goal = Objective.TIME,
-    seed: int = 0,
-    prior: Prior | None = None,
-    problem: Problem | None = None,
-    device: Device | None = None,
-    experience: Sequence[Measurement] = (),
-) -> Searcher:
-    """Return a new searcher.
-
-    Args:
-        kind: a registered name; a `Searcher` class, or what makes one from the other arguments; or
-            a sampler of Optuna, which keeps its own seed.
-        space: what is searched; the rest as in `Searcher`.
-        objective: what is minimised.
-        seed: of everything random.
-        prior: predictions of every configuration.
-        problem: what is computed.
-        device: where.
-        experience: measurements of other problems.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
-    if isinstance(kind, str):
-        make = load("searchers", kind)
-    elif callable(kind):
-        make = kind
-    else:
-        from foretune.search.optuna.searchers import OptunaSearcher
-
-        make = partial(OptunaSearcher, sampler=kind)
-    searcher: Searcher = make(space, objective, seed, prior, problem, device, experience)
-    return searcher

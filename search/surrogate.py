@@ -9,21 +9,27 @@ they will go. The next configuration is the one of largest expected improvement 
 Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
+from foretune.models.process.posterior import Posterior
+from foretune.models.process.terms import Multiple
+from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
-from foretune.search.gaussian_process import (
-    REFIT,
-    GaussianProcess,
-    Posterior,
-    log_expected_improvement,
-    most_telling,
-    one_thread,
-)
+from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
+from foretune.search.surrogate_process import (
+    MULTIPLE,
+    OFFSET,
+    REFIT,
+    STEPS,
+    most_telling,
+    one_thread,
+    surrogate_process,
+)
 
 POOL = 8000
 """Candidates the process looks at; of a larger space some, which change as it learns: half of them
@@ -43,7 +49,8 @@ class SurrogateSearcher(Searcher):
     def _prepare(self) -> None:
         self._coordinates = Coordinates(self.space, self.problem, self.device)
         self._believed, self._scale, amplitude = self._read_prior()
-        self._process = GaussianProcess(len(self._coordinates), amplitude)
+        axes = len(self._coordinates)
+        self._process = surrogate_process(axes, amplitude, (OFFSET, Multiple(axes, MULTIPLE)))
         self._posterior: Posterior | None = None
         self._fitted = 0
         self._seen: set[int] = set()
@@ -107,32 +114,61 @@ class SurrogateSearcher(Searcher):
         squares = (known**2).sum(axis=1) - 2 * points @ known.T
         return int(candidates[np.argmax((points**2).sum(axis=1) + squares.min(axis=1))])
 
+    def regret(self) -> float:
+        """Return how much slower than the optimum `best` is expected to be, relative.
+
+        Infinite before anything ran, without a prior before the end of the first design, and with
+        one from elsewhere before the last of the `CONTRASTS`.
+        """
+        forecast = self._forecast()
+        return math.inf if forecast is None else forecast.regret
+
+    def gain(self) -> float:
+        """Return by how much one more measurement is expected to improve on `best`, relative."""
+        forecast = self._forecast()
+        free = ~np.isin(self._pool, list(self.proposed))
+        return math.inf if forecast is None else forecast.gain(free)
+
+    def _forecast(self) -> Forecast | None:
+        """Return what is known of all candidates; None before the searcher can tell."""
+        if not self._enough() or (self._in_doubt() and len(self.told) <= CONTRASTS[-1]):
+            return None
+        with one_thread():
+            self._learn_all()
+            posterior = self._told_posterior()
+            values = [self.told.get(i, math.nan) for i in self._pool.tolist()]
+            return Forecast(self._pool, posterior, self._p_valid, np.array(values))
+
+    def _told_posterior(self) -> Posterior:
+        """Return the posterior of the logarithms of all candidates, nothing being under way."""
+        assert self._posterior is not None
+        y, offset = self._residuals()
+        self._posterior.prior = self._scale * (self._prior_of(self._pool) + offset)
+        self._posterior.scale = self._scale
+        self._posterior.tell(self._scale * y)
+        return self._posterior
+
     def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
         """Return the candidate of largest expected improvement, ``chosen`` being under way."""
-        posterior = self._posterior
-        assert posterior is not None
-        y, offset = self._residuals()
-        mean, spread = posterior.moments(y)
+        posterior = self._told_posterior()
         pending = [*(self.proposed - self.told.keys()), *chosen]
         if pending:  # believe of those what is expected: their neighbours gain nothing
-            under_way = np.array(pending)
-            posterior.add(self._coordinates.of(under_way), self._prior_of(under_way))
-            _, spread = posterior.moments(np.concatenate([y, np.zeros(len(pending))]))
-            posterior.forget(len(pending))
-        believed = self._prior_of(self._pool) + offset + mean
-        best = min(np.log(v) for v in self.told.values() if np.isfinite(v)) / self._scale
-        promise = self._promise(best, believed, spread) + np.log(self._p_valid)
+            posterior.add(self._points(np.array(pending)))
+        best = min(np.log(v) for v in self.told.values() if np.isfinite(v))
+        promise = self._promise(best, posterior) + np.log(self._p_valid)
+        posterior.forget(len(pending))
         return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
 
-    def _promise(self, best: float, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
         """Return the logarithm of the expected improvement on ``best``."""
-        return log_expected_improvement(best - mean, spread)
+        return log_expected_improvement(posterior, best)
 
     def _learn_all(self) -> None:
         """Bring the posterior up to everything told so far."""
         new = [i for i in self.told if i not in self._seen]
         self._seen.update(new)
-        if self._posterior is None or len(self.told) >= REFIT * self._fitted:
+        known = np.isin(list(self.told), self._pool).all()
+        if self._posterior is None or not known or len(self.told) >= REFIT * self._fitted:
             self._fitted = len(self.told)
             if len(self._pool) < len(self.space):
                 self._refresh_pool()
@@ -142,15 +178,12 @@ class SurrogateSearcher(Searcher):
             at = np.array(list(self.told))
             at = at[most_telling(np.array(list(self.told.values())), self.rng)]
             self._known = at.tolist()
-            X, prior = self._coordinates.of(at), self._prior_of(at)
-            self._process.fit(X, prior, self._residuals()[0])
-            candidates = self._coordinates.of(self._pool)
-            self._posterior = Posterior(self._process, candidates, self._prior_of(self._pool))
-            self._posterior.add(X, prior)
+            X, y = self._points(at), self._residuals()[0]
+            self._process = self._process.fitted(X, y, STEPS)
+            self._posterior = Posterior(self._process, X, y, self._points(self._pool))
         elif new:
             self._known += new
-            at = np.array(new)
-            self._posterior.add(self._coordinates.of(at), self._prior_of(at))
+            self._posterior.add(self._points(np.array(new)))
 
     def _residuals(self) -> tuple[np.ndarray, float]:
         """Return what the prior got wrong of `_known`, in units of scale, and the usual error.
@@ -172,6 +205,10 @@ class SurrogateSearcher(Searcher):
         scale = float(np.std(self.prior.log_mean))
         believed = (self.prior.log_mean - self.prior.log_mean.mean()) / scale
         return believed, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
+
+    def _points(self, numbers: np.ndarray) -> np.ndarray:
+        """Return configurations as the process sees them."""
+        return np.column_stack([self._coordinates.of(numbers), self._prior_of(numbers)])
 
     def _prior_of(self, numbers: np.ndarray) -> np.ndarray:
         return np.zeros(len(numbers)) if self._believed is None else self._believed[numbers]

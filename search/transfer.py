@@ -13,19 +13,28 @@ showed, and nothing is promised of a kernel that was hardly ever measured.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
 
 from foretune.mapping import NamedValues
 from foretune.measurement import Measurement
-from foretune.search.forecast import DRAWS, Forecast
-from foretune.search.gaussian_process import CONSTANT, REFIT, GaussianProcess, one_thread
+from foretune.models.process.posterior import Posterior
+from foretune.models.process.process import Process
+from foretune.models.process.terms import Hyperprior, Multiple, SameLabel
+from foretune.search.acquisition import DRAWS
+from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
 from foretune.search.rows import Rows, nearest
 from foretune.search.searcher import Searcher
+from foretune.search.surrogate_process import (
+    MULTIPLE,
+    OFFSET,
+    REFIT,
+    STEPS,
+    one_thread,
+    surrogate_process,
+)
 from foretune.space import Configuration
 
 POOL = 2048
@@ -40,9 +49,9 @@ CHECKED = 6
 """Measurements of every problem before that; of the first more, most of a large space."""
 LIST = 64
 """Candidates beyond which the first problem is measured more often."""
-OWN = 0.1
-"""Standard deviation of what is peculiar to a configuration on all problems, relative to all that
-the prior gets wrong."""
+OWN = Hyperprior(0.01, 0.0)
+"""Variance of what is peculiar to a configuration on all problems, relative to all that the prior
+gets wrong."""
 DOUBTS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 """How many times wider than promised spreads may have to be."""
 PRIOR_LOSS = 0.2
@@ -51,8 +60,8 @@ LEAST_SPREAD, NO_PRIOR = 0.02, 0.5
 """Least spread of a prior's error, and the spread of log values of which nothing is believed."""
 LEAST_VALID = 1e-3
 
-Scales = dict[tuple[str, ...], tuple[int, np.ndarray]]
-"""Likeliest scales of a process by its axes, and from how many runs they were found."""
+Fits = dict[tuple[str, ...], tuple[int, Process]]
+"""By axes, the likeliest process, and from how many runs it was found."""
 
 
 class TransferSearcher(Searcher):
@@ -63,18 +72,18 @@ class TransferSearcher(Searcher):
     Args:
         args, named: as for `Searcher`.
         statics: what is known of each configuration without running it (`Measurement.static`).
-        scales: where fitted scales are kept; searches of the same kernel share them.
+        fits: where fitted processes are kept; searches of the same kernel share them.
     """
 
     def __init__(
         self,
         *args: Any,
         statics: Sequence[Mapping[str, float]] | None = None,
-        scales: Scales | None = None,
+        fits: Fits | None = None,
         **named: Any,
     ) -> None:
         self._statics = statics
-        self._scales = {} if scales is None else scales
+        self._fits: Fits = {} if fits is None else fits
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:
@@ -147,8 +156,9 @@ class TransferSearcher(Searcher):
 
     def _farthest(self, free: np.ndarray, chosen: list[int]) -> int:
         """Return the candidate least like any that was proposed."""
-        known = self._points[np.isin(self._pool, [*self.proposed, *chosen])]
-        distance = ((self._points[:, None] - known[None]) ** 2).sum(axis=2).min(axis=1)
+        points = self._points[len(self._experience) :]
+        known = points[np.isin(self._pool, [*self.proposed, *chosen])]
+        distance = ((points[:, None] - known[None]) ** 2).sum(axis=2).min(axis=1)
         return int(self._pool[np.argmax(np.where(free, distance, -np.inf))])
 
     def _runs(self, free: np.ndarray) -> np.ndarray:
@@ -196,8 +206,8 @@ class TransferSearcher(Searcher):
         )
         points, self._axes = rows.points(self.device.specs if self.device else {})
         self._problems = _numbered(rows.problems)
-        self._X = np.column_stack([points, _numbered(rows.configs), self._problems])
-        self._points = points[len(self._experience) :]
+        self._configs = _numbered(rows.configs)
+        self._points = points
 
     def _foresee(self) -> Forecast:
         """Return what is known of every candidate."""
@@ -214,31 +224,22 @@ class TransferSearcher(Searcher):
         fared += [(self.space[i], bool(np.isfinite(v))) for i, v in told.items()]
         return Forecast(self._pool, posterior, self._validity(fared), objective)
 
-    def _posterior(self, at: np.ndarray, logs: np.ndarray) -> "Posterior":
+    def _posterior(self, at: np.ndarray, logs: np.ndarray) -> Posterior:
         """Return what is known of the candidates, given the logs measured ``at`` some rows."""
-        numbers, here = self._problems[at], len(self._experience)
-        X, candidates = self._X[at], self._X[here:]
+        numbers, here = self._problems[at], slice(len(self._experience), None)
         believed = np.concatenate([self._believed_elsewhere, self._believed])
         believed = _centred(believed, self._problems)
         scale = self._scale(believed[at], logs, numbers)
-        prior, expected = believed[at] / scale, believed[here:] / scale
+        X = np.column_stack([self._points, believed / scale, self._configs, self._problems])
         level = _level(logs - believed[at], numbers)
-        y = (logs - believed[at] - np.array([level[i] for i in numbers])) / scale
-        process = self._fitted(X, prior, y)
-        explained = np.zeros((0, len(candidates)))
-        mean, doubt = expected, DOUBTS[1]
-        if len(y):
-            K = process.covariance(X, prior, X, prior)
-            K[np.diag_indices(len(y))] += process.noise
-            L = np.linalg.cholesky(K)
-            cross = process.covariance(X, prior, candidates, expected)
-            explained = solve_triangular(L, cross, lower=True, check_finite=False)
-            mean = mean + solve_triangular(L, y, lower=True, check_finite=False) @ explained
-            doubt = _doubt(L, y, numbers, scale)
-        offset = level.get(self._problems[-1], 0.0)
-        return Posterior(
-            process, candidates, expected, explained, mean * scale + offset, scale * doubt
-        )
+        y = logs - believed[at] - np.array([level[i] for i in numbers])
+        prior = believed[here] + level.get(self._problems[-1], 0.0)
+        posterior = Posterior(
+            self._fitted(X[at], y / scale), X[at], y, X[here],
+            prior=prior, scale=scale, observation_noise=True,
+        )  # fmt: skip
+        posterior.scale *= _doubt(posterior, numbers) if len(y) else DOUBTS[1]
+        return posterior
 
     def _scale(self, believed: np.ndarray, logs: np.ndarray, numbers: np.ndarray) -> float:
         """Return the usual size of what the prior gets wrong among one problem's runs."""
@@ -248,16 +249,15 @@ class TransferSearcher(Searcher):
         freedom = max(len(logs) - len(set(numbers.tolist())), 1)
         return max(float(np.sqrt((wrong**2).sum() / freedom)), LEAST_SPREAD)
 
-    def _fitted(self, X: np.ndarray, prior: np.ndarray, y: np.ndarray) -> "ManyProblems":
+    def _fitted(self, X: np.ndarray, y: np.ndarray) -> Process:
         """Return a process with the likeliest scales, fitted anew when there is much more."""
-        process, axes = ManyProblems(len(self._axes)), tuple(self._axes)
+        axes, unfitted = tuple(self._axes), many_problems(len(self._axes))
         if len(y) < LEAST_FIT:
-            return process
-        rows, parameters = self._scales.get(axes, (0, process.parameters))
-        process.parameters = parameters
+            return unfitted
+        rows, process = self._fits.get(axes, (0, unfitted))
         if not rows <= len(y) < REFIT * rows:
-            process.fit(X, prior, y)
-            self._scales[axes] = (len(y), process.parameters)
+            process = process.fitted(X, y, STEPS)
+            self._fits[axes] = len(y), process
         return process
 
     def _validity(self, fared: Sequence[tuple[Configuration, bool]]) -> np.ndarray:
@@ -273,56 +273,13 @@ class TransferSearcher(Searcher):
         return np.clip(found, LEAST_VALID, 1.0)
 
 
-class ManyProblems(GaussianProcess):
-    """A process whose points end in the numbers of their configuration and of their problem.
+def many_problems(axes: int) -> Process:
+    """Return the process of points that end in the prior and the numbers of configuration, problem.
 
     Each problem has an offset of its own, and so, a smaller one, has each configuration.
     """
-
-    def variance(self, prior: np.ndarray) -> np.ndarray:
-        """Return the diagonal of `covariance`."""
-        return super().variance(prior) + OWN**2
-
-    def _points(self, X: np.ndarray) -> np.ndarray:
-        return X[:, :-2]
-
-    def _common(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        problem, config = (X[:, i][:, None] == X2[:, i] for i in (-1, -2))
-        return CONSTANT**2 * problem + OWN**2 * config
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """The logs of all candidates, given what was measured.
-
-    Attributes:
-        process: covariance of residuals, in units of ``scale``.
-        X: candidates, shape (candidates, axes + 1).
-        prior: what is believed of them, in the same units.
-        explained: what the measured runs explain of them, shape (measured, candidates).
-        mean: of the logs.
-        scale: size of residuals, more where other problems were predicted worse than promised.
-    """
-
-    process: ManyProblems
-    X: np.ndarray
-    prior: np.ndarray
-    explained: np.ndarray
-    mean: np.ndarray
-    scale: float
-
-    @property
-    def spread(self) -> np.ndarray:
-        """Standard deviation of every candidate."""
-        left = self.process.variance(self.prior) - (self.explained**2).sum(axis=0)
-        return np.sqrt(np.maximum(left, 0) + self.process.noise) * self.scale
-
-    def covariance(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the covariance of the numbered candidates."""
-        X, prior, explained = self.X[numbers], self.prior[numbers], self.explained[:, numbers]
-        joint = self.process.covariance(X, prior, X, prior) - explained.T @ explained
-        joint[np.diag_indices(len(joint))] += self.process.noise
-        return joint * self.scale**2
+    offsets = SameLabel(axes + 1, OWN), SameLabel(axes + 2, OFFSET.scale)
+    return surrogate_process(axes, beside=(Multiple(axes, MULTIPLE), *offsets))
 
 
 def _numbered(things: Sequence[NamedValues]) -> np.ndarray:
@@ -345,29 +302,27 @@ def _logs(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _doubt(L: np.ndarray, y: np.ndarray, numbers: np.ndarray, scale: float) -> float:
+def _doubt(posterior: Posterior, numbers: np.ndarray) -> float:
     """Return how many times wider spreads must be for promises to have been kept.
 
-    Each problem's runs are predicted from all other problems' (for one run at a time: Sundararajan
-    and Keerthi, Neural Computation 13, 2001), the one predicted best is chosen among them, and what
-    that lost is compared with the loss to expect. Chosen is what looks best, so this hinges on the
-    few predictions that are far off, which an average over all errors would not show.
+    Each problem's runs are predicted from all other problems', the one predicted best is chosen
+    among them, and what that lost is compared with the loss to expect. Chosen is what looks best,
+    so this hinges on the few predictions that are far off, which an average over all errors would
+    not show.
     """
-    inverse = cho_solve((L, True), np.eye(len(y)), check_finite=False)
-    weights = inverse @ y
     rng = np.random.default_rng(0)
     lost, promised = PRIOR_LOSS, {d: PRIOR_LOSS * d / DOUBTS[1] for d in DOUBTS}
-    for problem in np.unique(numbers):
-        here = np.flatnonzero(numbers == problem)
-        if not 1 < len(here) < len(y):
-            continue
-        covariance = np.linalg.inv(inverse[np.ix_(here, here)])
-        mean = y[here] - covariance @ weights[here]
+    problems = [np.flatnonzero(numbers == problem) for problem in np.unique(numbers)]
+    problems = [here for here in problems if 1 < len(here) < len(numbers)]
+    left_out = posterior.groups_left_out(problems)
+    for here, (off, covariance) in zip(problems, left_out, strict=True):
+        y = posterior.y[here]
+        mean = y - off
         drawn = rng.standard_normal((DRAWS // 4, len(here))) @ np.linalg.cholesky(covariance).T
         pick = int(np.argmin(mean))
-        lost += _loss(scale * y[here][None, :], pick)
+        lost += _loss(y[None, :], pick)
         for d in DOUBTS:
-            promised[d] += _loss(scale * (mean + d * drawn), pick)
+            promised[d] += _loss(mean + d * drawn, pick)
     return next((d for d in DOUBTS if promised[d] >= lost), DOUBTS[-1])
 
 

@@ -19,7 +19,7 @@ from foretune.space import Configuration, SearchSpace
 from foretune.tune.record import StoredRecord
 
 if TYPE_CHECKING:
-    from foretune.search.searcher import SearcherKind
+    from foretune.search.factory import SearcherKind
 
 BUDGET = Stopping(10)
 REGRET = 0.03

@@ -24,8 +24,9 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import load, registered
 from foretune.search import make_searcher
+from foretune.search.factory import searcher_name
 from foretune.search.prior import prior_of
-from foretune.search.searcher import Searcher, searcher_name
+from foretune.search.searcher import Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.prior import predictor_for
@@ -37,7 +38,7 @@ from foretune.tune.store.subject import Choice
 from foretune.tune.verify import verify
 
 if TYPE_CHECKING:
-    from foretune.search.searcher import SearcherKind
+    from foretune.search.factory import SearcherKind
 
 FINALISTS = 3
 LIMIT_RUNS = 3

@@ -15,7 +15,12 @@ import pandas as pd
 
 from foretune.features.arrays import Rows
 from foretune.models.calibration.likeness import Evidence, Likeness
-from foretune.models.process.process import Process
+from foretune.models.process.feature_process import (
+    fitted_process,
+    posterior_arrays,
+    posterior_of_arrays,
+)
+from foretune.models.process.posterior import Posterior
 from foretune.models.process.scaling import Scaling
 from foretune.models.target.spread import SMALLEST, quantile
 
@@ -30,12 +35,12 @@ class Correction:
 
     Attributes:
         likeness: which rows are alike.
-        process: the Gaussian process.
-        widening: what the process's deviation is multiplied with for a 90 % interval.
+        posterior: what the Gaussian process says.
+        widening: what its deviation is multiplied with for a 90 % interval.
     """
 
     likeness: Likeness
-    process: Process
+    posterior: Posterior
     widening: float
 
     def fit(
@@ -46,29 +51,29 @@ class Correction:
         runs, evidence, y = runs.iloc[some], evidence[some], errors[some]
         self.likeness = Likeness.of(runs, evidence)
         X, gradual = self.likeness.points(Rows(runs), evidence)
-        tuned = Process.tuned(X[:MOST_TO_TUNE], y[:MOST_TO_TUNE], gradual)
-        self.process = Process(X, y, gradual, tuned.parameters)
-        self.widening = _widening(self.process)
+        process = fitted_process(X[:MOST_TO_TUNE], y[:MOST_TO_TUNE], gradual)
+        self.posterior = Posterior(process, X, y, observation_noise=True)
+        self.widening = _widening(self.posterior, gradual)
         return self
 
     def predict(
         self, rows: pd.DataFrame | Rows, evidence: Evidence
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the correction of the log prediction and the half-width of the interval."""
-        mean, deviation = self.process.predict(self.likeness.points(Rows.of(rows), evidence)[0])
+        mean, deviation = self.posterior.predict(self.likeness.points(Rows.of(rows), evidence)[0])
         return mean, self.widening * deviation
 
     @property
     def typical(self) -> float:
         """The half-width of the interval of a typical run it was learned from, left out."""
-        return float(self.widening * np.median(self.process.left_out()[1]))
+        return float(self.widening * np.median(self.posterior.left_out()[1]))
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``: plain numbers and texts."""
-        like, process = self.likeness, self.process
+        like, arrays = self.likeness, posterior_arrays(self.posterior)
         card = {"numbers": like.numbers, "texts": like.texts, "widening": self.widening}
         (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
-        np.savez_compressed(folder / f"{name}.npz", **like.scaling.arrays(), **process.arrays())
+        np.savez_compressed(folder / f"{name}.npz", **like.scaling.arrays(), **arrays)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
@@ -79,21 +84,21 @@ class Correction:
         with np.load(folder / f"{name}.npz", allow_pickle=False) as data:
             scaling = Scaling.of_arrays(data)
             correction.likeness = Likeness(card["numbers"], card["texts"], scaling)
-            correction.process = Process.of_arrays(data)
+            correction.posterior = posterior_of_arrays(data)
         return correction
 
 
-def _widening(process: Process) -> float:
+def _widening(posterior: Posterior, gradual: int) -> float:
     """Return the factor with which the process's deviations hold for nine of ten left-out runs.
 
     Scales that were found with a run in sight make it seem better known than it was: with those of
     one half of the runs the other half is predicted.
     """
-    X, y, gradual = process.X, process.y, process.parts[0]
-    _, deviations = process.left_out()
+    X, y = posterior.X, posterior.y
+    _, deviations = posterior.left_out()
     half = np.arange(len(y)) % 2 == 0
     misses = np.empty(len(y))
     for seen in (half, ~half):
-        tuned = Process.tuned(X[seen][:MOST_TO_TUNE], y[seen][:MOST_TO_TUNE], gradual)
-        misses[~seen] = Process(X, y, gradual, tuned.parameters).left_out()[0][~seen]
+        process = fitted_process(X[seen][:MOST_TO_TUNE], y[seen][:MOST_TO_TUNE], gradual)
+        misses[~seen] = Posterior(process, X, y).left_out()[0][~seen]
     return quantile(np.maximum(np.abs(misses), SMALLEST) / deviations)

@@ -5,7 +5,7 @@ runs of a tuning space it knows as much as they do, and other things. On thousan
 caught up, and its cost, which grows with the cube of the runs, pays no more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,12 @@ from typing import Self
 import numpy as np
 
 from foretune.models.calibration.likeness import WORK
-from foretune.models.process.process import Process
+from foretune.models.process.feature_process import (
+    fitted_process,
+    posterior_arrays,
+    posterior_of_arrays,
+)
+from foretune.models.process.posterior import Posterior
 from foretune.models.process.scaling import Scaling
 
 MOST_ROWS = 1000
@@ -26,7 +31,7 @@ GRADUAL = ("problem.", "config.")
 
 @dataclass(frozen=True)
 class Smooth:
-    """A fitted process and the inputs it reads.
+    """A posterior and the inputs it reads.
 
     Attributes:
         order: which features are inputs, the gradual ones first.
@@ -34,7 +39,7 @@ class Smooth:
         octaves: which inputs count in octaves.
         scaling: of the inputs.
         mean: of what was learned.
-        process: learned what is left of it.
+        posterior: of what is left of it.
     """
 
     order: np.ndarray
@@ -42,7 +47,7 @@ class Smooth:
     octaves: np.ndarray
     scaling: Scaling
     mean: float
-    process: Process
+    posterior: Posterior
 
     @classmethod
     def tuned(
@@ -64,27 +69,27 @@ class Smooth:
         some = rng.permutation(len(X))[:MOST_TO_TUNE]
         points, gradual = scaling.points(_inputs(X[some], order, octaves), len(first))
         mean = float(y[some].mean())
-        process = Process.tuned(points, y[some] - mean, gradual)
-        return cls(order, len(first), octaves, scaling, mean, process)
+        process = fitted_process(points, y[some] - mean, gradual)
+        posterior = Posterior(process, points, y[some] - mean)
+        return cls(order, len(first), octaves, scaling, mean, posterior)
 
     def taught(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return one with the same scales that knows these rows, or as many as it can."""
         some = rng.permutation(len(X))[:MOST_ROWS]
-        points, gradual = self._points(X[some])
         mean = float(y[some].mean())
-        process = Process(points, y[some] - mean, gradual, self.process.parameters)
-        return replace(self, mean=mean, process=process)
+        posterior = Posterior(self.posterior.process, self._points(X[some]), y[some] - mean)
+        return replace(self, mean=mean, posterior=posterior)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what it says of each row: nothing lower or higher than it has seen."""
-        left = self.process.mean(self._points(X)[0])
+        left = self._left(self._points(X))
         return self.mean + np.minimum(np.maximum(left, self._seen[0]), self._seen[1])
 
     def save(self, path: Path) -> None:
         """Write one file of plain arrays."""
         np.savez_compressed(
             path, order=self.order, first=self.gradual, octaves=self.octaves, mean=self.mean,
-            **self.scaling.arrays(), **self.process.arrays(),
+            **self.scaling.arrays(), **posterior_arrays(self.posterior),
         )  # fmt: skip
 
     @classmethod
@@ -93,15 +98,19 @@ class Smooth:
         with np.load(path, allow_pickle=False) as data:
             return cls(
                 data["order"], int(data["first"]), data["octaves"], Scaling.of_arrays(data),
-                float(data["mean"]), Process.of_arrays(data),
+                float(data["mean"]), posterior_of_arrays(data),
             )  # fmt: skip
 
     @cached_property
     def _seen(self) -> tuple[float, float]:
-        return float(self.process.y.min()), float(self.process.y.max())
+        return float(self.posterior.y.min()), float(self.posterior.y.max())
 
-    def _points(self, X: np.ndarray) -> tuple[np.ndarray, int]:
-        return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual)
+    @cached_property
+    def _left(self) -> Callable[[np.ndarray], np.ndarray]:
+        return self.posterior.mean_function()
+
+    def _points(self, X: np.ndarray) -> np.ndarray:
+        return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual)[0]
 
 
 def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray:

@@ -19,7 +19,8 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.objective import Goal, Objective
 from foretune.problem import Problem
-from foretune.search.searcher import Prior, Searcher, make_searcher
+from foretune.search.factory import make_searcher
+from foretune.search.searcher import Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
 AUGMENTATION = 0.05

@@ -11,18 +11,19 @@ from optuna.samplers._base import _process_constraints_after_trial
 from optuna.search_space import intersection_search_space
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
-from scipy.special import log_ndtr
 
-from foretune.search.gaussian_process import (
-    REFIT,
-    GaussianProcess,
-    Posterior,
-    log_expected_improvement,
-    most_telling,
-    one_thread,
-)
+from foretune.models.process.posterior import Posterior
+from foretune.models.process.process import Process
+from foretune.search.acquisition import log_expected_improvement, log_probability_below
 from foretune.search.optuna.dimensions import Dimensions
 from foretune.search.optuna.evidence import SUGGESTED, Evidence, read_evidence
+from foretune.search.surrogate_process import (
+    REFIT,
+    STEPS,
+    most_telling,
+    one_thread,
+    surrogate_process,
+)
 
 FIRST = 8
 """Trials of the first design."""
@@ -42,13 +43,13 @@ _TURN = threading.Lock()
 class _Fit(NamedTuple):
     search_space: dict[str, BaseDistribution]
     trials: int
-    parameters: np.ndarray
+    process: Process
 
 
 class SurrogateSampler(BaseSampler):
     """Suggests what a Gaussian process expects to improve most on the best trial so far.
 
-    A first design spreads the trials as far apart as they will go. Then a `GaussianProcess` learns
+    A first design spreads the trials as far apart as they will go. Then a Gaussian process learns
     the objective, its logarithm where all values are positive, and the candidate of largest
     expected improvement is next (Jones, Schonlau and Welch, Journal of Global Optimization 13,
     1998). A categorical parameter of numbers is one of sizes: 64 is between 32 and 128.
@@ -164,24 +165,23 @@ class SurrogateSampler(BaseSampler):
             return candidates[self._farthest(units, known)]
         under_way = dimensions.points(evidence.under_way)
 
-        def believe(what: str, known: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            process = GaussianProcess(points.shape[1])
+        def believe(what: str, known: np.ndarray, y: np.ndarray) -> Posterior:
             X = dimensions.points(evidence.tried[known])
-            self._fit(what, search_space, process, X, y)
-            return _moments(process, points, X, y, under_way)
+            posterior = Posterior(self._fitted(what, search_space, X, y), X, y, points)
+            posterior.add(under_way)
+            return posterior
 
         score = np.zeros(len(candidates))
         if evidence.good.any():
             known = most_telling(evidence.losses, self._rng)
             y = _standardised(evidence.losses)
-            mean, spread = believe("objective", known, y[known])
             best = y[evidence.good].min()
-            score += log_expected_improvement(best - mean, spread)
+            score += log_expected_improvement(believe("objective", known, y[known]), best)
         if (evidence.violations > 0).any():
             known = np.flatnonzero(np.isfinite(evidence.violations))
             known = known[most_telling(evidence.violations[known], self._rng)]
-            mean, spread = believe("constraints", known, evidence.violations[known])
-            score += log_ndtr(-mean / spread)
+            kept = believe("constraints", known, evidence.violations[known])
+            score += log_probability_below(kept, 0.0)
         return candidates[np.argmax(score)]
 
     def _candidates(self, dimensions: Dimensions, evidence: Evidence) -> np.ndarray:
@@ -214,38 +214,18 @@ class SurrogateSampler(BaseSampler):
         squares = np.minimum(apart, 1 - apart) ** 2
         return int(np.argmax(squares.sum(axis=2).min(axis=1)))
 
-    def _fit(
-        self,
-        what: str,
-        search_space: dict[str, BaseDistribution],
-        process: GaussianProcess,
-        X: np.ndarray,
-        y: np.ndarray,
-    ) -> None:
-        last = self._fits.get(what)
+    def _fitted(
+        self, what: str, search_space: dict[str, BaseDistribution], X: np.ndarray, y: np.ndarray
+    ) -> Process:
+        """Return the process with the likeliest scales, fitted anew when there is much more."""
+        process, last = surrogate_process(X.shape[1]), self._fits.get(what)
         if last and last.search_space == search_space:
-            process.parameters = last.parameters
+            process = last.process
             if last.trials <= len(y) < REFIT * last.trials:
-                return
-        process.fit(X, np.zeros(len(y)), y)
-        self._fits[what] = _Fit(search_space, len(y), process.parameters)
-
-
-def _moments(
-    process: GaussianProcess,
-    points: np.ndarray,
-    X: np.ndarray,
-    y: np.ndarray,
-    under_way: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation at ``points``, as if it was known what is under way."""
-    posterior = Posterior(process, points, np.zeros(len(points)))
-    posterior.add(X, np.zeros(len(X)))
-    mean, spread = posterior.moments(y)
-    if len(under_way):
-        posterior.add(under_way, np.zeros(len(under_way)))
-        _, spread = posterior.moments(np.zeros(len(posterior)))
-    return mean, spread
+                return process
+        process = process.fitted(X, y, STEPS)
+        self._fits[what] = _Fit(search_space, len(y), process)
+        return process
 
 
 def _standardised(losses: np.ndarray) -> np.ndarray:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretune.errors import UsageError
+from foretune.search.factory import make_searcher, searcher_name
 from foretune.search.replay.recorded import RecordedSpace
-from foretune.search.searcher import Prior, make_searcher, searcher_name
+from foretune.search.searcher import Prior
 
 if TYPE_CHECKING:
-    from foretune.search.searcher import SearcherKind
+    from foretune.search.factory import SearcherKind
 
 
 @dataclass(frozen=True, eq=False)

@@ -310,7 +310,7 @@ def test_a_constant_prior_is_none():
 
 
 def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
-    monkeypatch.setattr("foretune.search.gaussian_process.MOST", 20)
+    monkeypatch.setattr("foretune.search.surrogate_process.MOST", 20)
     searcher = make("surrogate")
     search(searcher, budget=60)
     assert len(searcher._posterior) < 30

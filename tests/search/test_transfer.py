@@ -170,12 +170,12 @@ def test_one_knob_without_variation_and_one_configuration():
 
 
 def test_searches_of_a_kernel_share_what_they_fitted():
-    scales, runs = {}, some_runs((512, 2048))
-    assert make(1024, elsewhere=runs, scales=scales).forecast.regret > 0
-    (before,) = scales.values()
+    fits, runs = {}, some_runs((512, 2048))
+    assert make(1024, elsewhere=runs, fits=fits).forecast.regret > 0
+    (before,) = fits.values()
     assert before[0] == len(runs)
-    _ = make(4096, elsewhere=runs, scales=scales).forecast
-    assert next(iter(scales.values())) is before
+    _ = make(4096, elsewhere=runs, fits=fits).forecast
+    assert next(iter(fits.values())) is before
 
 
 def test_of_a_large_space_only_some_are_looked_at():

@@ -10,7 +10,7 @@ import numpy as np
 from foretune.measurement import Measurement, Status
 from foretune.search.rows import Rows
 from foretune.search.stopping import Stopping
-from foretune.search.transfer import LEAST_FIT, Scales, TransferSearcher
+from foretune.search.transfer import LEAST_FIT, Fits, TransferSearcher
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.store import Choice
 from foretune.tune.store.subject import How
@@ -30,7 +30,7 @@ class Tuning:
         options: how to decide.
         history: what was measured and chosen before.
         priors: what is believed of what was not.
-        scales: fitted ones, of all problems of the kernel.
+        fits: fitted processes of the kernel's searches.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Tuning:
         options: Options,
         history: History,
         priors: Priors,
-        scales: Scales,
+        fits: Fits,
     ) -> None:
         self.call = call
         self.space = ListedSpace(configs)
         self.fresh = 0
         """Measurements of this search."""
         self._options, self._history = options, history
-        self._priors, self._scales = priors, scales
+        self._priors, self._fits = priors, fits
         self._stopping = Stopping(options.limit, options.regret)
         self._stood: Choice | None = None
         self._held_back: list[Measurement] = []
@@ -216,7 +216,7 @@ class Tuning:
         rows = Rows([self.call.problem] * len(self._all), self._all, statics)
         return TransferSearcher(
             self.space, self._options.goal, 0, self._priors.of(rows), self.call.problem,
-            self.call.device, elsewhere, statics=statics, scales=self._scales,
+            self.call.device, elsewhere, statics=statics, fits=self._fits,
         )  # fmt: skip
 
     def _static(self, config: Configuration) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What all calls of one decorated kernel share: its history, its priors, the scales that fit it."""
+"""What all calls of one decorated kernel share: its history, its priors, what was fitted to it."""
 
 import dataclasses
 import threading
@@ -11,7 +11,7 @@ from foretune.collect.meters import find_meter, why_no_meter
 from foretune.device import Device
 from foretune.errors import ForetuneWarning
 from foretune.objective import Objective
-from foretune.search.transfer import Scales
+from foretune.search.transfer import Fits
 from foretune.tune.triton.call import Call
 from foretune.tune.triton.configs import configuration_of
 from foretune.tune.triton.history import History
@@ -32,7 +32,7 @@ class Tunings:
         self.history = History(options)
         self.lock = threading.RLock()
         """Held by who chooses or remembers, never while something is launched or compiled."""
-        self._shared: dict[str, tuple[Options, Priors, Scales]] = {}
+        self._shared: dict[str, tuple[Options, Priors, Fits]] = {}
 
     def of(self, call: Call, configs: Sequence[triton.Config]) -> Tuning:
         """Return the choice among ``configs`` for a call."""
@@ -42,8 +42,8 @@ class Tunings:
             priors = Priors(call.kernel, call.source, device, options)
             self._shared[device.name] = options, priors, {}
         candidates = [configuration_of(c) for c in configs]
-        options, priors, scales = self._shared[device.name]
-        return Tuning(call, candidates, options, self.history, priors, scales)
+        options, priors, fits = self._shared[device.name]
+        return Tuning(call, candidates, options, self.history, priors, fits)
 
 
 def _measurable(options: Options, device: Device) -> Options:

@@ -13,6 +13,10 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from foretune.models.process.posterior import Posterior
+from foretune.models.process.process import Process
+from foretune.models.process.terms import Hyperprior, Slopes, Term
+
 LENGTHS = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
     "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
@@ -42,6 +46,44 @@ class Shares:
 LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "layout", "version")
 
 
+@dataclass(frozen=True)
+class SharedErrors(Term):
+    """Offsets and functions that rows share as far as they agree in labels; nothing is to find.
+
+    The columns of a point are its scaled places, then the number of each label.
+
+    Attributes:
+        shares: what agreeing in each label is worth.
+    """
+
+    shares: tuple[Shares, ...]
+
+    @property
+    def hyperpriors(self) -> list[Hyperprior]:
+        """None: all variances and lengths are known."""
+        return []
+
+    def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        """Return the covariances, of single precision."""
+        slow, fast = _near(X[:, : len(LENGTHS)], X2[:, : len(LENGTHS)])
+        total = np.zeros_like(slow)
+        for i, share in enumerate(self.shares, len(LENGTHS)):
+            values: np.ndarray = np.full((1, 1), share.constant, dtype=np.float32)
+            for size, near in ((share.slow, slow), (share.fast, fast)):
+                if size > 0:
+                    values = values + np.float32(size) * near
+            total += values * (X[:, i, None] == X2[:, i])
+        return total
+
+    def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Return what all shares add up to."""
+        return np.full(len(X), sum(s.constant + s.slow + s.fast for s in self.shares))
+
+    def differentiated(self, parameters: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, Slopes]:
+        """Return the covariances, and no slopes."""
+        return self.covariance(parameters, X, X), lambda slope: np.empty(0)
+
+
 @dataclass
 class GroupProcess:
     """Log errors of deployments, learned from some.
@@ -62,41 +104,27 @@ class GroupProcess:
             places: numbers, those of `LENGTHS`.
             errors: log errors (rows).
         """
-        from scipy.linalg import cho_solve, cholesky
-        from scipy.linalg.lapack import dpotri
-
-        self._keep(labels, places, errors)
-        kernel = self._kernel(labels, places)
-        noise = np.full(len(errors), self.noise)
+        self._keep(labels, places)
+        more = np.zeros(len(errors))
         for _ in range(ROUNDS):
-            factor = cholesky(kernel + np.diag(noise), lower=True)
+            self._more_noise, posterior = more, self._given(errors, more)
             # Rows that all others contradict are noisier: Student's t as a scale mixture.
-            precision = np.diag(dpotri(factor, lower=True)[0])
-            left_out = cho_solve((factor, True), errors) / precision
-            spread = np.maximum(1.0 / precision - noise + self.noise, self.noise)
-            self._noise = noise
-            noise = self.noise * np.maximum(1.0, (NU + left_out**2 / spread) / (NU + 1.0)) ** 2
-        self._solve(kernel)
+            off, deviation = posterior.left_out()
+            spread = np.maximum(deviation**2 - more, self.noise)
+            more = self.noise * (np.maximum(1.0, (NU + off**2 / spread) / (NU + 1.0)) ** 2 - 1.0)
+        self._posterior = posterior.rounded()  # thousands of candidates are asked about at once
         return self
 
     def predict(self, labels: pd.DataFrame, places: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the log errors of deployments."""
-        cross, left = self._explain(labels, places)
-        own = sum(s.constant + s.slow + s.fast for s in self.shares.values())
-        explained = np.einsum("ij,ij->j", left, left)
-        variance = np.maximum(own - explained, 0.0) + self.noise
-        return cross @ self._weights, np.sqrt(variance)
+        return self._posterior.predict(self._points(labels, places))
 
     def covariance(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
         """Return how the log errors of some deployments go together (rows, rows).
 
         What `predict` says of each is the diagonal's root.
         """
-        _, left = self._explain(labels, places)
-        own = _kernel(self.shares, (labels, places), (labels, places)).astype(float)
-        together: np.ndarray = own - left.T @ left
-        np.fill_diagonal(together, np.maximum(np.diag(together), 0.0) + self.noise)
-        return together
+        return self._posterior.at(self._points(labels, places)).covariance(np.arange(len(labels)))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
@@ -105,8 +133,8 @@ class GroupProcess:
             "noise": self.noise,
             "labels": {name: self._labels[name].tolist() for name in LABELS},
             "places": {name: self._places[name].tolist() for name in LENGTHS},
-            "errors": self._errors.tolist(),
-            "row_noise": self._noise.tolist(),
+            "errors": self._posterior.y.tolist(),
+            "row_noise": (self.noise + self._more_noise).tolist(),
         }
 
     @classmethod
@@ -114,36 +142,33 @@ class GroupProcess:
         """Return what `to_json` wrote."""
         shares = {columns: Shares(**share) for columns, share in data["shares"].items()}
         process = cls(shares, data["noise"])
-        labels, places = pd.DataFrame(data["labels"]), pd.DataFrame(data["places"])
-        process._keep(labels, places, np.array(data["errors"], dtype=float))
-        process._noise = np.array(data["row_noise"], dtype=float)
-        process._solve(process._kernel(labels, places))
+        process._keep(pd.DataFrame(data["labels"]), pd.DataFrame(data["places"]))
+        process._more_noise = np.array(data["row_noise"], dtype=float) - process.noise
+        errors = np.array(data["errors"], dtype=float)
+        process._posterior = process._given(errors, process._more_noise).rounded()
         return process
 
-    def _keep(self, labels: pd.DataFrame, places: pd.DataFrame, errors: np.ndarray) -> None:
+    def _keep(self, labels: pd.DataFrame, places: pd.DataFrame) -> None:
         self._labels = labels[list(LABELS)].astype(str).reset_index(drop=True)
         self._places = places[list(LENGTHS)].reset_index(drop=True)
-        self._errors = np.asarray(errors, dtype=float)
+        self._known = [pd.Index(_joined(self._labels, columns)).unique() for columns in self.shares]
 
-    def _solve(self, kernel: np.ndarray) -> None:
-        from scipy.linalg import cho_solve, cholesky
+    def _given(self, errors: np.ndarray, more_noise: np.ndarray) -> Posterior:
+        """Return what ``errors`` of the deployments that are kept say."""
+        term = SharedErrors(tuple(self.shares.values()))
+        process = Process.expected([term], Hyperprior(self.noise, 0.0))
+        X = self._points(self._labels, self._places)
+        errors = np.asarray(errors, dtype=float)
+        return Posterior(process, X, errors, more_noise=more_noise, observation_noise=True)
 
-        factor = cholesky(kernel + np.diag(self._noise), lower=True)
-        self._weights = cho_solve((factor, True), self._errors)
-        # Variances need few digits, and thousands of candidates are asked about at once.
-        self._factor = factor.astype(np.float32)
-
-    def _explain(self, labels: pd.DataFrame, places: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Return covariances with what was learned from (rows, learned), and what they explain."""
-        from scipy.linalg import solve_triangular
-
-        cross = self._kernel(labels, places)
-        left = solve_triangular(self._factor, cross.T.astype(np.float32), lower=True)
-        return cross, left
-
-    def _kernel(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
-        """Return the covariances of deployments with those that were learned from."""
-        return _kernel(self.shares, (labels, places), (self._labels, self._places)).astype(float)
+    def _points(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
+        """Return deployments as the process sees them; labels that are new count on."""
+        scaled = [places[name].to_numpy() / length for name, length in LENGTHS.items()]
+        numbers = []
+        for columns, known in zip(self.shares, self._known, strict=True):
+            texts = pd.Index(_joined(labels, columns))
+            numbers.append(known.append(texts.difference(known)).get_indexer(texts))
+        return np.column_stack([*scaled, *numbers])
 
 
 def group_labels(rows: pd.DataFrame) -> pd.DataFrame:
@@ -169,26 +194,6 @@ def group_places(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(table | {name: np.asarray(v) for name, v in shares.items()})
 
 
-Sites = tuple[pd.DataFrame, pd.DataFrame]
-"""Labels and places of deployments."""
-
-
-def _kernel(shares: Mapping[str, Shares], rows: Sites, others: Sites) -> np.ndarray:
-    """Return the covariances of deployments with others."""
-    slow, fast = _near(_scaled(rows[1]), _scaled(others[1]))
-    total = np.zeros_like(slow)
-    for columns, share in shares.items():
-        values: np.ndarray = np.full((1, 1), share.constant, dtype=np.float32)
-        for size, near in ((share.slow, slow), (share.fast, fast)):
-            if size > 0:
-                values = values + np.float32(size) * near
-        mine, theirs = (_joined(labels, columns.split()) for labels in (rows[0], others[0]))
-        known, codes = np.unique(theirs, return_inverse=True)
-        agree = pd.Index(known).get_indexer(mine)[:, None] == codes[None, :]
-        total += values * agree
-    return total
-
-
 def _near(places: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how alike places are, over long and over short distances."""
     squared = (places**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
@@ -196,12 +201,8 @@ def _near(places: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.exp(-0.5 / FAR**2 * distance), np.exp(-0.5 * distance)
 
 
-def _scaled(places: pd.DataFrame) -> np.ndarray:
-    return np.stack([places[name].to_numpy() / length for name, length in LENGTHS.items()], axis=1)
-
-
-def _joined(labels: pd.DataFrame, columns: list[str]) -> np.ndarray:
+def _joined(labels: pd.DataFrame, columns: str) -> np.ndarray:
     """Return the text of some columns, the same where all of them agree."""
     nothing = pd.Series("", index=labels.index, dtype=object)
-    texts = (labels[column].astype(str).astype(object) for column in columns)
+    texts = (labels[column].astype(str).astype(object) for column in columns.split())
     return reduce(lambda left, right: left + "\t" + right, texts, nothing).to_numpy()

@@ -79,16 +79,16 @@ def test_intervals_hold_where_scales_were_found_in_noise():
         runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(inputs)])
         correction = Correction().fit(runs.head(rows), evidence_of(rows), noise[:rows])
         mean, width = correction.predict(runs.tail(500), evidence_of(500))
-        naive = width / correction.widening * naive_widening(correction.process)
+        naive = width / correction.widening * naive_widening(correction.posterior)
         misses = np.abs(mean - noise[rows:])
         held.append(((misses <= width).mean(), (misses <= naive).mean()))
     by_halves, in_sight = np.mean(held, axis=0)
     assert in_sight < 0.86 < by_halves < 0.97
 
 
-def naive_widening(process):
+def naive_widening(posterior):
     """The factor for nine of ten runs that are left out, by scales that had them in sight."""
-    misses, deviations = process.left_out()
+    misses, deviations = posterior.left_out()
     return quantile(np.abs(misses) / deviations)
 
 

@@ -61,7 +61,7 @@ def test_it_comes_back_from_disk_the_same(smooth, tmp_path):
 
 def test_it_knows_so_many_rows_at_most(smooth):
     X, y = table(MOST_ROWS + 200)
-    assert len(smooth.taught(X, y, np.random.default_rng(0)).process.X) == MOST_ROWS
+    assert len(smooth.taught(X, y, np.random.default_rng(0)).posterior.X) == MOST_ROWS
 
 
 def test_features_that_are_the_same_in_all_rows():

@@ -1,71 +1,77 @@
-"""The Gaussian process of a correction: its gradient, what it learns, what it leaves alone."""
+"""A process: what it expects, what it finds out, what it leaves alone."""
 
 import numpy as np
 import pytest
 
-from foretune.models.process.process import LENGTH, Process
+from foretune.models.process.process import HUGE, Process
+from foretune.models.process.terms import Constant, Hyperprior, Multiple, SameLabel, Smooth
 
-GRADUAL, INPUTS = 2, 4
+INPUTS = 4
+ANY, FIXED = Hyperprior(0.5), Hyperprior(0.3, 0.0)
+PROCESS = Process.expected(
+    [
+        Smooth(slice(0, INPUTS), ANY, ANY, 2.5),
+        Smooth(slice(0, 2), ANY, ANY, 1.5),
+        Multiple(INPUTS, ANY),
+        SameLabel(INPUTS + 1, FIXED),
+        Constant(FIXED),
+    ],
+    Hyperprior(0.01, 1.0, 1e-5, 1.0),
+)
 
 
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(120, INPUTS))
-    return X, 0.4 + 0.5 * np.sin(2 * X[:, 0]) + rng.normal(0, 0.05, len(X))
+def example(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(size=(rows, INPUTS + 1)), rng.integers(3, size=rows)])
+    return X, np.sin(2 * X[:, 2]) + 0.5 * X[:, INPUTS] + rng.normal(0, 0.05, rows)
 
 
-@pytest.fixture(scope="module")
-def tuned(data):
-    return Process.tuned(data[0][:80], data[1][:80], GRADUAL)
+def moved(process, seed=1):
+    off = np.random.default_rng(seed).normal(0, 0.3, len(process.parameters))
+    return process.parameters + off
 
 
-def test_the_gradient_is_that_of_the_loss(data):
-    process = Process(data[0][:30], data[1][:30], GRADUAL)
-    at = process.parameters + np.random.default_rng(1).normal(0, 0.3, len(process.parameters))
+def test_the_gradient_is_that_of_the_loss():
+    X, y = example(30)
+    at = moved(PROCESS)
     steps = 1e-5 * np.eye(len(at))
-    expected = [(process._loss(at + s)[0] - process._loss(at - s)[0]) / 2e-5 for s in steps]
-    assert np.allclose(process._loss(at)[1], expected, rtol=1e-5, atol=1e-5)
+    losses = [[PROCESS._loss(at + sign * s, X, y)[0] for sign in (1, -1)] for s in steps]
+    expected = [(up - down) / 2e-5 for up, down in losses]
+    assert np.allclose(PROCESS._loss(at, X, y)[1], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_it_finds_which_input_matters(tuned):
-    lengths = np.exp(tuned.parameters[3 : 3 + GRADUAL])
-    assert lengths[0] < 0.5 * lengths[1]
+def test_the_covariance_is_the_sum_of_the_terms():
+    X, _ = example(6)
+    expected = sum(t.covariance(own, X, X) for t, own in PROCESS.parts())
+    assert np.allclose(PROCESS.covariance(X, X), expected)
+    assert np.allclose(np.diag(expected), PROCESS.variance(X))
 
 
-def test_it_predicts_and_says_how_well(data, tuned):
-    mean, deviation = tuned.predict(data[0][80:])
-    misses = np.abs(mean - data[1][80:])
-    assert misses.mean() < 0.12
-    assert 0.8 <= (misses <= 1.645 * deviation).mean() <= 1.0
+def test_fitting_finds_which_input_matters_and_keeps_what_is_fixed():
+    X, y = example(60)
+    fitted = PROCESS.fitted(X, y, 30)
+    (_, smooth), _, _, (_, label), (_, constant) = fitted.parts()
+    assert smooth[1:].argmin() == 2
+    assert np.allclose(np.exp([*label, *constant]), 0.3)
+    assert fitted._loss(fitted.parameters, X, y)[0] < PROCESS._loss(PROCESS.parameters, X, y)[0]
+    assert 1e-5 <= np.exp(fitted.parameters[-1]) <= 1.0
 
 
-@pytest.mark.parametrize("rows", [0, 1, 5000])
-def test_the_mean_alone_is_the_same(tuned, rows):
-    points = np.random.default_rng(4).normal(size=(rows, INPUTS))
-    np.testing.assert_allclose(tuned.mean(points), tuned.predict(points)[0], rtol=1e-9, atol=1e-9)
+def test_few_values_leave_lengths_as_expected():
+    (_, smooth), *_ = PROCESS.fitted(*example(4), 30).parts()
+    assert np.all(np.abs(smooth[1:] - np.log(0.5 * INPUTS**0.5)) < 1.0)
 
 
-def test_far_away_nothing_is_known(tuned):
-    near, far = (tuned.predict(np.full((1, INPUTS), at))[1][0] for at in (0.0, 1e3))
-    assert far > 2 * near
+def test_a_step_too_far_is_taken_back():
+    X, y = example(5)
+    too_far = np.full(len(PROCESS.parameters), 300.0)
+    loss, gradient = PROCESS._loss(too_far, np.vstack([X, X]), np.append(y, y))
+    assert loss == HUGE
+    assert not gradient.any()
 
 
-def test_values_left_out_are_those_of_a_process_without_them(data):
-    X, y = data[0][:20], data[1][:20]
-    rest = Process(X[1:], y[1:], GRADUAL)
-    mean, deviation = rest.predict(X[:1])
-    misses, deviations = Process(X, y, GRADUAL, rest.parameters).left_out()
-    assert np.isclose(misses[0], y[0] - mean[0], rtol=1e-4)
-    assert np.isclose(deviations[0], deviation[0], rtol=1e-4)
-
-
-def test_few_values_leave_lengths_as_expected(data):
-    few = Process.tuned(data[0][:5], data[1][:5], GRADUAL)
-    lengths = np.exp(few.parameters[3 : 3 + GRADUAL])
-    assert np.all(np.abs(np.log(lengths / (LENGTH * np.sqrt(GRADUAL)))) < 1.0)
-
-
-def test_points_without_inputs_have_one_mean():
-    process = Process.tuned(np.empty((6, 0)), np.full(6, 0.3), 0)
-    assert np.isclose(process.predict(np.empty((1, 0)))[0][0], 0.3, atol=0.05)
+@pytest.mark.parametrize("steps", [1, 50])
+def test_points_without_inputs_have_a_noise_and_an_offset(steps):
+    process = Process.expected([Constant(ANY)], ANY)
+    fitted = process.fitted(np.empty((6, 0)), np.full(6, 0.3), steps)
+    assert np.isfinite(fitted.parameters).all()

@@ -11,8 +11,8 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search import make_searcher
+from foretune.search.factory import searcher_name
 from foretune.search.optuna.searchers import CMAESSearcher, OptunaSearcher, TPESearcher
-from foretune.search.searcher import searcher_name
 from foretune.space import Configuration, SearchSpace
 
 SPACE = SearchSpace(

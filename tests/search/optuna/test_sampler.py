@@ -305,7 +305,7 @@ def test_several_objectives():
 
 
 def test_more_trials_than_are_fitted_to(monkeypatch):
-    monkeypatch.setattr("foretune.search.gaussian_process.MOST", 10)
+    monkeypatch.setattr("foretune.search.surrogate_process.MOST", 10)
     assert run(bowl, 25).best_value < 0.02
 
 

@@ -1,0 +1,61 @@
+"""The process that searchers learn with, and when and from what its scales are found anew."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from foretune.models.process.process import Process
+from foretune.models.process.terms import Constant, Hyperprior, Smooth, Term
+
+STEPS = 15
+"""Steps of the optimiser per fit: it starts from the last result, which is seldom far."""
+REFIT = 1.15
+"""A process is worth fitting anew when it has this many times the measurements it had."""
+MOST = 400
+"""Measurements it is fitted to at most."""
+OFFSET = Constant(Hyperprior(1.0, 0.0))
+"""Of all residuals: a weak opinion of how far off a prior is."""
+LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
+MULTIPLE = Hyperprior(0.5, 0.7, np.exp(-5.0), np.exp(2.0))
+"""Standard deviation of the multiple of a prior by which the prior is wrong."""
+NOISE = Hyperprior(1e-2, 1.5, 1e-5, 1.0)
+CURVED = 2.5
+
+
+def surrogate_process(
+    axes: int, amplitude: float = 1.0, beside: Sequence[Term] = (OFFSET,)
+) -> Process:
+    """Return the process as it is expected, in units of the scale of what it learns.
+
+    Args:
+        axes: the first columns of a point, in which values change smoothly.
+        amplitude: expected standard deviation of the smooth part.
+        beside: what else adds up to values.
+    """
+    scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
+    smooth = Smooth(slice(0, axes), scale, LENGTH, CURVED)
+    return Process.expected([smooth, *beside], NOISE)
+
+
+def most_telling(losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return which of many measurements to fit to: the best `MOST` / 2, and random others."""
+    if len(losses) <= MOST:
+        return np.arange(len(losses))
+    order = np.argsort(losses, kind="stable")
+    rest = rng.choice(order[MOST // 2 :], MOST // 2, replace=False)
+    return np.concatenate([order[: MOST // 2], rest])
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Within, linear algebra runs on one thread: matrices this small only lose by more."""
+    limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
+    return limits
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()  # looks through all loaded libraries: once
