@@ -15,7 +15,7 @@ from typing import Any
 import triton
 
 from foretune.collect.kernels.triton_kernel import TritonKernel
-from foretune.collect.workbench import toolchain
+from foretune.collect.versions import toolchain
 from foretune.device import Device
 from foretune.kernel import Inputs
 from foretune.measurement import Measurement
