@@ -22,6 +22,7 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.store import Choice, Subject
+from foretune.tune.store.problems import origin
 from foretune.tune.triton.call import problem_of
 from foretune.tune.triton.configs import LAUNCH, configuration_of
 from foretune.tune.triton.kernel_source import source_hash
@@ -90,7 +91,7 @@ class LaunchView:
         subject = run.subject
         return subject, dataclasses.replace(
             m, kernel=subject.kernel, problem=run.problem, config=run.config,
-            static={**m.static, "programs": run.programs}, source=f"foretune {m.kernel}",
+            static={**m.static, "programs": run.programs}, source=origin(m.kernel, m.problem),
             environment=subject.versions,
         )  # fmt: skip
 
@@ -104,9 +105,11 @@ class LaunchView:
     def back(
         self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]
     ) -> list[Measurement]:
-        """Return which of the function's runs were runs of the kernel on ``problem``."""
+        """Return which runs that a decorator made were runs of the kernel on ``problem``."""
         found = []
         for m in runs:
+            if m.source == origin(self._kernel.name, problem):  # seen in this mirror before
+                continue
             knobs = {n: m.config[n] for n in space.names if n in m.config}
             if len(knobs) < len(space.names) or (config := Configuration(knobs)) not in space:
                 continue
