@@ -134,7 +134,7 @@ def as_called(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measure
     if not m.problem.keys() > problem.keys():
         return m
     launch = {**m.problem, **m.config}
-    if any(name not in launch for name in knobs):
+    if not knobs or any(name not in launch for name in knobs):
         return None
     return dataclasses.replace(
         m, problem=Problem({n: launch[n] for n in problem}),
