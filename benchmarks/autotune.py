@@ -27,12 +27,12 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.registry import get_kernel
+from foretune.search.rows import nearest
 from foretune.space import Configuration
 from foretune.tune.store import Subject
-from foretune.tune.triton.belief import Beliefs
-from foretune.tune.triton.knowledge import Knowledge, nearest
-from foretune.tune.triton.memory import Memory
+from foretune.tune.triton.history import History
 from foretune.tune.triton.options import Budget, Options
+from foretune.tune.triton.prior import Priors
 from foretune.tune.triton.tuning import Tuning
 
 Table = dict[Problem, dict[Configuration, Measurement]]
@@ -135,7 +135,7 @@ def plain_choices(
     configs = list(table[problem])
     logs = np.array([[np.log(table[p][c].time_ms) for c in configs] for p in tuned])
     overall = configs[int(np.argmin(logs.mean(axis=0)))]
-    (like, *_) = nearest([next(iter(table[p].values())) for p in tuned], problem, 1)
+    like, *_ = nearest([next(iter(table[p].values())) for p in tuned], problem)
     there = table[like.problem]
     return {
         "best over all tuned (measured: all)": overall,
@@ -165,14 +165,13 @@ class Replayed:
             device=self._device, programs=lambda config: float("nan"),
         )  # fmt: skip
         options = Options(budget=budget, store=False)
-        memory = Memory(options)
-        memory.record(call, self._runs)
-        beliefs = Beliefs(call.kernel, call.subject.source, self._device, options)
-        knowledge = Knowledge(self._device, options.goal, beliefs)
-        tuning = Tuning(call, list(self._table[problem]), options, memory, beliefs, knowledge)
+        history = History(options)
+        history.record(call, self._runs)
+        priors = Priors(call.kernel, call.subject.source, self._device, options)
+        tuning = Tuning(call, list(self._table[problem]), options, history, priors, {})
         while (config := tuning.next()) is not None:
             tuning.add(self._table[problem][config])
-        self._runs = memory.measurements(call)
+        self._runs = history.measurements(call)
         return tuning.best, tuning.fresh
 
 

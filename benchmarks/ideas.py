@@ -50,7 +50,7 @@ class Ranks(SurrogateSearcher):
         return norm.ppf((rankdata(values) - 0.5) / len(values)), 0.0
 
     def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
-        return super()._promise(self._best_score, posterior)
+        return super()._promise(self._scale * self._best_score, posterior)
 
 
 class LowerBound(SurrogateSearcher):

@@ -28,10 +28,10 @@ from foretune.models import Predictor, train_predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.registry import get_kernel
+from foretune.search.prior import prior_of
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
-from foretune.tune.tuner import make_prior
 
 BUDGET = 10
 CONTENDERS = {
@@ -146,7 +146,7 @@ def search_all(
             space = SearchSpace.of(by_config)
             prior = None
             if uses_prior:
-                prior = make_prior(predictor, kernel, problem, space, device, Objective.TIME)
+                prior = prior_of(predictor, problem, space, device, Objective.TIME)
             in_order = tuple(by_config[config] for config in space)
             searched = RecordedSpace(str(problem), device, space, in_order)
             result = replay(searched, searcher, BUDGET, repeats, prior=prior)

@@ -1,14 +1,14 @@
 """Collection: profile a kernel over problems and configurations into a run table."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from foretune.collect.record import Record
 from foretune.collect.runner import Runner
-from foretune.collect.workbench import environment
 from foretune.datasets import RunLog
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.errors import UsageError
@@ -31,7 +31,7 @@ class CollectSummary:
         rows: measurements made now, failures included.
         ok: those that succeeded.
         failed: those that did not.
-        reused: asked for, but on disk already.
+        reused: asked for, but known already.
         seconds: wall time.
     """
 
@@ -92,7 +92,7 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
 def collect_runs(
     kernel: Kernel,
     plan: dict[Problem, list[Configuration]],
-    log: RunLog,
+    log: RunLog | Record,
     runner: Runner,
     progress: Progress = SILENT,
     stage: str = "profiling",
@@ -102,19 +102,28 @@ def collect_runs(
     Interrupting it loses at most the configuration that is running; calling it again with the same
     plan and log goes on where it stopped.
 
+    Args:
+        kernel: what is measured.
+        plan: with which configurations on which problems.
+        log: where measurements go; or a record of more than one log.
+        runner: measures.
+        progress: told about every measurement.
+        stage: what this is called in progress.
+
     Raises:
         ForetuneError: nothing of this kernel can be measured on this machine.
         OutputError: the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0
+    record = log if isinstance(log, Record) else Record(kernel, runner.device, log)
     for problem, configs in plan.items():
-        missing = list(_missing(kernel, problem, configs, log, runner.device.name))
+        missing = [c for c in configs if record.find(problem, c) is None]
         reused += len(configs) - len(missing)
         for _ in range(len(configs) - len(missing)):
-            progress.advance("on disk already")
+            progress.advance("known already")
         for measurement in runner.run(kernel, problem, missing):
-            log.append(measurement)
+            record.append(measurement)
             ok, failed = ok + measurement.ok, failed + (not measurement.ok)
             progress.advance(describe(measurement))
     return CollectSummary(ok + failed, ok, failed, reused, time.perf_counter() - start)
@@ -124,17 +133,3 @@ def describe(m: Measurement) -> str:
     """Return a measurement in a few words, for progress lines."""
     result = f"{m.time_ms:.3g} ms" if m.ok else m.status.value.replace("_", " ")
     return f"{m.problem}: {result}"
-
-
-def _missing(
-    kernel: Kernel, problem: Problem, configs: Iterable[Configuration], log: RunLog, device: str
-) -> Iterable[Configuration]:
-    return (c for c in configs if find_current(log, kernel, device, problem, c) is None)
-
-
-def find_current(
-    log: RunLog, kernel: Kernel, device: str, problem: Problem, config: Configuration
-) -> Measurement | None:
-    """Return what ``log`` has of a configuration, unless other code or versions measured it."""
-    found = log.find((kernel.name, device, problem, config))
-    return found if found is not None and found.environment == environment(kernel) else None

@@ -1,13 +1,10 @@
 """The workbench: builds, checks, times and meters configurations in this process."""
 
 import math
-import platform
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ import numpy as np
 from foretune.collect.device_timer import stopwatch_for
 from foretune.collect.meters import find_meter
 from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
+from foretune.collect.versions import versions
 from foretune.datasets.schema import POWER_MARGIN
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
@@ -214,15 +212,3 @@ def environment(kernel: Kernel) -> str:
     For example ``python 3.12.1, numpy 2.4.0, numba 0.63.0, matmul 1f3a5c77``.
     """
     return f"{versions()}, {kernel.name} {kernel.source_hash[:8]}"
-
-
-@cache
-def versions() -> str:
-    """Return the versions that times depend on."""
-    parts = [f"python {platform.python_version()}"]
-    for package in ("foretune", "numpy", "numba", "triton", "torch"):
-        try:
-            parts.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(parts)

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from foretune.search.factory import make_searcher
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import Prior, Searcher
+    from foretune.search.stopping import Stopping
 
-__all__ = ["Prior", "Searcher", "SurrogateSampler", "make_searcher"]
+__all__ = ["Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
 
 __getattr__, __dir__ = lazy(
     __name__,
@@ -17,5 +18,6 @@ __getattr__, __dir__ = lazy(
         "factory": ("make_searcher",),
         "optuna.sampler": ("SurrogateSampler",),
         "searcher": ("Prior", "Searcher"),
+        "stopping": ("Stopping",),
     },
 )

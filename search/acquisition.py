@@ -10,6 +10,8 @@ SHORTLIST = 256
 DRAWS = 256
 REPEATS_TO = 0.01
 """Standard deviation of the log of a measurement among repeats: what was measured is known."""
+JITTER = 1e-10
+"""Share of all variance that is added to each candidate's, or rounding leaves no covariance."""
 
 
 def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
@@ -56,7 +58,7 @@ def expected_regret(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     open_ones = short[np.isnan(measured[short])]
     rng = np.random.default_rng(0)
     covariance = posterior.covariance(open_ones)
-    covariance[np.diag_indices(len(open_ones))] += 1e-10
+    covariance[np.diag_indices(len(open_ones))] += JITTER * (1.0 + np.trace(covariance))
     drawn = rng.standard_normal((DRAWS, len(open_ones))) @ np.linalg.cholesky(covariance).T
     repeated = np.log(measured[known]) + REPEATS_TO * rng.standard_normal((DRAWS, len(known)))
     logs = np.hstack([repeated, mean[open_ones] + drawn])

@@ -1,17 +1,20 @@
-"""Configurations as points in a box: what is near in it should run alike.
+"""Runs as points in a box: what is near in it should run alike.
 
 Axes are the logarithms of sizes (a tile of 128 is to 64 what 64 is to 32), how often two divides
 them (48 and 80 align alike, 64 does not), one axis per word of a choice, and the launch geometry:
 threads per block, work per thread, tile areas, waves. Every axis is scaled to 0 … 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from foretune.device import Device
 from foretune.features.alignment import alignment
 from foretune.features.geometry import launch_geometry
+from foretune.mapping import Value
 from foretune.problem import Problem
 from foretune.space import SearchSpace
 
@@ -19,6 +22,83 @@ SAMPLE = 5000
 """Configurations looked at to scale the axes and to find those that say the same."""
 SAME = 0.9999
 """Correlation above which the later of two axes is left out."""
+
+Axes = dict[str, np.ndarray]
+"""Where some runs stand along each axis, by its name."""
+
+
+def axes_of(name: str, values: np.ndarray) -> Axes:
+    """Return where the values of a parameter or a size stand: along one axis or a few.
+
+    Args:
+        name: what they are values of.
+        values: numbers; or objects, where some are words.
+    """
+    if values.dtype == object:
+        words = sorted(set(values.tolist()), key=str)
+        return {f"{name}={word!r}": 0.5 * (values == word) for word in words}
+    axes = {name: _logarithm(values)}
+    if len(np.unique(values)) > 2:
+        axes[f"alignment.{name}"] = np.nan_to_num(alignment(values))
+    return axes
+
+
+def column_of(values: Sequence[Value]) -> np.ndarray:
+    """Return values as numbers, or as objects where one is a word."""
+    if any(isinstance(v, str) for v in values):
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        return column
+    return np.array(values, dtype=float)
+
+
+def geometry_axes(
+    problem: Mapping[str, np.ndarray],
+    config: Mapping[str, np.ndarray],
+    specs: Mapping[str, object],
+    rows: int,
+) -> Axes:
+    """Return the launch geometry of rows, as far as names tell it (`launch_geometry`)."""
+    found = launch_geometry(problem, config, numbers_of(specs))
+    return {n: np.broadcast_to(np.asarray(q, dtype=float), rows) for n, q in found.items()}
+
+
+def numbers_of(named: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return what is a number, each as an array of no dimension."""
+    return {
+        name: np.asarray(float(value))
+        for name, value in named.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+@dataclass(frozen=True)
+class Box:
+    """The axes that tell runs apart, each with where it begins and how long it is."""
+
+    low: dict[str, float]
+    length: dict[str, float]
+
+    @classmethod
+    def around(cls, axes: Axes, least: Mapping[str, float] | None = None) -> Self:
+        """Return the box around runs; axes that do not vary or repeat an earlier one are none.
+
+        Args:
+            axes: of the runs.
+            least: how long some axes are at least.
+        """
+        kept, least = _different(axes), least or {}
+        return cls(
+            {name: float(axes[name].min()) for name in kept},
+            {name: max(float(np.ptp(axes[name])), least.get(name, 0.0)) for name in kept},
+        )
+
+    def points(self, axes: Axes, rows: int) -> np.ndarray:
+        """Return where as many runs lie, shape (rows, axes of the box)."""
+        points = np.empty((rows, len(self.low)))
+        for i, (name, low) in enumerate(self.low.items()):
+            points[:, i] = (axes[name] - low) / self.length[name]
+        return points
 
 
 class Coordinates:
@@ -34,49 +114,36 @@ class Coordinates:
         self, space: SearchSpace, problem: Problem | None = None, device: Device | None = None
     ) -> None:
         self._space = space
-        self._problem = _numbers(problem or {})
-        self._device = _numbers(device.specs if device else {})
+        self._problem = numbers_of(problem or {})
+        self._specs = device.specs if device else {}
+        self._values = {n: column_of(v) for n, v in space.parameters.items()}
+        self._along = {name: axes_of(name, values) for name, values in self._values.items()}
         size = len(space)
         some = np.arange(size)
         if size > SAMPLE:
             some = np.random.default_rng(0).choice(size, SAMPLE, replace=False)
-        axes = self._axes(some)
-        self._kept = different(axes)
-        self._low = {name: float(axes[name].min()) for name in self._kept}
-        self._width = {name: float(np.ptp(axes[name])) for name in self._kept}
+        self._box = Box.around(self._axes(some))
 
     def __len__(self) -> int:
         """Return the number of axes."""
-        return len(self._kept)
+        return len(self._box.low)
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the numbered configurations as points, shape (numbers, axes), float64."""
-        axes = self._axes(np.asarray(numbers))
-        points = np.empty((len(numbers), len(self)))
-        for i, name in enumerate(self._kept):
-            points[:, i] = (axes[name] - self._low[name]) / self._width[name]
-        return points
+        return self._box.points(self._axes(np.asarray(numbers)), len(numbers))
 
-    def _axes(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        axes: dict[str, np.ndarray] = {}
+    def _axes(self, numbers: np.ndarray) -> Axes:
+        axes: Axes = {}
         sizes: dict[str, np.ndarray] = {}
         codes = self._space.codes[numbers]
-        for i, (name, values) in enumerate(self._space.parameters.items()):
-            if any(isinstance(v, str) for v in values):
-                axes |= {f"{name}={v}": (codes[:, i] == j) * 0.5 for j, v in enumerate(values)}
-                continue
-            column = np.array(values, dtype=float)
-            sizes[name] = column[codes[:, i]]
-            axes[name] = logarithm(column)[codes[:, i]]
-            if len(values) > 2:
-                axes[f"alignment.{name}"] = np.nan_to_num(alignment(column))[codes[:, i]]
-        geometry = launch_geometry(self._problem, sizes, self._device)
-        for name, quantity in geometry.items():
-            axes[name] = np.broadcast_to(np.asarray(quantity, dtype=float), len(numbers))
-        return axes
+        for i, (name, along) in enumerate(self._along.items()):
+            axes |= {axis: where[codes[:, i]] for axis, where in along.items()}
+            if (values := self._values[name]).dtype != object:
+                sizes[name] = values[codes[:, i]]
+        return axes | geometry_axes(self._problem, sizes, self._specs, len(numbers))
 
 
-def different(axes: dict[str, np.ndarray]) -> list[str]:
+def _different(axes: Axes) -> list[str]:
     """Return the axes that vary and do not repeat an earlier one."""
     kept: dict[str, np.ndarray] = {}
     for name, values in axes.items():
@@ -89,16 +156,8 @@ def different(axes: dict[str, np.ndarray]) -> list[str]:
     return list(kept)
 
 
-def logarithm(values: np.ndarray) -> np.ndarray:
+def _logarithm(values: np.ndarray) -> np.ndarray:
     """Return sizes as their logarithms to base 2, also 0; negative numbers as they are."""
     if (values > 0).all():
         return np.log2(values)
     return np.log2(1 + values) if (values >= 0).all() else values
-
-
-def _numbers(named: Mapping[str, object]) -> dict[str, np.ndarray]:
-    return {
-        name: np.asarray(float(value))
-        for name, value in named.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }

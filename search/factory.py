@@ -1,10 +1,11 @@
 """Makes searchers: by name, of a class, or around a sampler of Optuna."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from foretune.device import Device
+from foretune.measurement import Measurement
 from foretune.objective import Goal, Objective
 from foretune.problem import Problem
 from foretune.registry import load
@@ -34,6 +35,7 @@ def make_searcher(
     prior: Prior | None = None,
     problem: Problem | None = None,
     device: Device | None = None,
+    experience: Sequence[Measurement] = (),
 ) -> Searcher:
     """Return a new searcher.
 
@@ -46,6 +48,7 @@ def make_searcher(
         prior: predictions of every configuration.
         problem: what is computed.
         device: where.
+        experience: measurements of other problems.
 
     Raises:
         UnknownName: there is none of that name.
@@ -56,5 +59,5 @@ def make_searcher(
         make = kind
     else:
         make = partial(OptunaSearcher, sampler=kind)
-    searcher: Searcher = make(space, objective, seed, prior, problem, device)
+    searcher: Searcher = make(space, objective, seed, prior, problem, device, experience)
     return searcher

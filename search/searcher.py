@@ -1,7 +1,8 @@
 """The searcher's seam: `ask` for configurations, `tell` what came of them."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,12 +25,15 @@ class Prior:
         p_valid: probability that each configuration runs.
         foreign: whether it comes from elsewhere and has to be checked early on; what was learned on
             this very device need not be.
+        elsewhere: returns what would have been believed likewise of measurements of other problems;
+            None where nobody knows.
     """
 
     log_mean: np.ndarray
     log_spread: float
     p_valid: np.ndarray
     foreign: bool = True
+    elsewhere: Callable[[Sequence[Measurement]], np.ndarray] | None = None
 
 
 class Searcher(ABC):
@@ -45,6 +49,8 @@ class Searcher(ABC):
         prior: predictions of every configuration; searchers that cannot use one ignore it.
         problem: what is computed, where it is known: its sizes say how many tiles there are.
         device: where, if known.
+        experience: measurements of the same kernel on other problems; searchers that cannot use
+            them ignore them.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class Searcher(ABC):
         prior: Prior | None = None,
         problem: Problem | None = None,
         device: Device | None = None,
+        experience: Sequence[Measurement] = (),
     ) -> None:
         if prior is not None and not len(prior.log_mean) == len(prior.p_valid) == len(space):
             raise UsageError(
@@ -68,6 +75,7 @@ class Searcher(ABC):
         self.prior = prior
         self.problem = problem or Problem()
         self.device = device
+        self.experience = experience
         self.proposed: set[int] = set()
         self.told: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
@@ -95,6 +103,20 @@ class Searcher(ABC):
         """Return the incumbent: the best configuration told of; None before the first success."""
         finite = {i: value for i, value in self.told.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
+
+    def regret(self) -> float:
+        """Return how much slower than the optimum `best` is expected to be, relative.
+
+        Infinite where the searcher cannot tell.
+        """
+        return math.inf
+
+    def gain(self) -> float:
+        """Return by how much one more measurement is expected to improve on `best`, relative.
+
+        Infinite where the searcher cannot tell.
+        """
+        return math.inf
 
     def _prepare(self) -> None:
         """Set up what the searcher keeps; space, objective, seed and prior are there."""

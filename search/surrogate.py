@@ -9,6 +9,7 @@ they will go. The next configuration is the one of largest expected improvement 
 Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,8 @@ from foretune.models.process.posterior import Posterior
 from foretune.models.process.terms import Multiple
 from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
+from foretune.search.forecast import Forecast
+from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
     MULTIPLE,
@@ -111,17 +114,47 @@ class SurrogateSearcher(Searcher):
         squares = (known**2).sum(axis=1) - 2 * points @ known.T
         return int(candidates[np.argmax((points**2).sum(axis=1) + squares.min(axis=1))])
 
+    def regret(self) -> float:
+        """Return how much slower than the optimum `best` is expected to be, relative.
+
+        Infinite before anything ran, without a prior before the end of the first design, and with
+        one from elsewhere before the last of the `CONTRASTS`.
+        """
+        forecast = self._forecast()
+        return math.inf if forecast is None else forecast.regret
+
+    def gain(self) -> float:
+        """Return by how much one more measurement is expected to improve on `best`, relative."""
+        forecast = self._forecast()
+        free = ~np.isin(self._pool, list(self.proposed))
+        return math.inf if forecast is None else forecast.gain(free)
+
+    def _forecast(self) -> Forecast | None:
+        """Return what is known of all candidates; None before the searcher can tell."""
+        if not self._enough() or (self._in_doubt() and len(self.told) <= CONTRASTS[-1]):
+            return None
+        with one_thread():
+            self._learn_all()
+            posterior = self._told_posterior()
+            values = [self.told.get(i, math.nan) for i in self._pool.tolist()]
+            return Forecast(self._pool, posterior, self._p_valid, np.array(values))
+
+    def _told_posterior(self) -> Posterior:
+        """Return the posterior of the logarithms of all candidates, nothing being under way."""
+        assert self._posterior is not None
+        y, offset = self._residuals()
+        self._posterior.prior = self._scale * (self._prior_of(self._pool) + offset)
+        self._posterior.scale = self._scale
+        self._posterior.tell(self._scale * y)
+        return self._posterior
+
     def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
         """Return the candidate of largest expected improvement, ``chosen`` being under way."""
-        posterior = self._posterior
-        assert posterior is not None
-        y, offset = self._residuals()
-        posterior.prior = self._prior_of(self._pool) + offset
-        posterior.tell(y)
+        posterior = self._told_posterior()
         pending = [*(self.proposed - self.told.keys()), *chosen]
         if pending:  # believe of those what is expected: their neighbours gain nothing
             posterior.add(self._points(np.array(pending)))
-        best = min(np.log(v) for v in self.told.values() if np.isfinite(v)) / self._scale
+        best = min(np.log(v) for v in self.told.values() if np.isfinite(v))
         promise = self._promise(best, posterior) + np.log(self._p_valid)
         posterior.forget(len(pending))
         return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
@@ -134,7 +167,8 @@ class SurrogateSearcher(Searcher):
         """Bring the posterior up to everything told so far."""
         new = [i for i in self.told if i not in self._seen]
         self._seen.update(new)
-        if self._posterior is None or len(self.told) >= REFIT * self._fitted:
+        known = np.isin(list(self.told), self._pool).all()
+        if self._posterior is None or not known or len(self.told) >= REFIT * self._fitted:
             self._fitted = len(self.told)
             if len(self._pool) < len(self.space):
                 self._refresh_pool()
@@ -180,19 +214,11 @@ class SurrogateSearcher(Searcher):
         return np.zeros(len(numbers)) if self._believed is None else self._believed[numbers]
 
     def _refresh_pool(self) -> None:
-        """Choose the candidates: promising ones, neighbours of the best so far, random ones."""
-        size = len(self.space)
-        if size <= POOL:
-            self._pool = np.arange(size)
-        else:
-            parts = [self.rng.choice(size, POOL // 2, replace=False)]
-            if self._believed is not None:
-                promise = np.log(self._runs()) - self._believed
-                parts.append(np.argpartition(-promise, POOL // 2)[: POOL // 2])
-            best = sorted(self.told, key=lambda i: self.told[i])[:5]
-            near = [self.space.index(c) for i in best for c in self.space.neighbours(self.space[i])]
-            self._pool = np.unique(np.concatenate([*parts, np.array(near, dtype=int)]))
-        self._p_valid = self._runs()[self._pool]
+        """Choose the candidates."""
+        runs = self._runs()
+        promise = None if self._believed is None else np.log(runs) - self._believed
+        self._pool = pool(self, POOL, promise)
+        self._p_valid = runs[self._pool]
 
     def _runs(self) -> np.ndarray:
         """Return how likely every configuration is to run."""

@@ -88,6 +88,12 @@ def _skip_what_cannot_run_here(request, _reasons):
                 pytest.skip(_reasons[marker])
 
 
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path, monkeypatch):
+    """Let no test see what another one tuned, or this machine's user."""
+    monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+
+
 INSTALL = {
     "torch": "'foretune[gpu]'",
     "triton": "'foretune[gpu]'",

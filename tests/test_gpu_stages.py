@@ -250,7 +250,7 @@ AHEAD = """
 import sys
 import triton
 from bench import Bench
-from compiling import Compiled, compile_in_process, compiled_ahead, described, processes
+from compiling import Compiled, compile_in_process, compiled_ahead, processes
 from design import kernels
 from stage import Job
 
@@ -290,7 +290,7 @@ if __name__ == "__main__":
     assert came[3][1].seconds > 0, came
     before = files()
     assert len(before) == 2, before
-    real = {n: torch.zeros(v.shape, dtype=v.dtype) for n, v in described(gemm, of).items()}
+    real = {n: torch.zeros(v.shape, dtype=v.dtype) for n, v in gemm.inputs_without_data(of).items()}
     with ReplayDriver(lambda launch: 1.0, compile=True).active() as driver:
         gemm.build(of, jobs[0].config, real)
         softmax.build(small, jobs[3].config, {"x": torch.zeros(4, 64, dtype=torch.float16)})

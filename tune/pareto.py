@@ -17,7 +17,7 @@ from foretune.collect import Runner
 from foretune.datasets import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit, Limited, broken_limits
+from foretune.limit import Limit, broken_limits
 from foretune.measurement import Measurement
 from foretune.models import Predictor
 from foretune.models.saved.pretrained import Auto
@@ -25,10 +25,13 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.optuna.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.prior import prior_of
 from foretune.space import Configuration
 from foretune.tune.prior import predictor_for
+from foretune.tune.record import StoredRecord
 from foretune.tune.results import REJECTED, Contender, status_of
-from foretune.tune.tuner import make_prior, measure, none_within, require_meter
+from foretune.tune.session import Session, stopping_of
+from foretune.tune.store.optional import Where
 from foretune.tune.verify import METERED_ROUNDS, compare, measured_rounds
 
 REFERENCE = 2.0
@@ -85,7 +88,8 @@ class ParetoResult:
         objectives: what was minimised.
         limits: what everything on the front keeps to.
         searcher: who searched, for one weighting of the objectives at a time.
-        trace: the search's measurements in order.
+        trace: what the store knew of the problem, then the search's measurements in order.
+        known: how many of the trace the store knew.
         default: the default configuration, measured again.
         candidates: those on the search's front, measured again in the same rounds.
         rounds: how many.
@@ -99,6 +103,7 @@ class ParetoResult:
     limits: tuple[Limit, ...]
     searcher: str
     trace: tuple[Measurement, ...]
+    known: int
     default: Tradeoff
     candidates: tuple[Tradeoff, ...]
     rounds: int
@@ -146,6 +151,8 @@ class ParetoResult:
                 }
                 for m in self.trace
             ],
+            "measurements": len(self.trace) - self.known,
+            "known": self.known,
             "rounds": self.rounds,
             "seconds": self.seconds,
         }
@@ -162,6 +169,7 @@ def tune_pareto(
     limits: Sequence[Limit] = (),
     searcher: str = "surrogate",
     seed: int = 0,
+    store: Where = None,
     log: RunLog | None = None,
     progress: Progress = SILENT,
 ) -> ParetoResult:
@@ -173,12 +181,13 @@ def tune_pareto(
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first; ``"auto"`` is the one that comes with
             Foretune if it is of this code and device; None starts from nothing.
-        budget: measurements of the search; the verification comes on top.
+        budget: new measurements of the search; the verification comes on top.
         objectives: two or more, all minimised.
         limits: what breaks one of them failed, to the search, and is on no front.
         searcher: registered name of who searches for one weighting of the objectives at a time.
         seed: of the searcher.
-        log: measurements go there, and those it has already are not made again.
+        store: where everybody finds measurements; see `foretune.tune_problem`.
+        log: measurements go there, too, and those it has already are not made again.
         progress: told about every measurement.
 
     Raises:
@@ -190,24 +199,28 @@ def tune_pareto(
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
-    for objective in objectives:
-        require_meter(objective, runner.device, limits)
+    record = StoredRecord(kernel, runner.device, store, log)
+    session = Session(
+        kernel, runner, record, objectives, tuple(limits), searcher, stopping_of(budget, None),
+        seed, progress,
+    )  # fmt: skip
     start = time.perf_counter()
-    space, device = kernel.space(problem), runner.device
-    goals = [Limited(objective, tuple(limits)) for objective in objectives]
-    known = predictor_for(predictor, kernel, device, objectives, progress)
-    priors = known and [
-        make_prior(known, kernel, problem, space, device, o, limits) for o in objectives
+    space, device, goals = kernel.space(problem), runner.device, list(session.goals)
+    predicting = predictor_for(session, predictor)
+    priors = predicting and [
+        prior_of(predicting, problem, space, device, o, limits=limits) for o in objectives
     ]
     search = ParetoSearcher(space, goals, seed, priors, problem, device, searcher)
-    trace: list[Measurement] = []
-    progress.start(f"tuning {problem}", budget)
-    while len(trace) < budget and (asked := search.ask(1)):
-        trace.append(measure(kernel, problem, asked[0], runner, goals, log))
+    session.start(problem, space)
+    trace = session.known(problem, space)
+    known = len(trace)
+    search.tell(trace)
+    while len(trace) < known + budget and (asked := search.ask(1)):
+        trace.append(session.measure(problem, asked[0]))
         search.tell(trace[-1:])
         progress.advance(f"{len(search.front())} on the front")
     configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
-    (default, *candidates), rounds = _measure_again(kernel, problem, [*configs], runner, goals)
+    (default, *candidates), rounds = _measure_again(session, problem, [*configs])
     result = ParetoResult(
         kernel=kernel.name,
         problem=problem,
@@ -216,22 +229,19 @@ def tune_pareto(
         limits=tuple(limits),
         searcher=searcher,
         trace=tuple(trace),
+        known=known,
         default=default,
         candidates=tuple(candidates),
         rounds=rounds,
         seconds=time.perf_counter() - start,
     )
     if not result.front:
-        raise none_within(limits, len(trace), default.breaks)
+        raise session.none_within(len(trace), default.breaks)
     return result
 
 
 def _measure_again(
-    kernel: Kernel,
-    problem: Problem,
-    configs: Sequence[Configuration],
-    runner: Runner,
-    goals: Sequence[Limited],
+    session: Session, problem: Problem, configs: Sequence[Configuration]
 ) -> tuple[list[Tradeoff], int]:
     """Compare ``configs`` with the first of them, the default, in interleaved rounds.
 
@@ -244,9 +254,10 @@ def _measure_again(
     Raises:
         MeasurementError: the default no longer runs.
     """
+    goals = session.goals
     error = 0.05 / (max(1, len(configs) - 1) * len(goals))
     rounds = max(METERED_ROUNDS, 1 + int(math.log2(2 / error)))
-    runs = measured_rounds(kernel, problem, configs, runner, rounds)
+    runs = measured_rounds(session, problem, configs, rounds)
     values = {
         c: [np.array([goal.objective.measured(m) for m in runs[c]]) for goal in goals]
         for c in configs
@@ -260,8 +271,8 @@ def _measure_again(
         found.append(Tradeoff(config, *_medians(runs[config]), comparisons, breaks))
     if not all(math.isfinite(c.value) for c in found[0].against_default):
         raise MeasurementError(
-            f"the default configuration of {kernel.name} does not run on {problem}, or no meter "
-            "sees it"
+            f"the default configuration of {session.kernel.name} does not run on {problem}, or no "
+            "meter sees it"
         )
     return found, rounds
 

@@ -28,6 +28,7 @@ class Step:
         predicted_ms: what the predictor said before; NaN without one.
         low_ms: lower end of its 90 % interval.
         high_ms: upper end.
+        known: whether the store had it before the search.
     """
 
     config: Configuration
@@ -38,6 +39,7 @@ class Step:
     predicted_ms: float = math.nan
     low_ms: float = math.nan
     high_ms: float = math.nan
+    known: bool = False
 
 
 def status_of(measurement: Measurement, limits: Iterable[Limit]) -> str:
@@ -82,7 +84,7 @@ class TuneResult:
         device: on what.
         objective: what was minimised.
         searcher: who searched.
-        trace: the search's measurements in order.
+        trace: what the store knew of the problem, then the search's measurements in order.
         contenders: the default first, then the best candidates, then the library call if any.
         rounds: how many interleaved rounds the comparison took.
         seconds: wall time of search and verification.
@@ -101,6 +103,11 @@ class TuneResult:
     seconds: float
     limits: tuple[Limit, ...] = ()
     default_breaks: str = ""
+
+    @property
+    def measured(self) -> int:
+        """How many measurements the search made."""
+        return sum(not step.known for step in self.trace)
 
     @property
     def baseline(self) -> Contender:
@@ -159,7 +166,8 @@ class TuneResult:
                 unit: library.value,
                 "winner_speedup": library.value / winner.value,
             },
-            "measurements": len(self.trace),
+            "measurements": self.measured,
+            "known": len(self.trace) - self.measured,
             "limits": {limit.column: limit.most for limit in self.limits},
             "rejected": sum(s.status == REJECTED for s in self.trace),
             "seconds": self.seconds,

@@ -3,32 +3,38 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.collection import find_current
-from foretune.collect.meters import find_meter, why_no_meter
 from foretune.collect.timer import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
-from foretune.errors import MeasurementError, MeterUnavailable, PredictorError, UsageError
+from foretune.errors import ForetuneError, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit, Limited, broken_limits, figures_of
+from foretune.limit import Limit, Limited, broken_limits
 from foretune.measurement import Measurement
 from foretune.models import Predictor
 from foretune.models.saved.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search import Prior, make_searcher
+from foretune.registry import load, registered
+from foretune.search import make_searcher
 from foretune.search.factory import searcher_name
 from foretune.search.prior import prior_of
-from foretune.space import Configuration, SearchSpace
+from foretune.search.searcher import Searcher
+from foretune.search.stopping import Stopping
+from foretune.space import Configuration
 from foretune.tune.prior import predictor_for
+from foretune.tune.record import StoredRecord
 from foretune.tune.results import Step, TuneResult, status_of
+from foretune.tune.session import Session, stopping_of
+from foretune.tune.store.optional import Where
+from foretune.tune.store.subject import Choice
 from foretune.tune.verify import verify
 
 if TYPE_CHECKING:
@@ -45,16 +51,21 @@ def tune_problem(
     runner: Runner,
     predictor: Predictor | Auto | None = None,
     *,
-    budget: int = 10,
+    budget: int | Literal["auto"] = 10,
+    regret: float | None = None,
     objective: Objective = Objective.TIME,
     limits: Sequence[Limit] = (),
     searcher: "SearcherKind" = "surrogate",
     seed: int = 0,
+    store: Where = None,
     log: RunLog | None = None,
     verify_s: float = 2.0,
     progress: Progress = SILENT,
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
+
+    What the store knows of the same kernel code and device is not measured again: the search
+    begins with it. A problem that was tuned with as large a budget is only verified.
 
     Args:
         kernel: what is tuned.
@@ -62,13 +73,18 @@ def tune_problem(
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first; ``"auto"`` is the one that comes with
             Foretune if it is of this code and device; None starts from nothing.
-        budget: measurements of the search; the verification comes on top.
+        budget: new measurements of the search; the verification comes on top. ``"auto"`` measures
+            until ``regret`` is reached, or one more measurement is not worth it.
+        regret: stop where the best known is expected to be no slower than the optimum by this
+            share, e.g. 0.03; None with a number as ``budget``: use it up.
         objective: what is minimised.
         limits: what breaks one of them failed, to the search, and never wins; the run table has it
             as it was measured.
         searcher: registered name, `Searcher` class, or a sampler of Optuna.
         seed: of the searcher.
-        log: measurements go there, and those it has already are not made again.
+        store: where everybody finds measurements and the choice: a `Store`, its path or URL; None
+            is the user's own, False none.
+        log: measurements go there, too, and those it has already are not made again.
         verify_s: seconds of interleaved comparison.
         progress: told about every measurement.
 
@@ -76,40 +92,49 @@ def tune_problem(
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
         MeasurementError: no configuration runs, not even the default, or none within the limits.
         PredictorError: the predictor is of another kernel or has not learned power.
-        UsageError: a limit is on something that runs of this kernel do not say.
+        UsageError: a limit is on something that runs of this kernel do not say; or ``regret``
+            needs a searcher that can tell it.
     """
-    require_meter(objective, runner.device, limits)
+    session = Session(
+        kernel, runner, StoredRecord(kernel, runner.device, store, log), (objective,),
+        tuple(limits), searcher, stopping_of(budget, regret), seed, progress,
+    )  # fmt: skip
+    return tune_one(session, problem, predictor_for(session, predictor), verify_s)
+
+
+def tune_one(
+    session: Session, problem: Problem, predictor: Predictor | None, verify_s: float
+) -> TuneResult:
+    """Tune one problem of a session; see `tune_problem`.
+
+    Args:
+        session: what is at hand; its first objective counts.
+        problem: what is tuned.
+        predictor: predicts every configuration, if there is one.
+        verify_s: seconds of interleaved comparison.
+    """
     start = time.perf_counter()
-    space, goal = kernel.space(problem), Limited(objective, tuple(limits))
-    known = predictor_for(predictor, kernel, runner.device, [objective], progress)
-    prior = known and make_prior(known, kernel, problem, space, runner.device, objective, limits)
-    search = make_searcher(searcher, space, goal, seed, prior, problem, runner.device)
-    trace: list[Step] = []
-    incumbent: Measurement | None = None
-    progress.start(f"tuning {problem}", budget)
-    while len(trace) < budget and (asked := search.ask(1)):
-        bound_ms = _upper_bound_ms(incumbent)
-        measurement = measure(kernel, problem, asked[0], runner, [goal], log, bound_ms)
-        search.tell([measurement])
-        trace.append(_step(measurement, goal, known, runner.device))
-        if measurement.config == search.best():
-            incumbent = measurement
-        best = min(s.objective for s in trace)
-        progress.advance(f"best {best:.3g} {objective.unit}" if best < math.inf else "")
+    kernel, device, goal = session.kernel, session.device, session.goals[0]
+    stood = session.record.choice(problem, goal)
+    search = _searcher(session, problem, predictor, goal)
+    trace = _search(session, problem, search, predictor, stood)
+    first = None if stood is None else stood.config
+    worked = sorted(_worked(trace), key=lambda config: config != first)
 
     def breaks(config: Configuration) -> str:
-        runs = runner.run(kernel, problem, [config] * LIMIT_RUNS) if limits else ()
-        return broken_limits(limits, list(runs))
+        runs = session.runner.run(kernel, problem, [config] * LIMIT_RUNS) if goal.limits else ()
+        return broken_limits(goal.limits, list(runs))
 
-    within = (config for config in _worked(trace) if not breaks(config))
-    finalists, default_breaks = list(islice(within, FINALISTS)), breaks(kernel.default(problem))
-    contenders, rounds = verify(kernel, problem, finalists, runner, objective, verify_s)
+    within = (config for config in worked if not breaks(config))
+    default = kernel.default(problem)
+    finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
+    contenders, rounds = verify(session, problem, finalists, verify_s)
     result = TuneResult(
         kernel=kernel.name,
         problem=problem,
-        device=runner.device.name,
-        objective=objective,
-        searcher=searcher_name(searcher),
+        device=device.name,
+        objective=goal.objective,
+        searcher=searcher_name(session.searcher),
         trace=tuple(trace),
         contenders=tuple(contenders),
         rounds=rounds,
@@ -118,85 +143,81 @@ def tune_problem(
         default_breaks=default_breaks,
     )
     if default_breaks and not result.verified:
-        raise none_within(limits, len(trace), default_breaks)
+        raise session.none_within(len(trace), default_breaks)
+    regret = search.regret()
+    choice = Choice(
+        result.winner.config or default, len(search.told),
+        regret if math.isfinite(regret) else math.nan, "verified",
+    )  # fmt: skip
+    session.record.choose(problem, goal, choice, stood)
     return result
 
 
-def require_meter(objective: Objective, device: Device, limits: Sequence[Limit] = ()) -> None:
-    """Do nothing if ``objective`` and ``limits`` can be measured on ``device``.
-
-    Raises:
-        MeterUnavailable: one needs power, and no meter works here; the message says why.
-    """
-    needs = [f"limit {limit.column!r}" for limit in limits if limit.needs_power]
-    way_out = "leave that limit out"
-    if objective.needs_power:
-        needs, way_out = [f"objective {objective.value!r}"], "use --objective time"
-    if needs and find_meter(device.kind, device.index) is None:
-        raise MeterUnavailable(
-            f"{needs[0]} needs a power meter: {why_no_meter(device.kind)}; {way_out}"
-        )
-
-
-def none_within(limits: Sequence[Limit], measured: int, default_breaks: str) -> MeasurementError:
-    """Return the error of a search that found nothing within its limits."""
-    listed = ", ".join(map(str, limits))
-    return MeasurementError(
-        f"none of {measured} configurations measured keeps to {listed}, nor does the default "
-        f"({default_breaks}): raise the limit or --budget"
+def _searcher(
+    session: Session, problem: Problem, predictor: Predictor | None, goal: Limited
+) -> Searcher:
+    space, device = session.kernel.space(problem), session.device
+    prior = predictor and prior_of(
+        predictor, problem, space, device, goal.objective, limits=goal.limits
     )
-
-
-def make_prior(
-    predictor: Predictor,
-    kernel: Kernel,
-    problem: Problem,
-    space: SearchSpace,
-    device: Device,
-    objective: Objective,
-    limits: Sequence[Limit] = (),
-) -> Prior:
-    """Return what ``predictor`` believes about every configuration of ``space``.
-
-    Raises:
-        PredictorError: it is of another kernel, or has not learned what ``objective`` needs.
-    """
-    if predictor.kernel_name_ != kernel.name:
-        raise PredictorError(
-            f"the predictor knows {predictor.kernel_name_!r}, not {kernel.name!r}: train one on "
-            f"runs of {kernel.name}"
+    searcher = make_searcher(
+        session.searcher, space, goal, session.seed, prior, problem, device,
+        session.record.elsewhere(problem),
+    )  # fmt: skip
+    if session.stopping.regret is not None and type(searcher).regret is Searcher.regret:
+        raise UsageError(
+            f"searcher {searcher_name(session.searcher)!r} cannot tell its regret: give --budget a "
+            f"number and no --regret, or --searcher {' or '.join(_who_tell_regret())}"
         )
-    return prior_of(predictor, problem, space, device, objective, limits=limits)
+    return searcher
 
 
-def measure(
-    kernel: Kernel,
+def _who_tell_regret() -> list[str]:
+    """Return the names of searchers that know how far off they may be."""
+    found = []
+    for name in registered("searchers"):
+        with suppress(ForetuneError):  # that one needs what is not installed
+            if getattr(load("searchers", name), "regret", Searcher.regret) is not Searcher.regret:
+                found.append(name)
+    return found
+
+
+def _search(
+    session: Session,
     problem: Problem,
-    config: Configuration,
-    runner: Runner,
-    goals: Sequence[Limited],
-    log: RunLog | None = None,
-    incumbent_ms: float = math.inf,
-) -> Measurement:
-    """Return what ``log`` has of a configuration if it says all ``goals`` ask; else measure it.
+    search: Searcher,
+    predictor: Predictor | None,
+    stood: Choice | None,
+) -> list[Step]:
+    """Return what was known and what is measured, after ``search`` was told of both."""
+    goal, unit, stopping = session.goals[0], session.goals[0].objective.unit, session.stopping
+    session.start(problem, search.space)
+    told = session.known(problem, search.space)
+    search.tell(told)
+    trace = [_step(m, goal, None, session.device, known=True) for m in told]
+    incumbent = next((m for m in told if m.config == search.best()), None)
+    measured = 0
+    done = stood is not None and _suffices(stood, stopping)
+    while not (done or stopping.is_over(search, measured)) and (asked := search.ask(1)):
+        bound_ms = _upper_bound_ms(incumbent)
+        measurement = session.measure(problem, asked[0], bound_ms)
+        measured += 1
+        search.tell([measurement])
+        trace.append(_step(measurement, goal, predictor, session.device))
+        if measurement.config == search.best():
+            incumbent = measurement
+        best = min(s.objective for s in trace)
+        session.progress.advance(f"best {best:.3g} {unit}" if best < math.inf else "")
+    if told:
+        news = f"{measured} new" if measured else "nothing new is measured"
+        session.progress.say(f"{problem}: {len(told)} measurements known from the store, {news}")
+    return trace
 
-    Raises:
-        UsageError: a limit is on something that runs of this kernel do not say.
-    """
-    device = runner.device.name
-    known = None if log is None else find_current(log, kernel, device, problem, config)
-    if known is not None and all(goal.is_known(known) for goal in goals):
-        return known
-    (measurement,) = runner.run(kernel, problem, [config], incumbent_ms)
-    if log is not None:
-        log.append(measurement)
-    for limit in goals[0].limits:  # a meter may miss a run; anything else is never there or always
-        if measurement.ok and not limit.needs_power and math.isnan(limit.of(measurement)):
-            raise UsageError(
-                f"limit {limit}: runs of {kernel.name} do not say their {limit.column}; they say "
-                + ", ".join(figures_of(measurement))
-            )
-    return measurement
+
+def _suffices(choice: Choice, stopping: Stopping) -> bool:
+    """Whether a choice made before rests on as much as is asked for now."""
+    spent = stopping.most is not None and choice.measured >= stopping.most
+    return spent or (stopping.regret is not None and choice.regret <= stopping.regret)
 
 
 def _upper_bound_ms(incumbent: Measurement | None) -> float:
@@ -205,7 +226,9 @@ def _upper_bound_ms(incumbent: Measurement | None) -> float:
     return median_interval(np.array(incumbent.time_ms_samples))[1]
 
 
-def _step(m: Measurement, goal: Limited, predictor: Predictor | None, device: Device) -> Step:
+def _step(
+    m: Measurement, goal: Limited, predictor: Predictor | None, device: Device, known: bool = False
+) -> Step:
     predicted = {}
     if predictor is not None:
         row = predictor.predict_one(m.problem, m.config, device)
@@ -215,7 +238,8 @@ def _step(m: Measurement, goal: Limited, predictor: Predictor | None, device: De
             "high_ms": row["time_ms_high"],
         }
     status = status_of(m, goal.limits)
-    return Step(m.config, status, m.time_ms, m.power_w, goal.measured(m), **predicted)
+    objective = goal.measured(m)
+    return Step(m.config, status, m.time_ms, m.power_w, objective, known=known, **predicted)
 
 
 def _worked(trace: list[Step]) -> list[Configuration]:

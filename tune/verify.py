@@ -9,15 +9,13 @@ from contextlib import suppress
 
 import numpy as np
 
-from foretune.collect import Runner
 from foretune.collect.timer import median_interval
 from foretune.errors import MeasurementError
-from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.results import Contender
+from foretune.tune.session import Session
 
 LEAST_ROUNDS = 6
 """Fewer have no 95 % interval."""
@@ -26,14 +24,15 @@ METERED_ROUNDS = 9
 
 
 def verify(
-    kernel: Kernel,
-    problem: Problem,
-    candidates: Sequence[Configuration],
-    runner: Runner,
-    objective: Objective = Objective.TIME,
-    box_s: float = 2.0,
+    session: Session, problem: Problem, candidates: Sequence[Configuration], box_s: float = 2.0
 ) -> tuple[list[Contender], int]:
     """Compare ``candidates`` with the default (and the library, by time), interleaved.
+
+    Args:
+        session: its first objective is compared.
+        problem: what is computed.
+        candidates: the finalists.
+        box_s: seconds of comparison by time.
 
     Returns:
         The default first, then the candidates in the given order, then the library call; and the
@@ -42,18 +41,18 @@ def verify(
     Raises:
         MeasurementError: the default no longer runs, or gives wrong results.
     """
-    default = kernel.default(problem)
+    default = session.kernel.default(problem)
     names = {default.id: "default"}
     configs = {default.id: default}
     for candidate in candidates:
         names.setdefault(candidate.id, f"candidate {len(names)}")
         configs.setdefault(candidate.id, candidate)
-    values = _survivors(kernel, problem, list(configs.values()), runner, objective, box_s)
+    values = _survivors(session, problem, list(configs.values()), box_s)
     base = values.get(default.id)
     if base is None or not np.isfinite(base).any():
         raise MeasurementError(
-            f"the default configuration of {kernel.name} does not run, gives wrong results or is "
-            f"not metered on {problem}"
+            f"the default configuration of {session.kernel.name} does not run, gives wrong results "
+            f"or is not metered on {problem}"
         )
     # Each of several candidates may win by luck: the error is shared among them (Bonferroni).
     confidence = 1 - 0.05 / max(1, len(configs) - 1)
@@ -72,16 +71,11 @@ def verify(
 
 
 def _survivors(
-    kernel: Kernel,
-    problem: Problem,
-    configs: list[Configuration],
-    runner: Runner,
-    objective: Objective,
-    box_s: float,
+    session: Session, problem: Problem, configs: list[Configuration], box_s: float
 ) -> dict[str, np.ndarray]:
     """Return the values by round of those that still run; the default comes first."""
     try:
-        return _rounds(kernel, problem, configs, runner, objective, box_s)
+        return _rounds(session, problem, configs, box_s)
     except MeasurementError:
         if len(configs) == 1:
             raise
@@ -89,38 +83,30 @@ def _survivors(
     alive = []
     for candidate in candidates:
         with suppress(MeasurementError):
-            _rounds(kernel, problem, [default, candidate], runner, objective, 0.0)
+            _rounds(session, problem, [default, candidate], 0.0)
             alive.append(candidate)
-    return _rounds(kernel, problem, [default, *alive], runner, objective, box_s)
+    return _rounds(session, problem, [default, *alive], box_s)
 
 
 def _rounds(
-    kernel: Kernel,
-    problem: Problem,
-    configs: list[Configuration],
-    runner: Runner,
-    objective: Objective,
-    box_s: float,
+    session: Session, problem: Problem, configs: list[Configuration], box_s: float
 ) -> dict[str, np.ndarray]:
+    objective = session.objectives[0]
     if not objective.needs_power:
-        return runner.race(kernel, problem, configs, box_s)
-    runs = measured_rounds(kernel, problem, configs, runner, METERED_ROUNDS)
+        return session.runner.race(session.kernel, problem, configs, box_s)
+    runs = measured_rounds(session, problem, configs, METERED_ROUNDS)
     return {c.id: np.array([objective.measured(m) for m in runs[c]]) for c in configs}
 
 
 def measured_rounds(
-    kernel: Kernel,
-    problem: Problem,
-    configs: Sequence[Configuration],
-    runner: Runner,
-    rounds: int,
+    session: Session, problem: Problem, configs: Sequence[Configuration], rounds: int
 ) -> dict[Configuration, list[Measurement]]:
     """Return ``rounds`` fresh runs of each configuration, in a new random order each round."""
     runs: dict[Configuration, list[Measurement]] = {c: [] for c in configs}
     rng = np.random.default_rng(0)
     for _ in range(rounds):
         turn = [configs[i] for i in rng.permutation(len(configs))]
-        for config, m in zip(turn, runner.run(kernel, problem, turn), strict=True):
+        for config, m in zip(turn, session.runner.run(session.kernel, problem, turn), strict=True):
             runs[config].append(m)
     return runs
 

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from stage import Job
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from foretune.collect.kernels import triton_kernel, triton_quantized_gemm
+from foretune.collect.kernels.triton_kernel import TritonKernel
 from foretune.collect.replay_driver import ReplayDriver
-from foretune.kernel import Inputs, Kernel
+from foretune.kernel import Inputs
 from foretune.problem import Problem
 
 AHEAD = 24
@@ -98,23 +97,12 @@ def compile_in_process(job: Job) -> Compiled:
     return Compiled(time.perf_counter() - start)
 
 
-def described(kernel: Kernel, problem: Problem) -> Inputs:
-    """Return inputs without data: shapes, strides and types, which is what compilation asks."""
-    modules = triton_kernel, triton_quantized_gemm
-    before = triton_kernel.torch_device
-    for module in modules:
-        module.torch_device = lambda kernel: torch.device("cpu")
-    try:
-        with FakeTensorMode():
-            inputs = kernel.make_inputs(problem)
-    finally:
-        for module in modules:
-            module.torch_device = before
-    return {name: _without_data(value) for name, value in inputs.items()}
-
-
 _STAND_IN: list[tuple[ReplayDriver, Any]] = []
-_described = cache(described)
+
+
+@cache
+def _described(kernel: TritonKernel, problem: Problem) -> Inputs:
+    return kernel.inputs_without_data(problem)
 
 
 def _begin(device: str) -> None:
@@ -166,9 +154,3 @@ def _stop(pool: Executor) -> None:
     for process in list((getattr(pool, "_processes", None) or {}).values()):
         process.terminate()
     pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _without_data(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from bench import Bench
-from compiling import Compiled, compiled_ahead, described
+from compiling import Compiled, compiled_ahead
 from stage import Job
 
 from foretune.collect.device_timer import DeviceStopwatch
@@ -84,7 +84,7 @@ class ReplayBench(Bench):
 
     def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
         """Return inputs without data."""
-        return described(kernel, problem)
+        return kernel.inputs_without_data(problem)
 
     def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
         """Return none."""

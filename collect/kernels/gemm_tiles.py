@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.triton_kernel import TritonKernel, shared_memory_limit
+from foretune.collect.kernels.triton_kernel import JitLaunch, TritonKernel, shared_memory_limit
 from foretune.errors import ProblemError
 from foretune.family import Quantity
 from foretune.problem import Problem
@@ -85,11 +85,13 @@ class TiledProduct(TritonKernel):
         return problem
 
 
-def add_parts(partial: torch.Tensor, c: torch.Tensor) -> None:
-    """Store in ``c`` the sum of the matrices in ``partial``, one behind the other."""
+def added_parts(partial: torch.Tensor, c: torch.Tensor) -> list[JitLaunch]:
+    """Return what stores in ``c`` the sum of ``partial``'s matrices; nothing if that is ``c``."""
+    if partial is c:
+        return []
     size = c.numel()
-    blocks = triton.cdiv(size, SUM_BLOCK)
-    add_splits[blocks,](partial, c, size, SPLIT_K=len(partial), BLOCK=SUM_BLOCK)
+    options = {"SPLIT_K": len(partial), "BLOCK": SUM_BLOCK}
+    return [JitLaunch(add_splits, (triton.cdiv(size, SUM_BLOCK),), (partial, c, size), options)]
 
 
 @triton.jit

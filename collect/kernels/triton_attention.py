@@ -19,6 +19,7 @@ import triton.language as tl
 from foretune.collect.kernels.gemm_tiles import Limits, device_limits, multiply_add
 from foretune.collect.kernels.triton_kernel import (
     CACHE,
+    JitLaunch,
     TritonKernel,
     check_support,
     element_bytes,
@@ -196,8 +197,10 @@ class TritonAttention(TritonKernel):
         }
         return {**tensors, "causal": problem["mask"] == "causal"}
 
-    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a call that computes and returns O."""
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launch that computes O, and O."""
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
         o = torch.empty_like(q)
         batch, heads, length, dim = q.shape
@@ -205,13 +208,8 @@ class TritonAttention(TritonKernel):
         strides = [step for tensor in (q, k, v, o) for step in tensor.stride()[:3]]
         arguments = math.log2(math.e) / math.sqrt(dim), heads, heads // k.shape[1], length, *strides
         options = {name: int(value) for name, value in config.items()}
-        program = _attention[grid]
-
-        def launch() -> Any:
-            program(q, k, v, o, *arguments, D=dim, CAUSAL=inputs["causal"], **options)
-            return o
-
-        return self.compiled(launch)
+        options |= {"D": dim, "CAUSAL": inputs["causal"]}
+        return [JitLaunch(_attention, grid, (q, k, v, o, *arguments), options)], o
 
     def reference(self, inputs: Inputs) -> Any:
         """Return attention in single precision, some hundred queries at a time."""

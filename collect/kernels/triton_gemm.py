@@ -18,7 +18,7 @@ from foretune.collect.kernels.gemm_tiles import (
     WORKSPACE_BYTES,
     Limits,
     TiledProduct,
-    add_parts,
+    added_parts,
     default_tile,
     device_limits,
     group_reuse,
@@ -31,7 +31,7 @@ from foretune.collect.kernels.gemm_tiles import (
     tile_position,
     tile_rules,
 )
-from foretune.collect.kernels.triton_kernel import BITS, CACHE, check_support, normal
+from foretune.collect.kernels.triton_kernel import BITS, CACHE, JitLaunch, check_support, normal
 from foretune.family import Cost, Quantity
 from foretune.kernel import Inputs, Launch, spread_problems
 from foretune.problem import Problem, ProblemParameter
@@ -151,31 +151,27 @@ class TritonGemm(TiledProduct):
         b = normal((n, k) if layout[1] == "t" else (k, n), dtype, self, 2 * seed + 1)
         return {"a": a.t() if layout[0] == "t" else a, "b": b.t() if layout[1] == "t" else b}
 
-    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a call that multiplies, adds the parts of split sums, and returns C."""
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launches that multiply and add the parts of split sums, and C."""
         a, b = inputs["a"], inputs["b"]
         (m, k), n = a.shape, b.shape[1]
-        knobs = dict(config)
         splits, block_k = int(config["SPLIT_K"]), int(config["BLOCK_K"])
         whole = str(problem["dtype"]) == "int8"
         c = torch.empty((m, n), dtype=OUTPUT[str(problem["dtype"])], device=a.device)
         out = c
         if splits > 1:
-            sums = torch.int32 if whole else torch.float32
-            out = torch.empty((splits, m, n), dtype=sums, device=a.device)
+            kind = torch.int32 if whole else torch.float32
+            out = torch.empty((splits, m, n), dtype=kind, device=a.device)
         tiles = triton.cdiv(m, int(config["BLOCK_M"])) * triton.cdiv(n, int(config["BLOCK_N"]))
         programs = min(tiles, device_limits().cores) if config["PERSISTENT"] else tiles
 
-        def launch() -> Any:
-            _gemm[programs, splits](
-                a, b, out, m, n, k, *a.stride(), *b.stride(), **knobs,
-                EVEN_K=k % block_k == 0, SUM=tl.int32 if whole else tl.float32,
-            )  # fmt: skip
-            if splits > 1:
-                add_parts(out, c)
-            return c
-
-        return self.compiled(launch)
+        arguments = (a, b, out, m, n, k, *a.stride(), *b.stride())
+        sums = tl.int32 if whole else tl.float32
+        options = {**config, "EVEN_K": k % block_k == 0, "SUM": sums}
+        product = JitLaunch(_gemm, (programs, splits), arguments, options)
+        return [product, *added_parts(out, c)], c
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the product in single precision; in double precision, and so exact, of int8."""

@@ -32,7 +32,7 @@ from foretune.collect.kernels.gemm_tiles import (
     tile_position,
     tile_rules,
 )
-from foretune.collect.kernels.triton_kernel import BITS, CACHE, check_support, normal
+from foretune.collect.kernels.triton_kernel import BITS, CACHE, JitLaunch, check_support, normal
 from foretune.errors import ProblemError
 from foretune.family import Cost, Quantity
 from foretune.kernel import Inputs, Launch
@@ -195,8 +195,10 @@ class TritonGroupedGemm(TiledProduct):
             "ends": torch.from_numpy(ends.astype(np.int32)).to(a.device),
         }
 
-    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a call that multiplies the rows of all experts, and returns C."""
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launch that multiplies the rows of all experts, and C."""
         a, b, token_of, ends = (inputs[name] for name in ("a", "b", "token_of", "ends"))
         experts, n, k = b.shape
         rows, block_m = len(token_of), int(config["BLOCK_M"])
@@ -206,14 +208,10 @@ class TritonGroupedGemm(TiledProduct):
         if config["PERSISTENT"]:
             programs = min(programs, device_limits().cores)
 
-        def launch() -> Any:
-            _grouped_gemm[programs,](
-                a, b, c, token_of, ends, experts, n, k, **config,
-                EXPERTS=triton.next_power_of_2(experts), EVEN_K=k % int(config["BLOCK_K"]) == 0,
-            )  # fmt: skip
-            return c
-
-        return self.compiled(launch)
+        arguments = (a, b, c, token_of, ends, experts, n, k)
+        whole = k % int(config["BLOCK_K"]) == 0
+        options = {**config, "EXPERTS": triton.next_power_of_2(experts), "EVEN_K": whole}
+        return [JitLaunch(_grouped_gemm, (programs,), arguments, options)], c
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the product in single precision, expert by expert."""

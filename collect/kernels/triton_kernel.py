@@ -6,6 +6,10 @@ imported only when somebody asks the registry for that kernel. Torch is imported
 """
 
 import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +17,7 @@ import numpy as np
 from foretune.errors import MeasurementError, ProblemError
 from foretune.extras import require
 from foretune.family import Quantity
-from foretune.kernel import Kernel, Launch
+from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
 
@@ -36,27 +40,69 @@ _NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int
 _CHUNK = 2**24  # elements compared at a time, so that doubles of a large output need not fit
 
 
+_WITHOUT_DATA: ContextVar[bool] = ContextVar("without_data", default=False)
+
+
+@dataclass(frozen=True)
+class JitLaunch:
+    """One launch of a function that ``@triton.jit`` decorates.
+
+    Attributes:
+        function: what is launched.
+        grid: programs in each direction.
+        arguments: those of the function that are no constants, in order.
+        options: its constants, and how it is compiled (``num_warps``, …).
+    """
+
+    function: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 class TritonKernel(Kernel):
     """A kernel in Triton; inputs and outputs are tensors of `torch_device`.
 
-    Subclasses build with `compiled`, and draw inputs with `normal`. Their problem may have a
+    Subclasses say what they launch, and draw inputs with `normal`. Their problem may have a
     parameter ``dtype``, which then sets the accepted error, and should have `CACHE`.
     """
 
     device_kind = "gpu"
 
-    def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return the rounding error of the problem's format; `tolerance` where it has none."""
-        return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
+    @abstractmethod
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return what a run launches, in order, and the tensor that holds the output then."""
 
-    def compiled(self, launch: Launch) -> Launch:
-        """Return ``launch`` after it ran once: compiled, loaded, and known to fit the device.
+    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
+        """Return a call that launches and returns the output.
 
-        Interpreted, there is nothing to compile.
+        Unless it is interpreted, it ran once: it is compiled, loaded, and fits the device.
         """
+        launches, output = self.launches(problem, config, inputs)
+        calls = [(one.function[one.grid], one.arguments, one.options) for one in launches]
+
+        def launch() -> Any:
+            for program, arguments, options in calls:
+                program(*arguments, **options)
+            return output
+
         if not interpreted():
             launch()
         return launch
+
+    def inputs_without_data(self, problem: Problem) -> Inputs:
+        """Return inputs as a compiler sees them, on torch's ``meta`` device; no GPU is needed."""
+        token = _WITHOUT_DATA.set(True)
+        try:
+            return self.make_inputs(problem)
+        finally:
+            _WITHOUT_DATA.reset(token)
+
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return the rounding error of the problem's format; `tolerance` where it has none."""
+        return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
 
     def poison(self, output: Any) -> None:
         """Fill ``output`` with NaN, or with large numbers where its format has none."""
@@ -89,6 +135,8 @@ def torch_device(kernel: Kernel) -> "torch.device":
         MeasurementError: there is no GPU, and kernels are not interpreted.
     """
     torch = _torch()
+    if _WITHOUT_DATA.get():
+        return torch.device("meta")
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     if interpreted():
@@ -143,11 +191,15 @@ def normal(shape: tuple[int, ...], dtype: str, kernel: Kernel, seed: int) -> "to
     """Return standard normal numbers in ``dtype`` on the device; whole ones, times 16, in int8."""
     torch = _torch()
     device = torch_device(kernel)
-    generator = torch.Generator(device).manual_seed(seed)
-    numbers = torch.randn(shape, generator=generator, device=device)
+    numbers = torch.randn(shape, generator=seeded(device, seed), device=device)
     if dtype == "int8":
         numbers = numbers.mul_(16).round_().clamp_(-127, 127)
     return numbers.to(torch_dtype(dtype))
+
+
+def seeded(device: "torch.device", seed: int) -> "torch.Generator | None":
+    """Return a generator of random numbers; None for tensors without data, which have none."""
+    return None if device.type == "meta" else _torch().Generator(device).manual_seed(seed)
 
 
 def shared_memory_limit() -> int:

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.triton_kernel import normal
+from foretune.collect.kernels.triton_kernel import JitLaunch, normal
 from foretune.collect.kernels.triton_rows import TRAINING, RowKernel, launch_options
 from foretune.family import Quantity
 from foretune.kernel import Inputs, Launch
@@ -126,23 +126,20 @@ class TritonNorm(RowKernel):
             "bias": normal((c,), dtype, self, 3 * seed + 2) if problem["norm"] == "layer" else None,
         }
 
-    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a call that normalises every row and returns Y."""
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launch that normalises every row into Y, and Y."""
         x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
         y = torch.empty_like(x)
         options = launch_options(problem, config)
         grid, whole = options.pop("grid"), options.pop("WHOLE")
         if whole:
             del options["LAST"]
-        program = (_whole_rows if whole else _blocks_of_rows)[grid]
+        function = _whole_rows if whole else _blocks_of_rows
         arguments = (x, weight, weight if bias is None else bias, y, *x.shape, EPSILON)
-        centre = bias is not None
-
-        def launch() -> Any:
-            program(*arguments, CENTRE=centre, **options)
-            return y
-
-        return self.compiled(launch)
+        options["CENTRE"] = bias is not None
+        return [JitLaunch(function, grid, arguments, options)], y
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the norm in double precision."""

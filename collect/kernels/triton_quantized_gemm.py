@@ -22,7 +22,7 @@ from foretune.collect.kernels.gemm_tiles import (
     WORKSPACE_BYTES,
     Limits,
     TiledProduct,
-    add_parts,
+    added_parts,
     default_tile,
     device_limits,
     group_reuse,
@@ -36,8 +36,10 @@ from foretune.collect.kernels.gemm_tiles import (
 )
 from foretune.collect.kernels.triton_kernel import (
     CACHE,
+    JitLaunch,
     check_support,
     normal,
+    seeded,
     torch_device,
     torch_dtype,
 )
@@ -182,7 +184,7 @@ class TritonQuantizedGemm(TiledProduct):
         bits, dtype = int(problem["bits"]), str(problem["dtype"])
         check_support(dtype)
         device = torch_device(self)
-        generator = torch.Generator(device).manual_seed(2 * seed + 1)
+        generator = seeded(device, 2 * seed + 1)
         levels, groups = 2**bits, -(-k // int(problem["group"]))
 
         def uniform(low: float, high: float, rows: int) -> Any:
@@ -203,15 +205,16 @@ class TritonQuantizedGemm(TiledProduct):
             inputs["zeros"] = zeros.to(torch_dtype(dtype))
         return inputs
 
-    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Pack W, untimed; return a call that multiplies, adds split sums, and returns C."""
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Pack W, untimed; return the launches that multiply and add split sums, and C."""
         a, scales = inputs["a"], inputs["scales"]
         (m, k), n = a.shape, scales.shape[1]
         bits, group = int(problem["bits"]), int(problem["group"])
         w = packed(inputs["codes"], bits, group)
         if config["ORDER"] == "k":
             w = w.t().contiguous().t()
-        knobs = {name: value for name, value in config.items() if name != "ORDER"}
         splits, block_k = int(config["SPLIT_K"]), int(config["BLOCK_K"])
         c = torch.empty((m, n), dtype=a.dtype, device=a.device)
         out = c
@@ -219,17 +222,12 @@ class TritonQuantizedGemm(TiledProduct):
             out = torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
         tiles = triton.cdiv(m, int(config["BLOCK_M"])) * triton.cdiv(n, int(config["BLOCK_N"]))
 
-        def launch() -> Any:
-            _quantized_gemm[tiles, splits](
-                a, w, scales, inputs.get("zeros"), out, m, n, k, *w.stride(),
-                **knobs, GROUP=group, BITS=bits, ZEROS="zeros" in inputs,
-                EVEN_K=k % max(group, block_k) == 0,
-            )  # fmt: skip
-            if splits > 1:
-                add_parts(out, c)
-            return c
-
-        return self.compiled(launch)
+        arguments = (a, w, scales, inputs.get("zeros"), out, m, n, k, *w.stride())
+        options = {name: value for name, value in config.items() if name != "ORDER"}
+        options |= {"GROUP": group, "BITS": bits, "ZEROS": "zeros" in inputs}
+        options["EVEN_K"] = k % max(group, block_k) == 0
+        product = JitLaunch(_quantized_gemm, (tiles, splits), arguments, options)
+        return [product, *added_parts(out, c)], c
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the product with the dequantized weights in single precision."""

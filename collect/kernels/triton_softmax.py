@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.triton_kernel import normal
+from foretune.collect.kernels.triton_kernel import JitLaunch, normal
 from foretune.collect.kernels.triton_rows import RowKernel, launch_options
 from foretune.kernel import Inputs, Launch
 from foretune.problem import Problem
@@ -98,21 +98,18 @@ class TritonSoftmax(RowKernel):
         shape = int(problem["R"]), int(problem["C"])
         return {"x": normal(shape, str(problem["dtype"]), self, seed).mul_(4)}
 
-    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a call that normalises every row and returns Y."""
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launch that normalises every row into Y, and Y."""
         x = inputs["x"]
         y = torch.empty_like(x)
         options = launch_options(problem, config)
         grid, whole = options.pop("grid"), options.pop("WHOLE")
         if whole:
             del options["LAST"]
-        program = (_whole_rows if whole else _blocks_of_rows)[grid]
-
-        def launch() -> Any:
-            program(x, y, *x.shape, **options)
-            return y
-
-        return self.compiled(launch)
+        function = _whole_rows if whole else _blocks_of_rows
+        return [JitLaunch(function, grid, (x, y, *x.shape), options)], y
 
     def reference(self, inputs: Inputs) -> Any:
         """Return softmax in double precision."""

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.extras import require
 from foretune.mapping import Value
-from foretune.objective import Goal, Objective
-from foretune.problem import Problem
-from foretune.search.searcher import Prior, Searcher
-from foretune.space import Configuration, SearchSpace
+from foretune.search.searcher import Searcher
+from foretune.space import Configuration
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -34,32 +31,17 @@ class OptunaSearcher(Searcher):
     After `TRIES` of them the nearest configuration that is left is taken.
 
     Args:
-        space: what is searched; numbers are handed on by their position among a parameter's values,
-            texts as choices.
-        objective: what is minimised.
-        seed: not of ``sampler``, which has its own.
-        prior: ignored, as are problem and device.
-        problem: what is computed.
-        device: where.
+        args, named: as for `Searcher`. Numbers are handed on by their position among a parameter's
+            values, texts as choices; the seed is not of ``sampler``, which has its own.
         sampler: which; it serves one search only.
 
     Raises:
         UsageError: there is no sampler.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: Goal = Objective.TIME,
-        seed: int = 0,
-        prior: Prior | None = None,
-        problem: Problem | None = None,
-        device: Device | None = None,
-        *,
-        sampler: "BaseSampler | None" = None,
-    ) -> None:
+    def __init__(self, *args: Any, sampler: "BaseSampler | None" = None, **named: Any) -> None:
         self._sampler = sampler
-        super().__init__(space, objective, seed, prior, problem, device)
+        super().__init__(*args, **named)
 
     def _prepare(self) -> None:
         import optuna

@@ -6,18 +6,16 @@ how many standard deviations its log objective is below the mean. Draws from the
 first are kept likely, or it would forget all it knew for a handful of measurements.
 """
 
+from typing import Any
+
 import numpy as np
 
-from foretune.device import Device
 from foretune.extras import require
-from foretune.objective import Goal, Objective
-from foretune.problem import Problem
 from foretune.search.policies.agents import one_thread
 from foretune.search.policies.policy import BEAM, Policy
 from foretune.search.policies.reinforce import Schedule, standardised
 from foretune.search.policies.tasks import Task, believed_task
-from foretune.search.searcher import Prior, Searcher
-from foretune.space import SearchSpace
+from foretune.search.searcher import Searcher
 
 QUICK = Schedule(updates=100, episodes=128, rate=1e-2)
 """For a policy of one space, whose prior is all there is to learn."""
@@ -38,12 +36,7 @@ class PolicySearcher(Searcher):
     otherwise it starts from chance and learns from the measurements alone.
 
     Args:
-        space: what is searched; it and what follows as in `Searcher`.
-        objective: what is minimised.
-        seed: of everything random.
-        prior: what the policy learns from first, if none is given.
-        problem: what is computed.
-        device: where.
+        args, named: as for `Searcher`; the prior is what a policy learns from if none is given.
         policy: trained on other problems of the same kernel.
 
     Raises:
@@ -51,19 +44,9 @@ class PolicySearcher(Searcher):
         MissingExtra: torch is not installed.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: Goal = Objective.TIME,
-        seed: int = 0,
-        prior: Prior | None = None,
-        problem: Problem | None = None,
-        device: Device | None = None,
-        *,
-        policy: Policy | None = None,
-    ) -> None:
+    def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:
         self._policy = policy
-        super().__init__(space, objective, seed, prior, problem, device)
+        super().__init__(*args, **named)
 
     def _prepare(self) -> None:
         torch = require("torch", "rl", "policy search")

@@ -67,6 +67,7 @@ _OURS: dict[str, dict[str, str]] = {
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
+        "transfer": "foretune.search.transfer:TransferSearcher",
         "policy": "foretune.search.policies.policy_search:PolicySearcher",
         "kt_genetic_algorithm": "foretune.search.peers.kernel_tuner:GeneticAlgorithm",
         "kt_diff_evo": "foretune.search.peers.kernel_tuner:DifferentialEvolution",

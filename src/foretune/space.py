@@ -19,6 +19,8 @@ MAX_VALUES = 2**16
 """Most values of one parameter: codes are 16 bits wide."""
 MAX_CONFIGURATIONS = 30_000_000
 """Largest table of partial or complete configurations that is built; at 20 parameters, 600 MB."""
+ABSENT = ""
+"""Value of what a configuration of a `ListedSpace` does not say."""
 
 
 class Configuration(NamedValues):
@@ -207,6 +209,48 @@ class SearchSpace:
         row = {name: _array([value]) for name, value in config.items()}
         broken = [str(r) for r in self.restrictions if not r.holds(row)[0]]
         return f"it breaks {'; '.join(broken)}" if broken else "it is not one of those listed"
+
+
+class ListedSpace(SearchSpace):
+    """The configurations of a list, in its order; they need not have the same parameters.
+
+    What a configuration does not say has the value `ABSENT`.
+
+    Args:
+        configs: the list; what is listed twice counts once.
+
+    Raises:
+        SpaceError: it is empty.
+    """
+
+    def __init__(self, configs: Iterable[Configuration]) -> None:
+        self._listed = list(dict.fromkeys(configs))
+        if not self._listed:
+            raise SpaceError("there is no configuration to make a space of")
+        self._numbers = {config: i for i, config in enumerate(self._listed)}
+        names = dict.fromkeys(name for config in self._listed for name in config)
+        columns = {n: [c.get(n, ABSENT) for c in self._listed] for n in names}
+        self.parameters = {n: tuple(dict.fromkeys(values)) for n, values in columns.items()}
+        self.restrictions = []
+        codes = np.zeros((len(self._listed), len(columns)), dtype=np.uint16)
+        for i, (name, values) in enumerate(columns.items()):
+            position = {value: code for code, value in enumerate(self.parameters[name])}
+            codes[:, i] = [position[value] for value in values]
+        self.codes = codes
+
+    def __getitem__(self, index: int) -> Configuration:
+        return self._listed[index]
+
+    def number(self, config: Mapping[str, Any]) -> int | None:
+        """Return the number of ``config``; None if it is not in the list."""
+        return self._numbers.get(
+            config if isinstance(config, Configuration) else Configuration(config)
+        )
+
+    def neighbours(self, config: Mapping[str, Any]) -> list[Configuration]:
+        """Return what is listed and differs from ``config`` in one parameter."""
+        differ = (self.codes != self.codes[self.index(config)]).sum(axis=1)
+        return [self._listed[i] for i in np.flatnonzero(differ == 1)]
 
 
 def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:

@@ -13,10 +13,10 @@ from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.limit import Limit
 from foretune.objective import Objective
+from foretune.search.prior import prior_of
 from foretune.space import SearchSpace
-from foretune.tune import tune_problem, tuner
+from foretune.tune import session, tune_problem
 from foretune.tune.results import REJECTED, TuneResult
-from foretune.tune.tuner import make_prior
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -25,7 +25,7 @@ SIZE = len(KERNEL.space(PROBLEM))
 
 @pytest.fixture
 def metered(monkeypatch):
-    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
 
 
 def tune(runner, *limits, **how):
@@ -179,7 +179,7 @@ def test_the_prior_knows_what_is_likely_to_break_a_limit(metered_predictor):
     space = KERNEL.space(PROBLEM)
     limits = [Limit("power_w", 50.0)]
     free, capped = (
-        make_prior(metered_predictor, KERNEL, PROBLEM, space, DEVICE, Objective.TIME, some)
+        prior_of(metered_predictor, PROBLEM, space, DEVICE, Objective.TIME, limits=some)
         for some in ((), limits)
     )
     power = np.array([power_w(c) for c in space])
@@ -191,7 +191,7 @@ def test_the_prior_knows_what_is_likely_to_break_a_limit(metered_predictor):
 
 @pytest.mark.usefixtures("metered")
 def test_a_predictor_avoids_what_would_break_a_limit(metered_predictor):
-    how = {"budget": 3, "predictor": metered_predictor, "searcher": "surrogate"}
+    how = {"budget": 3, "predictor": metered_predictor, "searcher": "surrogate", "store": False}
     result = tune(MeteredRunner(), "power_w=50", **how)
     assert result.winner.config == config(work=2) == result.trace[0].config
     assert REJECTED not in [s.status for s in result.trace]

@@ -13,7 +13,7 @@ from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.limit import Limit
 from foretune.objective import Objective
-from foretune.tune import tune_pareto, tuner
+from foretune.tune import session, tune_pareto
 from foretune.tune.results import REJECTED
 from foretune.tune.verify import METERED_ROUNDS
 
@@ -27,7 +27,7 @@ BEST = [config(work=work) for work in (1, 2, 4, 8, 16)]
 
 @pytest.fixture(autouse=True)
 def _metered(monkeypatch):
-    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
 
 
 def test_the_whole_front_is_found_and_measured_again():
@@ -149,7 +149,7 @@ def test_one_objective_has_no_front():
 
 
 def test_without_a_meter_it_says_why(monkeypatch):
-    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: None)
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: None)
     with pytest.raises(MeterUnavailable, match="objective 'energy' needs a power meter"):
         tune_pareto(KERNEL, PROBLEM, FakeRunner(Device("x", "abacus")))
 

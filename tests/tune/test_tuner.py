@@ -10,12 +10,18 @@ from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.objective import Objective
-from foretune.tune import tune_problem, tuner
+from foretune.tune import session, tune_problem
+from foretune.tune.record import StoredRecord
 from foretune.tune.results import TuneResult
+from foretune.tune.session import Session
 from foretune.tune.verify import METERED_ROUNDS, verify
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
+
+
+def a_session(runner):
+    return Session(KERNEL, runner, StoredRecord(KERNEL, runner.device, store=False))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,7 @@ def test_when_everything_fails_the_default_stays():
 
 
 def test_ratios_cancel_drift():
-    contenders, rounds = verify(KERNEL, PROBLEM, [config(work=2)], FakeRunner())
+    contenders, rounds = verify(a_session(FakeRunner()), PROBLEM, [config(work=2)])
     default, candidate, library = contenders
     assert rounds == 20
     assert (default.name, library.name) == ("default", "NumPy")
@@ -96,15 +102,15 @@ def test_ratios_cancel_drift():
 
 
 def test_the_default_is_not_its_own_rival():
-    contenders, _ = verify(KERNEL, PROBLEM, [KERNEL.default(PROBLEM)], FakeRunner())
+    contenders, _ = verify(a_session(FakeRunner()), PROBLEM, [KERNEL.default(PROBLEM)])
     assert [c.name for c in contenders] == ["default", "NumPy"]
 
 
 def test_a_log_spares_measurements(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
-        first = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=6, log=log)
+        first = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=6, store=False, log=log)
         again = FakeRunner()
-        second = tune_problem(KERNEL, PROBLEM, again, budget=6, log=log)
+        second = tune_problem(KERNEL, PROBLEM, again, budget=6, store=False, log=log)
     assert again.measured == []
     assert [s.config for s in first.trace] == [s.config for s in second.trace]
 
@@ -137,7 +143,7 @@ class NoDefaultRunner(FakeRunner):
 
 def test_a_wrong_default_is_an_error():
     with pytest.raises(MeasurementError, match="configuration of toy does not run, gives wrong"):
-        verify(KERNEL, PROBLEM, [config()], NoDefaultRunner())
+        verify(a_session(NoDefaultRunner()), PROBLEM, [config()])
 
 
 def test_a_default_that_never_runs_is_an_error():
@@ -147,7 +153,7 @@ def test_a_default_that_never_runs_is_an_error():
             return {**values, kernel.default(problem).id: np.full(20, np.inf)}
 
     with pytest.raises(MeasurementError, match="configuration of toy does not run"):
-        verify(KERNEL, PROBLEM, [config()], Failing())
+        verify(a_session(Failing()), PROBLEM, [config()])
 
 
 def test_who_fails_in_one_round_does_not_win():
@@ -157,7 +163,9 @@ def test_who_fails_in_one_round_does_not_win():
             values[config().id][3] = np.inf
             return values
 
-    _, once_failed, sound, _ = verify(KERNEL, PROBLEM, [config(), config(work=2)], OneFailure())[0]
+    _, once_failed, sound, _ = verify(a_session(OneFailure()), PROBLEM, [config(), config(work=2)])[
+        0
+    ]
     assert not once_failed.wins
     assert sound.wins
 
@@ -172,7 +180,7 @@ class FlakyRunner(FakeRunner):
 
 
 def test_a_candidate_that_dies_in_the_race_is_left_out():
-    contenders, _ = verify(KERNEL, PROBLEM, [config(), config(work=2)], FlakyRunner())
+    contenders, _ = verify(a_session(FlakyRunner()), PROBLEM, [config(), config(work=2)])
     assert [c.config for c in contenders[:-1]] == [KERNEL.default(PROBLEM), config(work=2)]
 
 
@@ -184,7 +192,7 @@ def test_rounds_without_a_value_say_nothing():
             values[config(work=2).id][:10] = np.nan
             return values
 
-    default, first, second, _ = verify(KERNEL, PROBLEM, [config(), config(work=2)], Gaps())[0]
+    default, first, second, _ = verify(a_session(Gaps()), PROBLEM, [config(), config(work=2)])[0]
     assert not first.wins
     assert second.wins
     assert math.isnan(first.ratio)
@@ -202,13 +210,13 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
     runner = Equals(noise=0.05)
     lucky = 0
     for _ in range(300):
-        contenders, _ = verify(KERNEL, PROBLEM, candidates, runner)
+        contenders, _ = verify(a_session(runner), PROBLEM, candidates)
         lucky += any(c.wins for c in contenders)
     assert lucky <= 12
 
 
 def test_energy_is_minimised_where_a_meter_is(monkeypatch):
-    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
     result = tune_problem(
         KERNEL, PROBLEM, MeteredRunner(), budget=60, objective=Objective.ENERGY,
         searcher="exhaustive",
@@ -223,6 +231,6 @@ def test_energy_is_minimised_where_a_meter_is(monkeypatch):
 
 
 def test_a_predictor_without_power_cannot_guide_energy(predictor, monkeypatch):
-    monkeypatch.setattr(tuner, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
     with pytest.raises(PredictorError, match="has not learned power"):
         tune_problem(KERNEL, PROBLEM, MeteredRunner(), predictor, objective=Objective.ENERGY)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,9 +29,12 @@ from foretune.space import Configuration
 from foretune.tune.campaign.folder import Folder, open_folder
 from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.record import StoredRecord
 from foretune.tune.report import ReportData, write_report
 from foretune.tune.results import TuneResult
-from foretune.tune.tuner import require_meter, tune_problem
+from foretune.tune.session import Session, stopping_of
+from foretune.tune.store.optional import Where
+from foretune.tune.tuner import tune_one
 
 GUIDED_POOL = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
@@ -84,9 +87,12 @@ def run_campaign(
     objective: Objective = Objective.TIME,
     model: str = "xgboost",
     searcher: str = "surrogate",
+    budget: int | Literal["auto"] | None = None,
+    regret: float | None = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
     seed: int = 0,
+    store: Where = None,
     progress: Progress = SILENT,
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
@@ -99,9 +105,13 @@ def run_campaign(
         objective: what is minimised.
         model: registered name of what the predictor learns with.
         searcher: registered name of who searches.
+        budget: of each search, see `foretune.tune_problem`; None is the preset's.
+        regret: at which a search is over; likewise.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         seed: of everything random.
+        store: where everybody finds measurements and choices: what it has is not measured again;
+            a `Store`, its path or URL; None is the user's own, False none.
         progress: told what happens.
 
     Raises:
@@ -110,7 +120,11 @@ def run_campaign(
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
     preset = preset or PRESETS["quick"]
-    require_meter(objective, runner.device)
+    stopping = stopping_of(preset.budget if budget is None else budget, regret)
+    session = Session(
+        kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
+        searcher=searcher, stopping=stopping, seed=seed, progress=progress,
+    )  # fmt: skip
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -121,6 +135,7 @@ def run_campaign(
         "objective": objective.value,
         "model": model,
         "searcher": searcher,
+        "stopping": asdict(stopping),
         "seed": seed,
     }
     progress.say(f"connecting to MLflow, preparing {out}")
@@ -141,11 +156,9 @@ def run_campaign(
         profiled=[dict(p) for p in known],
     )
     with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
-        training = _learn(kernel, known, preset, log, runner, folder, model, seed, progress)
-        results = _tune(
-            kernel, unseen, preset, log, runner, training.predictor,
-            objective, searcher, seed, folder, tracker, progress,
-        )  # fmt: skip
+        session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
+        training = _learn(session, known, preset, log, folder, model)
+        results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
         progress.start("writing the report, tracking", 1)
         runs = log.runs()
         campaign = Campaign(
@@ -203,26 +216,25 @@ def _problems(
 
 
 def _learn(
-    kernel: Kernel,
+    session: Session,
     problems: list[Problem],
     preset: Preset,
     log: RunLog,
-    runner: Runner,
     folder: Folder,
     model: str,
-    seed: int,
-    progress: Progress,
 ) -> Training:
     """Profile random configurations, then promising ones, and train on both."""
+    kernel, seed, progress = session.kernel, session.seed, session.progress
+    record, runner = session.record, session.runner
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
-    collect_runs(kernel, plan, log, runner, progress)
+    collect_runs(kernel, plan, record, runner, progress)
     if "guided" not in folder.state:
         first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
-        guided = _promising(kernel, problems, preset.guided_configs, first, log, runner, seed)
+        guided = _promising(session, problems, preset.guided_configs, first, log)
         folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
     chosen = folder.state["guided"]
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
-    collect_runs(kernel, guided, log, runner, progress, "profiling promising configurations of")
+    collect_runs(kernel, guided, record, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
     training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed, kernel=kernel)
     training.predictor.save(folder.predictor)
@@ -237,55 +249,39 @@ def _rows_of(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _promising(
-    kernel: Kernel,
-    problems: list[Problem],
-    n: int,
-    predictor: Predictor,
-    log: RunLog,
-    runner: Runner,
-    seed: int,
+    session: Session, problems: list[Problem], n: int, predictor: Predictor, log: RunLog
 ) -> dict[Problem, list[Configuration]]:
     """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
 
     Random configurations seldom are good ones, and it is among good ones that a tuner must tell
     better from worse.
     """
-    rng = np.random.default_rng(seed)
+    rng, device = np.random.default_rng(session.seed), session.device
     chosen: dict[Problem, list[Configuration]] = {}
     for problem in problems:
-        space = kernel.space(problem)
+        space = session.kernel.space(problem)
         pool = rng.choice(len(space), size=min(GUIDED_POOL, len(space)), replace=False)
-        time_ms = predictor.predict_space(problem, space, runner.device, pool)["time_ms"]
+        time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
         best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
-        measured = (kernel.name, runner.device.name, problem)
+        measured = (session.kernel.name, device.name, problem)
         new = (c for c in best if log.find((*measured, c)) is None)
         chosen[problem] = [c for c, _ in zip(new, range(n), strict=False)]
     return chosen
 
 
 def _tune(
-    kernel: Kernel,
+    session: Session,
     problems: list[Problem],
-    preset: Preset,
-    log: RunLog,
-    runner: Runner,
     predictor: Predictor,
-    objective: Objective,
-    searcher: str,
-    seed: int,
+    verify_s: float,
     folder: Folder,
     tracker: Tracker,
-    progress: Progress,
 ) -> tuple[TuneResult, ...]:
     results = []
     for problem in problems:
         done = folder.state["results"].get(problem.id)
         if done is None:
-            result = tune_problem(
-                kernel, problem, runner, predictor,
-                budget=preset.budget, objective=objective, searcher=searcher, seed=seed,
-                log=log, verify_s=preset.verify_s, progress=progress,
-            )  # fmt: skip
+            result = tune_one(session, problem, predictor, verify_s)
             folder.state["results"][problem.id] = result.to_json()
             folder.save()
         else:

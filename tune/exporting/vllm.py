@@ -25,7 +25,9 @@ from foretune.problem import Problem
 from foretune.replacing import replacing
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store, Subject
-from foretune.tune.store.tuned import Tuned, matches
+from foretune.tune.store.problems import matches
+from foretune.tune.store.subject import GOAL
+from foretune.tune.store.tuned import Tuned
 
 REQUIRED = (
     "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
@@ -248,7 +250,7 @@ def export_vllm(
     configs = {
         tokens: choice.config
         for problem, choice in tuned.choices(subject).items()
-        if (tokens := naming.tokens(problem, layer)) is not None
+        if GOAL not in problem and (tokens := naming.tokens(problem, layer)) is not None
     }
     if not configs:
         raise UsageError(

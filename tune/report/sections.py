@@ -77,6 +77,8 @@ def search_section(results: Sequence[TuneResult]) -> Html:
     least = "26rem" if len(charts) <= 4 else "19rem"
     grid = element("div", *charts, class_="charts", style=f"--least:{least}")
     text = "Every configuration that was measured, in order."
+    if known := sum(s.known for r in results for s in r.trace):
+        text += f" {count(known, 'measurement')} came from the store, and first."
     if _predicted(results):
         text += " The interval was predicted beforehand; nine of ten measurements should lie in it."
     return section("search", "How the search went", element("p", text), _legend(results), grid)
@@ -122,7 +124,8 @@ def _trace_table(result: TuneResult) -> Html:
     ]  # fmt: skip
     rows = [
         row([
-            i, step.status, number(step.time_ms), number(step.predicted_ms),
+            i, f"{step.status}, from the store" if step.known else step.status,
+            number(step.time_ms), number(step.predicted_ms),
             f"{number(step.low_ms)} – {number(step.high_ms)}", number(step.power_w),
             element("code", str(step.config).replace(",", ", ")),
         ])

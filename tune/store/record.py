@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretune.errors import RunTableError, UsageError
@@ -11,6 +11,8 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.subject import HOW, Choice, Subject
 
+MOST_SAMPLES = 25
+"""Times of one measurement that are kept: of more, evenly spaced quantiles."""
 _NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 _TEXTS = ("error", "source", "recorded_at", "environment")
 
@@ -25,7 +27,7 @@ def to_record(m: Measurement) -> dict[str, Any]:
     record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
     record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
     if m.time_ms_samples:
-        record["time_ms_samples"] = [float(t) for t in m.time_ms_samples]
+        record["time_ms_samples"] = _thinned(m.time_ms_samples)
     if static := {n: float(v) for n, v in m.static.items() if not math.isnan(v)}:
         record["static"] = static
     return record | {n: text for n in _TEXTS if (text := getattr(m, n))}
@@ -94,6 +96,15 @@ def moment(iso: str) -> float:
     except ValueError:
         return 0.0
     return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _thinned(samples: Sequence[float]) -> list[float]:
+    """Return the samples; of many, quantiles, so that thousands of rows are read in no time."""
+    if len(samples) <= MOST_SAMPLES:
+        return [float(t) for t in samples]
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return [float(ordered[round(i * last / (MOST_SAMPLES - 1))]) for i in range(MOST_SAMPLES)]
 
 
 def _check(m: Measurement) -> None:

@@ -8,11 +8,14 @@ from typing import Literal, get_args
 
 from foretune.space import Configuration
 
-How = Literal["measured", "predicted", "all"]
+How = Literal["measured", "predicted", "all", "verified"]
 HOW: tuple[How, ...] = get_args(How)
-"""Chosen among a few measured ones, without measuring, or after measuring every one."""
+"""Chosen among a few measured ones, without measuring, after measuring every one, or by `tune`,
+which compared the best with the default once more."""
 CANDIDATES = "candidates"
 """What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
+GOAL = "tuned_for"
+"""Likewise: what was minimised, within which limits, where that is not just time."""
 
 
 @dataclass(frozen=True, order=True)

@@ -4,14 +4,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretune.errors import UnknownName, UsageError
-from foretune.mapping import NamedValues
 from foretune.measurement import Measurement
 from foretune.problem import Problem
+from foretune.tune.store.exported import write_file
+from foretune.tune.store.problems import plain
 from foretune.tune.store.record import moment
-from foretune.tune.store.subject import CANDIDATES, Choice, Subject, Summary
+from foretune.tune.store.subject import Choice, Subject, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,9 +110,8 @@ class Tuned(ABC):
             UnknownName: nothing is known of that kernel.
             StoreError: the file cannot be written.
         """
-        from foretune.tune.store.shipped import write_file
-
-        write_file(path, self, self.of_kernel(kernel))
+        subjects = sorted(self.of_kernel(kernel))
+        write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))
 
     def _last_tuned(self, subject: Subject) -> tuple[float, Subject]:
         times = [m.recorded_at for m in self.measurements(subject)]
@@ -128,28 +128,3 @@ class Tuned(ABC):
             failed=sum(not m.ok for m in measured),
             choices=len(set(map(plain, chosen))),
         )
-
-
-def by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
-    """Return measurements by what they computed."""
-    found: dict[Problem, list[Measurement]] = {}
-    for m in measurements:
-        found.setdefault(m.problem, []).append(m)
-    return found
-
-
-def plain(problem: Problem) -> Problem:
-    """Return the problem that was measured, of one that something was chosen for."""
-    if CANDIDATES not in problem:
-        return problem
-    return Problem({name: value for name, value in problem.items() if name != CANDIDATES})
-
-
-def by_value(values: NamedValues) -> list[tuple[str, bool, Any]]:
-    """Return a key that sorts by size, numbers before texts, for people to read."""
-    return [(name, isinstance(v, str), v) for name, v in sorted(values.items())]
-
-
-def matches(problem: Problem, wanted: Problem | None) -> bool:
-    """Return whether a problem has all values of ``wanted``, whatever else it has."""
-    return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())

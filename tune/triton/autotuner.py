@@ -18,16 +18,19 @@ from typing import Any, Self
 import triton
 from triton.runtime.autotuner import Autotuner as Stock
 
+from foretune.collect.compiled import describe
 from foretune.errors import ForetuneWarning, UsageError
-from foretune.tune.triton.brain import Brain, Offer, offers
 from foretune.tune.triton.call import parameters_of, plain_function
 from foretune.tune.triton.call_plan import CallPlan, make_plan, plan_id
+from foretune.tune.triton.decorated import Decorated
 from foretune.tune.triton.measuring import CANNOT_RUN, KernelFailure
+from foretune.tune.triton.offers import Offer, offers
 from foretune.tune.triton.online import Online
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.place import capturing, interpreted, require_device
 from foretune.tune.triton.stopwatch import bench_in_interpreter
 from foretune.tune.triton.trials import Trials, fail_if_conflicting
+from foretune.tune.triton.tunings import Tunings
 
 Key = tuple[Any, ...]
 _STOCK_RUN = Stock.run
@@ -127,7 +130,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         self._stale: set[Any] = set()
         """Problems to be tuned anew, since their choice was taken out of ``cache``."""
         self.lock = threading.RLock()
-        self.brain = Brain(self.options)
+        self.tunings = Tunings(self.options)
 
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
@@ -164,7 +167,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 key = self._stock_key(kwargs)
                 if key in self.cache and self.cache[key] is not self._anchors.get(key):
                     return self.cache[key]  # somebody put it there
-                trials = Trials(self, args, kwargs, self.prune_configs(kwargs))
+                trials = self._trials(args, kwargs, self.prune_configs(kwargs))
                 return trials.settled() or trials.predicted()
             finally:
                 self.nargs = None
@@ -179,8 +182,8 @@ class Autotuner(Stock):  # type: ignore[misc]
             try:
                 require_device()
                 kwargs = {**kwargs, "grid": grid}
-                trials = Trials(self, args, kwargs, self.prune_configs(kwargs))
-                with self.brain.lock:
+                trials = self._trials(args, kwargs, self.prune_configs(kwargs))
+                with self.tunings.lock:
                     return offers(trials.tuning, trials.configs)
             finally:
                 self.nargs = None
@@ -208,6 +211,19 @@ class Autotuner(Stock):  # type: ignore[misc]
     def function(self) -> Any:
         """The kernel below all decorators."""
         return plain_function(self.fn)
+
+    def _trials(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        configs: Sequence[triton.Config],
+        afresh: bool = False,
+    ) -> Trials:
+        kernel = Decorated(
+            self.fn, self.arg_names, self.keys, self._bench, self.pre_hook, self.post_hook,
+            self.options,
+        )  # fmt: skip
+        return Trials(kernel, self.tunings, args, kwargs, configs, afresh)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Launch a problem that is new, or whose configuration has a hook."""
@@ -258,7 +274,7 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _run_captured(self, new: NewCall, pruned: list[triton.Config]) -> Any:
         """Launch what is remembered or predicted: while a graph is captured nothing is measured."""
-        trials = Trials(self, new.args, new.kwargs, pruned)
+        trials = self._trials(new.args, new.kwargs, pruned)
         if new.where not in self._stopgaps:
             self._stopgaps[new.where] = self._guarded(
                 lambda: trials.settled() or trials.predicted(), lambda: pruned[0]
@@ -266,7 +282,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return self._launch_first(new, trials, self._stopgaps[new.where], final=False)
 
     def _run_tuned(self, new: NewCall, pruned: list[triton.Config]) -> Any:
-        trials = Trials(self, new.args, new.kwargs, pruned, new.where in self._stale)
+        trials = self._trials(new.args, new.kwargs, pruned, new.where in self._stale)
         self._tune(new.key, trials)
         if trials.nothing_runs:
             return self._launch(trials.config, new.args, new.kwargs)
@@ -338,9 +354,10 @@ class Autotuner(Stock):  # type: ignore[misc]
     def _run_online(self, new: NewCall, pruned: list[triton.Config]) -> Any:
         try:
             if new.where not in self._online:
+                kept = {n: v if n == "grid" else describe(v) for n, v in new.kwargs.items()}
                 stale = new.where in self._stale
-                online = Online(self, new.args, new.kwargs, pruned, stale)
-                self._online[new.where] = online
+                trials = self._trials(tuple(map(describe, new.args)), kept, pruned, stale)
+                self._online[new.where] = Online(trials, self._launch, self.warn)
             self._online.move_to_end(new.where)
             while len(self._online) > MOST_ONLINE:
                 self._online.popitem(last=False)
@@ -357,7 +374,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return result
 
     def _note_timings(self, trials: Trials) -> None:
-        with self.brain.lock:
+        with self.tunings.lock:
             self.configs_timings = trials.timings_so_far()
 
     def _remember(self, new: NewCall, config: triton.Config) -> None:

@@ -3,19 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
 from triton.runtime.jit import JITFunction
 
+from foretune.collect.versions import toolchain
 from foretune.device import Device
 from foretune.mapping import Value
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.call_plan import aligns, is_constant, specializes
 from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.place import current_index, device_at
-from foretune.version import __version__
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Call:
         arguments: everything passed, by name.
         device: where.
         grid: as given: a tuple, or a function of the arguments.
+        knobs: names of what is tuned.
     """
 
     kernel: str
@@ -38,11 +40,12 @@ class Call:
     arguments: Mapping[str, Any]
     device: Device
     grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None
+    knobs: tuple[str, ...] = ()
 
     @cached_property
     def subject(self) -> Subject:
         """What is tuned, where, and with which versions."""
-        return Subject(self.kernel, self.source, self.device.name, versions())
+        return Subject(self.kernel, self.source, self.device.name, toolchain("gpu"))
 
     def programs(self, knobs: Mapping[str, Any]) -> float:
         """Return how many programs a configuration launches; NaN where the grid does not tell."""
@@ -54,6 +57,26 @@ class Call:
         except Exception:  # somebody else's function, asked for something it need not know
             return float("nan")
         return float(count) if grid else float("nan")
+
+    def ran(
+        self, config: Configuration, time_ms: float, samples_ms: Sequence[float], **more: Any
+    ) -> Measurement:
+        """Return the measurement of a configuration that ran; ``more`` are other fields of it."""
+        samples = tuple(sorted(samples_ms))
+        return self._measurement(
+            config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
+        )
+
+    def failed(self, config: Configuration, status: Status, reason: str) -> Measurement:
+        """Return the measurement of a configuration that did not run."""
+        first = next(iter(reason.splitlines()), "")
+        return self._measurement(config, status, error=first[:300])
+
+    def _measurement(self, config: Configuration, status: Status, **more: Any) -> Measurement:
+        return Measurement(
+            self.kernel, self.problem, config, self.device.name, status,
+            environment=self.subject.versions, **more,
+        )  # fmt: skip
 
 
 def call_of(
@@ -73,11 +96,34 @@ def call_of(
         mode: how it is timed: among other work, ``"online"``, times are other ones.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
+    problem = problem_of(function, keys, arguments)
+    if mode == "online":
+        problem = Problem(problem, timed=mode)
+    return Call(
+        function.__name__,
+        source_hash(function),
+        problem,
+        arguments,
+        device_at(current_index()),
+        kwargs.get("grid"),
+    )
+
+
+def problem_of(function: Any, keys: Sequence[str], arguments: Mapping[str, Any]) -> Problem:
+    """Return what tells calls of the plain kernel ``function`` apart.
+
+    Args:
+        function: below all decorators.
+        keys: names of the arguments whose values count.
+        arguments: by name; of tensors and constants the type or value always counts.
+    """
     parameters = parameters_of(function)
     problem: dict[str, Value] = {}
     special: list[str] = []
-    for name, value in arguments.items():
-        parameter = parameters.get(name)
+    for name in function.arg_names:
+        if name not in arguments:
+            continue
+        parameter, value = parameters.get(name), arguments[name]
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):
@@ -85,16 +131,7 @@ def call_of(
         if not is_constant(parameter) and (how := _special(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
-    if mode == "online":
-        problem["timed"] = mode
-    return Call(
-        function.__name__,
-        source_hash(function),
-        Problem(problem),
-        arguments,
-        device_at(current_index()),
-        kwargs.get("grid"),
-    )
+    return Problem(problem)
 
 
 def plain_function(fn: Any) -> Any:
@@ -107,11 +144,6 @@ def plain_function(fn: Any) -> Any:
 def parameters_of(function: Any) -> dict[str, Any]:
     """Return Triton's description of each argument, by name; none in the interpreter."""
     return {p.name: p for p in getattr(function, "params", ())}
-
-
-def versions() -> str:
-    """Return what decides about the compiled code and about choices."""
-    return f"foretune {__version__}, triton {version('triton')}"
 
 
 def _special(value: Any, parameter: Any) -> str:
@@ -128,4 +160,4 @@ def _special(value: Any, parameter: Any) -> str:
 def _plain(value: Any) -> Value:
     if isinstance(value, float) and value != value:
         return "nan"
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
+    return value if isinstance(value, (bool, int, float, str)) else repr(value)

@@ -20,9 +20,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from foretune.features.families.tiles import cores_of
 from foretune.mapping import NamedValues
-from foretune.tune.triton.rows import Rows, waves_of
+from foretune.search.rows import Rows
 
 SPREAD = 0.5
 """Standard deviation of the estimate's error in log time: a factor of 1.6."""
@@ -43,14 +42,14 @@ _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 
 
 def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
-    """Return the logarithm of each row's time, up to a constant per problem.
+    """Return the logarithm of each row's time, up to a constant.
 
     Args:
-        rows: of one kernel.
+        rows: of one problem.
         specs: of the device; ``cores`` is used.
     """
     result = np.zeros(len(rows))
-    waves = waves_of(rows, float(np.asarray(cores_of(specs))))
+    waves = rows.waves(specs)
     known = np.isfinite(waves) & (waves > 0)
     result[known] += np.log(np.ceil(waves[known]) / waves[known])
     result += _padding(rows)

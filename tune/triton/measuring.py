@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton
@@ -23,10 +23,9 @@ from foretune.measurement import Measurement, Status
 from foretune.tune.triton.call import Call
 from foretune.tune.triton.checking import Checker
 from foretune.tune.triton.configs import configuration_of
+from foretune.tune.triton.decorated import Decorated
+from foretune.tune.triton.history import History
 from foretune.tune.triton.place import wait
-
-if TYPE_CHECKING:
-    from foretune.tune.triton.autotuner import Autotuner
 
 CANNOT_RUN = (OutOfResources, PTXASError, CompilationError)
 """What a launch raises, before anything runs, if its configuration is impossible here."""
@@ -47,11 +46,12 @@ class Measurer:
     """Measures configurations of one call.
 
     Args:
-        tuner: whose kernel it is.
+        kernel: what is measured.
         args: positional arguments of the call.
         kwargs: arguments by name, and ``grid``.
         configs: all candidates; the first that runs is what others are checked against.
         call: the call, as a problem.
+        history: is told what is under way, and what broke the device.
         metered: whether power is wanted.
 
     Attributes:
@@ -60,16 +60,17 @@ class Measurer:
 
     def __init__(
         self,
-        tuner: "Autotuner",
+        kernel: Decorated,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
         call: Call,
+        history: History,
         metered: bool,
     ) -> None:
-        self._tuner, self._args, self._kwargs = tuner, args, kwargs
-        self._named = dict(zip(tuner.arg_names, args, strict=False))
-        self._configs, self._call, self._metered = configs, call, metered
+        self._kernel, self._args, self._kwargs = kernel, args, kwargs
+        self._configs, self._call, self._history = configs, call, history
+        self._metered = metered
         self.timings: dict[triton.Config, Any] = {}
 
     def measure(self, config: triton.Config) -> Measurement:
@@ -78,9 +79,9 @@ class Measurer:
         Raises:
             KernelFailure: the device works no more, a hook failed, or the call itself is wrong.
         """
-        with self._tuner.brain.memory.trial(self._call, configuration_of(config)):
+        with self._history.trial(self._call, configuration_of(config)):
             try:
-                timing = self._tuner._bench(*self._args, config=config, **self._kwargs)
+                timing = self._kernel.bench(*self._args, config=config, **self._kwargs)
             except CANNOT_RUN as e:
                 return self.failed(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
             except Exception as e:
@@ -94,14 +95,14 @@ class Measurer:
 
     def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:
         """Return the measurement of a configuration that did not run."""
-        return failed(self._call, config, status, reason)
+        return self._call.failed(configuration_of(config), status, reason)
 
     def close(self) -> None:
         """Let go of copies of the arguments."""
         self.__dict__.pop("_checker", None)
 
     def _measured(self, config: triton.Config, timing: Any) -> Measurement:
-        limit, error = self._tuner.options.check, math.nan
+        limit, error = self._kernel.options.check, math.nan
         if limit is not None and self._checker is not None:
             error = self._checker.error(config)
             if not error <= limit:
@@ -113,42 +114,22 @@ class Measurer:
         self.timings[config] = timing
         times = [max(float(t), LEAST_MS) for t in np.ravel(timing)]
         power_w, energy_mj = self._power(config, times[0])
-        call = self._call
-        return Measurement(
-            call.kernel,
-            call.problem,
-            configuration_of(config),
-            call.device.name,
-            Status.OK,
-            times[0],
-            tuple(sorted(times)),
-            power_w,
-            energy_mj,
-            relative_error=error,
-            environment=call.subject.versions,
-        )
+        return self._call.ran(
+            configuration_of(config), times[0], times,
+            power_w=power_w, energy_mj=energy_mj, relative_error=error,
+        )  # fmt: skip
 
     @cached_property
     def _checker(self) -> Checker | None:
         try:
-            return Checker(self._launch, self._named | dict(self._kwargs), self._configs)
+            named = self._kernel.named(self._args) | dict(self._kwargs)
+            return Checker(self._launch, named, self._configs)
         except Exception as e:  # no memory for copies, or nothing runs
             _warn(f"results are not compared: {type(e).__name__}: {e}")
             return None
 
     def _launch(self, config: triton.Config) -> None:
-        """Run a candidate once, with the hooks of a measured launch."""
-        tuner, knobs = self._tuner, config.all_kwargs()
-        full = {**self._named, **self._kwargs, **knobs}
-        if config.pre_hook:
-            config.pre_hook(full)
-        tuner.pre_hook(full)
-        try:
-            tuner.fn.run(*self._args, **self._kwargs, **knobs)
-        except Exception as e:
-            tuner.post_hook(full, exception=e)
-            raise
-        tuner.post_hook(full, exception=None)
+        self._kernel.launch(config, self._args, self._kwargs)
 
     def _power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
         """Return mean power (W) and the energy of one launch (mJ); NaN where nothing tells."""
@@ -180,24 +161,11 @@ class Measurer:
         try:
             wait()
         except Exception:
-            self._tuner.brain.memory.record(self._call, [failure])
+            self._history.record(self._call, [failure])
             raise KernelFailure(error) from error
         wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
-        if wrong_call or not _came_from(self._tuner.fn, error):
+        if wrong_call or not _came_from(self._kernel.fn, error):
             raise KernelFailure(error) from error
-
-
-def failed(call: Call, config: triton.Config, status: Status, reason: str) -> Measurement:
-    """Return the measurement of a configuration that did not run."""
-    return Measurement(
-        call.kernel,
-        call.problem,
-        configuration_of(config),
-        call.device.name,
-        status,
-        error=next(iter(reason.splitlines()), "")[:300],
-        environment=call.subject.versions,
-    )
 
 
 def _warn(text: str) -> None:

@@ -10,20 +10,16 @@ import os
 import queue
 import statistics
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import triton
 
-from foretune.collect.compiled import describe
 from foretune.measurement import Measurement, Status
 from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.measuring import CANNOT_RUN, failed
+from foretune.tune.triton.measuring import CANNOT_RUN
 from foretune.tune.triton.stopwatch import Stopwatch
 from foretune.tune.triton.trials import Trials
-
-if TYPE_CHECKING:
-    from foretune.tune.triton.autotuner import Autotuner
 
 REPEATS = 3
 """Timed launches of a trial, after one that is not counted."""
@@ -33,11 +29,9 @@ class Online:
     """The search of one problem, spread over its calls.
 
     Args:
-        tuner: whose kernel it is.
-        args: positional arguments of the first call.
-        kwargs: its arguments by name, and ``grid``.
-        configs: the candidates, after pruning; at least two.
-        afresh: as if nothing were known of this problem.
+        trials: of stand-ins for the arguments of a call.
+        launch: runs a configuration for the caller.
+        warn: says what failed.
 
     Attributes:
         choice: None until the search is over.
@@ -45,15 +39,11 @@ class Online:
 
     def __init__(
         self,
-        tuner: "Autotuner",
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        configs: list[triton.Config],
-        afresh: bool = False,
+        trials: Trials,
+        launch: Callable[[triton.Config, tuple[Any, ...], dict[str, Any]], Any],
+        warn: Callable[[Exception], None],
     ) -> None:
-        named = {n: describe(v) if n != "grid" else v for n, v in kwargs.items()}
-        self.trials = Trials(tuner, tuple(map(describe, args)), named, configs, afresh)
-        self._tuner = tuner
+        self.trials, self._launch, self._warn = trials, launch, warn
         self._trial: triton.Config | None = None
         self._watches: list[Stopwatch] = []
         self._plan: Plan | None = None
@@ -70,7 +60,7 @@ class Online:
         assert self._trial is not None
         watch.start()
         try:
-            result = self._tuner._launch(self._trial, args, kwargs)
+            result = self._launch(self._trial, args, kwargs)
         except CANNOT_RUN as e:
             self._give_up(Status.COMPILE_ERROR, e)
             return self._launch_best(args, kwargs)
@@ -92,7 +82,7 @@ class Online:
             if self._trial is not None and len(self._watches) <= REPEATS:
                 return Stopwatch()
         except Exception as e:
-            self._tuner.warn(e)
+            self._warn(e)
             self.choice, self._trial = self._incumbent, None
         return None
 
@@ -100,7 +90,7 @@ class Online:
         """Launch the best known so far; it may turn out not to run."""
         while True:
             try:
-                return self._tuner._launch(self._incumbent, args, kwargs)
+                return self._launch(self._incumbent, args, kwargs)
             except CANNOT_RUN as e:
                 after = self.trials.without(self._incumbent, e)
                 if after is None:
@@ -128,19 +118,13 @@ class Online:
         if len(known) == len(times):
             trial, self._trial = self._trial, None
             call = self.trials.tuning.call
-            self._think(
-                Measurement(
-                    call.kernel, call.problem, configuration_of(trial), call.device.name,
-                    Status.OK, statistics.median(known), tuple(sorted(known)),
-                    environment=call.subject.versions,
-                )
-            )  # fmt: skip
+            self._think(call.ran(configuration_of(trial), statistics.median(known), known))
 
     def _give_up(self, status: Status, error: Exception) -> None:
         trial, self._trial = self._trial, None
         assert trial is not None
         text = f"{type(error).__name__}: {error}"
-        self._think(failed(self.trials.tuning.call, trial, status, text))
+        self._think(self.trials.failed(trial, status, text))
 
     def _think(self, news: Measurement | None) -> None:
         self._plan = Plan(self.trials, news)
@@ -178,7 +162,7 @@ class Plan:
 
     def _make(self) -> None:
         trials, tuning, news = self._trials, self._trials.tuning, self._news
-        lock, limit_s = trials.tuner.brain.lock, trials.tuner.options.compile_limit_s
+        lock, limit_s = trials.lock, trials.kernel.options.compile_limit_s
         while True:
             with lock:
                 if news is not None:
@@ -193,8 +177,7 @@ class Plan:
             if trials.ahead.done(trial):
                 self.trial = trial
                 return
-            reason = f"compiles for more than {limit_s:g} s"
-            news = failed(tuning.call, trial, Status.TIMEOUT, reason)
+            news = trials.timed_out(trial)
 
 
 _JOBS: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()

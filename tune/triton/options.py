@@ -73,9 +73,14 @@ class Options:
         """The objective."""
         return Objective(self.objective)
 
+    @property
+    def limit(self) -> int | None:
+        """The most measurements; None where the budget is no number."""
+        return self.budget if isinstance(self.budget, int) else None
+
     def most(self, candidates: int) -> int:
         """Return how many of ``candidates`` may be measured."""
-        return min(self.budget, candidates) if isinstance(self.budget, int) else candidates
+        return candidates if self.limit is None else min(self.limit, candidates)
 
 
 def _check_number(name: str, value: object, example: str, least: float) -> None:

@@ -13,8 +13,7 @@ from foretune.tune.store import Store
 from foretune.tune.triton.autotuner import Autotuner
 from foretune.tune.triton.call import Call, call_of
 from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.measuring import failed
-from foretune.tune.triton.memory import Memory
+from foretune.tune.triton.history import History
 from foretune.tune.triton.options import Options
 
 
@@ -26,7 +25,7 @@ class Overhearing:
     """
 
     def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
-        self._memory = Memory(Options(store=store))
+        self._history = History(Options(store=store))
 
     def take(self, told: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
         """Remember one tuning.
@@ -42,24 +41,14 @@ class Overhearing:
             return
         call = call_of(told["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
         runs = [_run(call, config, t) for config, t in told["configs_timings"].items()]
-        self._memory.record(call, runs)
+        self._history.record(call, runs)
 
 
 def _run(call: Call, config: triton.Config, timing: Any) -> Measurement:
     named = configuration_of(config)
     times = [float(t) for t in np.ravel(timing)]
     if not math.isfinite(times[0]):
-        return failed(call, config, Status.INVALID, "does not run")
+        return call.failed(named, Status.INVALID, "does not run")
     programs = call.programs(named)
-    return Measurement(
-        call.kernel,
-        call.problem,
-        named,
-        call.device.name,
-        Status.OK,
-        times[0],
-        tuple(sorted(times)),
-        static={} if math.isnan(programs) else {"programs": programs},
-        source="triton.autotune",
-        environment=call.subject.versions,
-    )
+    static = {} if math.isnan(programs) else {"programs": programs}
+    return call.ran(named, times[0], times, static=static, source="triton.autotune")

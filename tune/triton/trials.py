@@ -1,30 +1,31 @@
 """The search for one call's configuration: compile ahead, read the code, measure, choose."""
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import triton
 
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.triton.ahead import WORKERS, Ahead
-from foretune.tune.triton.call import call_of
 from foretune.tune.triton.code import GLANCES, Code
 from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.measuring import Measurer, failed
+from foretune.tune.triton.decorated import Decorated
+from foretune.tune.triton.measuring import Measurer
 from foretune.tune.triton.tuning import Tuning
-
-if TYPE_CHECKING:
-    from foretune.tune.triton.autotuner import Autotuner
+from foretune.tune.triton.tunings import Tunings
 
 
 class Trials:
     """What is known and tried of one call.
 
     Args:
-        tuner: whose kernel it is.
+        kernel: what is called.
+        tunings: chooses; calls of the kernel share it.
         args: positional arguments of the call.
         kwargs: arguments by name, and ``grid``.
         configs: the candidates, after pruning; at least two.
@@ -39,13 +40,14 @@ class Trials:
 
     def __init__(
         self,
-        tuner: "Autotuner",
+        kernel: Decorated,
+        tunings: Tunings,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
         afresh: bool = False,
     ) -> None:
-        self.tuner, self.args, self.kwargs = tuner, args, kwargs
+        self.kernel, self.args, self.kwargs = kernel, args, kwargs
         self.configs = list(configs)
         self.config = self.configs[0]
         self.timings: dict[triton.Config, Any] = {}
@@ -53,18 +55,22 @@ class Trials:
         self.nothing_runs = False
         self._afresh = afresh
         self._own = {configuration_of(c): c for c in reversed(self.configs)}
-        self._brain = tuner.brain
-        self.ahead = Ahead(tuner.fn, args, kwargs)
+        self._tunings = tunings
+        self.ahead = Ahead(kernel.fn, args, kwargs)
 
     @cached_property
     def tuning(self) -> Tuning:
         """What chooses."""
-        tuner = self.tuner
-        named = dict(zip(tuner.arg_names, self.args, strict=False))
-        call = call_of(tuner.function, tuner.keys, named, self.kwargs, tuner.options.mode)
+        call = self.kernel.call(self.args, self.kwargs)
+        call = replace(call, knobs=tuple(next(iter(self._own))))
         if self._afresh:
-            self._brain.memory.forget(call)
-        return self._brain.tuning(call, self.configs)
+            self._tunings.history.forget(call)
+        return self._tunings.of(call, self.configs)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """To be held by who uses `tuning`."""
+        return self._tunings.lock
 
     def own(self, config: Configuration) -> triton.Config:
         """Return Triton's form of a candidate."""
@@ -72,13 +78,13 @@ class Trials:
 
     def settled(self) -> triton.Config | None:
         """Return the choice that was made before; None if there is none that suffices."""
-        with self._brain.lock:
+        with self.lock:
             choice = self.tuning.remembered()
         return None if choice is None else self._own[choice.config]
 
     def predicted(self) -> triton.Config:
         """Return the best candidate without measuring any."""
-        with self._brain.lock:
+        with self.lock:
             return self._own[self.tuning.best]
 
     def tune(self) -> None:
@@ -87,11 +93,12 @@ class Trials:
         Raises:
             KernelFailure: the device works no more, or the call itself is wrong.
         """
-        self._avoid_abandoned()
+        with self.lock:
+            self.tuning.avoid_abandoned()
         settled = self.settled()
         if settled is None:
             self._search()
-        with self._brain.lock:
+        with self.lock:
             self.fresh = self.tuning.fresh
             self.nothing_runs = settled is None and self.tuning.nothing_runs
             self.timings = self.timings_so_far()
@@ -106,16 +113,16 @@ class Trials:
         Raises nothing: whatever goes wrong here, the caller has the kernel's own error.
         """
         try:
-            with self._brain.lock:
+            with self.lock:
                 text = f"{type(error).__name__}: {error}"
-                self.tuning.add(failed(self.tuning.call, config, Status.COMPILE_ERROR, text))
+                self.tuning.add(self.failed(config, Status.COMPILE_ERROR, text))
                 return None if self.tuning.nothing_runs else self._own[self.tuning.best]
         except Exception:
             return None
 
     def settle_on_best(self) -> None:
         """Settle on what is best now that some did not run, for later processes too."""
-        with self._brain.lock:
+        with self.lock:
             self.tuning.keep_failures()
             self.tuning.choose()
 
@@ -128,17 +135,27 @@ class Trials:
             if (named := configuration_of(config)) in found
         }
 
+    def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:
+        """Return the measurement of a candidate that did not run."""
+        return self.tuning.call.failed(configuration_of(config), status, reason)
+
+    def timed_out(self, config: triton.Config) -> Measurement:
+        """Return the measurement of a candidate that was given up."""
+        reason = f"compiles for more than {self.kernel.options.compile_limit_s:g} s"
+        return self.failed(config, Status.TIMEOUT, reason)
+
     @cached_property
     def _measurer(self) -> Measurer:
         tuning = self.tuning
         return Measurer(
-            self.tuner, self.args, self.kwargs, self.configs, tuning.call, tuning.needs_power
-        )
+            self.kernel, self.args, self.kwargs, self.configs, tuning.call, self._tunings.history,
+            tuning.needs_power,
+        )  # fmt: skip
 
     def _search(self) -> None:
-        tuning, lock = self.tuning, self._brain.lock
+        tuning, lock = self.tuning, self.lock
         try:
-            if self.tuner.options.budget == "all":
+            if self.kernel.options.budget == "all":
                 with lock:
                     open_ones = [self._own[c] for c in tuning.unmeasured()]
                 self._compile(open_ones)
@@ -161,56 +178,43 @@ class Trials:
     def _glance(self) -> None:
         """Look at the first stages of some candidates' code, where nothing else is known."""
         tuning = self.tuning
-        with self._brain.lock:
-            some = tuning.promising(GLANCES) if tuning.in_the_dark and tuning.next() else []
+        with self.lock:
+            blind = tuning.in_the_dark and not tuning.is_over()
+            some = tuning.promising(GLANCES) if blind else []
         code = self._code.glance([self._own[c] for c in some], WORKERS)
-        with self._brain.lock:
+        with self.lock:
             for config, shown in zip(some, code, strict=True):
                 tuning.note(config, shown)
 
     def _look(self, config: Configuration) -> bool:
-        """Look at a candidate's machine code; return whether another one now seems better."""
+        """Look at a candidate's machine code; return whether it shows anything new."""
         tuning, compiled = self.tuning, self.ahead.compiled(self._own[config])
         if compiled is None or tuning.knows_code(config):
             return False
         shown = self._code.look(compiled)
-        with self._brain.lock:
+        with self.lock:
             tuning.note(config, shown)
-            return tuning.knows_code(config) and tuning.next() != config
+            return tuning.knows_code(config)
 
     @cached_property
     def _code(self) -> Code:
-        return Code(self.tuner.fn, self.args, self.kwargs, self.tuning.call.device)
+        return Code(self.kernel.fn, self.args, self.kwargs, self.tuning.call.device)
 
     def _compile(self, configs: Sequence[triton.Config]) -> None:
-        self.ahead.compile(configs, self.tuner.options.compile_limit_s)
+        self.ahead.compile(configs, self.kernel.options.compile_limit_s)
 
     def _room(self) -> int:
         """Return how many more candidates are worth compiling ahead of their turn."""
-        left = self.tuner.options.most(len(self.configs)) - self.tuning.fresh
+        left = self.kernel.options.most(len(self.configs)) - self.tuning.fresh
         return min(WORKERS, left) - 1
 
     def _try(self, config: triton.Config) -> None:
         if self.ahead.done(config):
             measurement = self._measurer.measure(config)
         else:
-            limit_s = self.tuner.options.compile_limit_s
-            reason = f"compiles for more than {limit_s:g} s"
-            measurement = self._measurer.failed(config, Status.TIMEOUT, reason)
-        with self._brain.lock:
+            measurement = self.timed_out(config)
+        with self.lock:
             self.tuning.add(measurement)
-
-    def _avoid_abandoned(self) -> None:
-        """Count as failed what took another process with it."""
-        with self._brain.lock:
-            tuning, memory = self.tuning, self._brain.memory
-            known = {m.config for m in tuning.measured()}
-            for config in memory.abandoned(tuning.call):
-                if config in self._own and config not in known:
-                    reason = "its measurement took the process with it"
-                    failure = failed(tuning.call, self._own[config], Status.RUNTIME_ERROR, reason)
-                    memory.record(tuning.call, [failure])
-                    tuning.forget_judgement()
 
 
 def fail_if_conflicting(configs: Sequence[triton.Config], kwargs: Mapping[str, Any]) -> None:

@@ -29,11 +29,17 @@ def campaign(
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
     searcher: str = options.SEARCHER,
+    budget: str | None = typer.Option(
+        None, help="New measurements of each search; auto: until the regret is small."
+    ),
+    regret: float | None = options.REGRET,
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
     tracking_uri: str = typer.Option(
         None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
     ),
     seed: int = options.SEED,
+    store: str | None = options.STORE,
+    no_store: bool = options.NO_STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Profile a kernel, learn from it, tune unseen problems, verify, report.
@@ -50,12 +56,15 @@ def campaign(
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
+    most = None if budget is None else options.read_budget(budget)
+    where = options.read_store(store, no_store)
     output = Output(as_json)
     hardware = options.read_device(device)
     with progress_bar() as progress, IsolatedRunner(hardware, size.timing()) as runner:
         done = run_campaign(
             chosen, runner, size, problems=problems, objective=goal, model=model,
-            searcher=searcher, out=out, tracking_uri=tracking_uri, seed=seed, progress=progress,
+            searcher=searcher, budget=most, regret=regret, out=out,
+            tracking_uri=tracking_uri, seed=seed, store=where, progress=progress,
         )  # fmt: skip
     _show(output, done)
     output.result(done.summary())

@@ -1,6 +1,6 @@
 """Options that several commands share, and what their text means."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -21,9 +21,18 @@ TRAINED_DEVICE = typer.Option(
 JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
 OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
 MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
-SEARCHERS = "surrogate, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner's)."
+SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
 SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
 SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
+STORE = typer.Option(
+    None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."
+)
+NO_STORE = typer.Option(
+    False, "--no-store", help="Measure anew what the store knows, and tell it nothing."
+)
+REGRET = typer.Option(
+    None, "--regret", help="Stop where the best is expected to be this close to the optimum: 0.03."
+)
 
 
 def read_objective(text: str) -> Objective:
@@ -132,6 +141,30 @@ def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"{why} {name}: leave --{name} out")
+
+
+def read_store(store: str | None, no_store: bool) -> str | Literal[False] | None:
+    """Return what ``--store`` and ``--no-store`` mean; None is the user's own.
+
+    Raises:
+        UsageError: both were given.
+    """
+    if store and no_store:
+        raise UsageError("--store and --no-store exclude each other: give one of them")
+    return False if no_store else store
+
+
+def read_budget(text: str) -> int | Literal["auto"]:
+    """Return what ``--budget`` means.
+
+    Raises:
+        UsageError: it is neither a number nor ``auto``, or leaves nothing to do.
+    """
+    if text == "auto":
+        return "auto"
+    if not text.lstrip("-").isdigit():
+        raise UsageError(f"--budget {text}: give a number of measurements, or auto")
+    return at_least_one(int(text), "--budget")
 
 
 def at_least_one(value: int, option: str) -> int:

@@ -35,11 +35,14 @@ def collect(
     box: float = typer.Option(0.25, help="Seconds one configuration is timed for at most."),
     limit: float = typer.Option(30.0, help="Seconds after which a configuration is given up."),
     seed: int = options.SEED,
+    store: str | None = options.STORE,
+    no_store: bool = options.NO_STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Profile a kernel over problems and configurations.
 
-    Rows are on disk the moment they are measured; the same command goes on where it stopped.
+    Rows are on disk the moment they are measured; the same command goes on where it stopped. What
+    the store knows of this kernel on this device is taken from there, and new rows go there, too.
     """
     from foretune.collect import (
         IsolatedRunner,
@@ -51,8 +54,9 @@ def collect(
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel
+    from foretune.tune.record import StoredRecord
 
-    chosen = get_kernel(kernel)
+    chosen, where = get_kernel(kernel), options.read_store(store, no_store)
     options.at_least_one(configs, "--configs")
     options.positive(box, "--box")
     options.positive(limit, "--limit")
@@ -74,10 +78,11 @@ def collect(
     ):
         if others := {m.kernel for m in log.measurements()} - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        done = collect_runs(chosen, plan, log, runner, progress)
+        record = StoredRecord(chosen, hardware, where, log)
+        done = collect_runs(chosen, plan, record, runner, progress)
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
-        f"{done.reused} there already, {done.seconds:.0f} s"
+        f"{done.reused} known already, {done.seconds:.0f} s"
     )
     output.result(
         {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,

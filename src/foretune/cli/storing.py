@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.tuned import Tuned
 
-STORE = typer.Option(
-    None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."
-)
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune store list' shows them.")
 DEVICE = typer.Option(None, help="On this device, where there are several.")
 NAMES = typer.Option(
@@ -57,20 +54,20 @@ def open_tuned(where: str | None) -> "Tuned":
 
 
 @commands.command("list")
-def list_(store: str = STORE, as_json: bool = options.JSON) -> None:
+def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
     """List the kernels, and how much is known of each."""
     tuned, output = open_tuned(store), Output(as_json)
     found = tuned.summary()
-    rows = [
-        [s.subject.kernel, s.subject.source[:8], s.subject.device, s.subject.versions]
-        + [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
-        for s in found
-    ]
-    columns = ("kernel", "code", "device", "versions", "problems", "runs", "failed", "chosen")
-    if rows:
-        output.table(tuned.name, columns, rows)
-    else:
-        output.say(f"{tuned.name}: nothing has been tuned yet")
+    rows: dict[str, list[list[str]]] = {}
+    for s in found:
+        counts = [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
+        where = f"{s.subject.device}, {s.subject.versions}"
+        rows.setdefault(where, []).append([s.subject.kernel, s.subject.source[:8], *counts])
+    output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
+    for where, listed in rows.items():
+        output.say(f"\n{where}")
+        columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
+        output.table("", columns, listed)
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
 
 
@@ -78,7 +75,7 @@ def list_(store: str = STORE, as_json: bool = options.JSON) -> None:
 def show(
     kernel: str = KERNEL,
     problem: str = typer.Option(None, help="Only problems with these values: M=…,…"),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Show what was chosen for each problem of a kernel, and from what."""
@@ -99,7 +96,7 @@ def export(
     file: Path = typer.Argument(None, help="File to write; or give --out."),
     out: Path = typer.Option(None, "--out", help="The same."),
     kernel: str = typer.Option(None, help="Only this kernel."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Write the store to one file: .json to ship or merge, .parquet to train on.
@@ -125,7 +122,7 @@ def export(
 @commands.command()
 def merge(
     files: list[Path] = typer.Argument(help="Exported files."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Take in exported files: the newest measurement of each configuration stays."""
@@ -149,7 +146,7 @@ def forget(
     device: str = typer.Option(None, help="Only on this device."),
     source: str = typer.Option(None, help="Only this code; its first digits will do."),
     everything: bool = typer.Option(False, "--all", help="Everything in the store."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Delete what is known, so that it is tuned again when it is next asked for."""
@@ -181,7 +178,7 @@ def vllm_import(
     device: str = DEVICE,
     name: list[str] = NAMES,
     also: list[str] = ALSO,
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Take vLLM's tuned configurations of its fused MoE kernel as choices.
@@ -214,7 +211,7 @@ def vllm_export(
     name: list[str] = NAMES,
     also: list[str] = ALSO,
     out: Path = typer.Option(..., help="Folder; vLLM reads $VLLM_TUNED_CONFIG_FOLDER."),
-    store: str = STORE,
+    store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
@@ -240,24 +237,33 @@ def _write_runs(tuned: "Tuned", subjects: list["Subject"], path: Path) -> int:
 
 
 def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
-    from foretune.tune.store.tuned import by_problem, matches
+    """Forget problems, and what a decorator of the kernel's function calls their runs."""
+    from foretune.tune.store.problems import by_problem, matches, origin
 
+    measured = by_problem(target.measurements(subject))
+    known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
+    origins = {origin(subject.kernel, p) for p in known}
+    forgotten = sum(target.forget(subject, p) for p in known)
     if wanted is None:
-        return target.forget(subject)
-    known = {*by_problem(target.measurements(subject)), *target.choices(subject)}
-    return sum(target.forget(subject, p) for p in known if matches(p, wanted))
+        forgotten += target.forget(subject)
+    for other in target.subjects():
+        for problem, rows in by_problem(target.measurements(other)).items():
+            if origins & {m.source for m in rows}:
+                forgotten += target.forget(other, problem)
+    return forgotten
 
 
 def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> list[dict[str, Any]]:
-    from foretune.tune.store.tuned import by_problem, by_value, matches, plain
+    from foretune.tune.store.problems import by_problem, by_value, matches, plain, without
+    from foretune.tune.store.subject import CANDIDATES
 
-    choices = {plain(p): choice for p, choice in tuned.choices(subject).items()}
+    choices = {without(p, CANDIDATES): choice for p, choice in tuned.choices(subject).items()}
     found = []
     measured = by_problem(tuned.measurements(subject))
     for problem in sorted({*measured, *choices}, key=by_value):
         if not matches(problem, wanted):
             continue
-        rows, choice = measured.get(problem, []), choices.get(problem)
+        rows, choice = measured.get(plain(problem), []), choices.get(problem)
         found.append(
             {
                 "problem": dict(problem),

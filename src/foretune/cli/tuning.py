@@ -10,6 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.campaign import show_results
 from foretune.cli.output import Output, progress_bar
+from foretune.errors import UsageError
 from foretune.limit import Limit
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ def register(app: typer.Typer) -> None:
 def tune(
     kernel: str = options.KERNEL,
     problem: str = typer.Option(..., help="M=…,N=…,…"),
-    budget: int = typer.Option(10, help="Measurements of the search."),
+    budget: str = typer.Option(
+        "10", help="New measurements of the search; auto: until the regret is small."
+    ),
+    regret: float | None = options.REGRET,
     objective: list[str] = typer.Option(
         ["time"], help="time, energy or edp; given twice, the Pareto front of both."
     ),
@@ -38,13 +42,16 @@ def tune(
     predictor: str = typer.Option(
         "auto", help="Folder of a trained one; auto: the one that comes with Foretune; none."
     ),
-    runs: Path = typer.Option(None, help="Run table that gets the measurements, Parquet."),
+    runs: Path = typer.Option(None, help="Run table that gets the measurements, too; Parquet."),
+    store: str | None = options.STORE,
+    no_store: bool = options.NO_STORE,
     device: str = options.DEVICE,
     seed: int = options.SEED,
     as_json: bool = options.JSON,
 ) -> None:
     """Tune one problem and verify the winner against the default and the library.
 
+    What the store knows of this kernel on this device is not measured again; it gets what is.
     With several objectives, find and verify their Pareto front.
     """
     from foretune.collect import IsolatedRunner
@@ -56,7 +63,7 @@ def tune(
     goals = [options.read_objective(text) for text in dict.fromkeys(objective)]
     limits = [Limit.parse(text) for text in limit]
     wanted = options.read_problem(chosen, problem)
-    options.at_least_one(budget, "--budget")
+    most, where = options.read_budget(budget), options.read_store(store, no_store)
     load("searchers", searcher)
     trained = _read_predictor(predictor)
     output, hardware = Output(as_json), options.read_device(device)
@@ -66,14 +73,17 @@ def tune(
         IsolatedRunner(hardware) as runner,
     ):
         if len(goals) > 1:
+            if most == "auto" or regret is not None:
+                raise UsageError("a Pareto front has no regret: give --budget a number")
             front = tune_pareto(
-                chosen, wanted, runner, trained, budget=budget, objectives=goals, limits=limits,
-                searcher=searcher, seed=seed, log=log, progress=progress,
+                chosen, wanted, runner, trained, budget=most, objectives=goals, limits=limits,
+                searcher=searcher, seed=seed, store=where, log=log, progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
-                chosen, wanted, runner, trained, budget=budget, objective=goals[0], limits=limits,
-                searcher=searcher, seed=seed, log=log, progress=progress,
+                chosen, wanted, runner, trained, budget=most, regret=regret, objective=goals[0],
+                limits=limits, searcher=searcher, seed=seed, store=where, log=log,
+                progress=progress,
             )  # fmt: skip
     if len(goals) > 1:
         _show_front(output, front)

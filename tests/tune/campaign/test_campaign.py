@@ -105,7 +105,9 @@ def test_killed_and_started_again(place, never_killed, after):
     assert len(state["tracked"]) == 2
 
     if not never_killed:
-        never_killed += run_campaign(KERNEL, FakeRunner(), TINY, out=place / "whole").results
+        never_killed += run_campaign(
+            KERNEL, FakeRunner(), TINY, out=place / "whole", store=False
+        ).results
     assert [r.winner for r in never_killed] == [r.winner for r in done.results]
     assert [s.config for r in never_killed for s in r.trace] == [
         s.config for r in done.results for s in r.trace
@@ -116,6 +118,19 @@ def test_a_finished_campaign_is_not_gone_on_with(place):
     run_campaign(KERNEL, FakeRunner(), TINY)
     again = run_campaign(KERNEL, FakeRunner(), TINY)
     assert again.folder.name == "toy-002"
+
+
+def test_what_the_store_knows_is_not_measured_again(place):
+    first = run_campaign(KERNEL, FakeRunner(), TINY)
+    runner = FakeRunner()
+    again = run_campaign(KERNEL, runner, TINY)
+    assert runner.measured == []
+    assert [r.winner.config for r in again.results] == [r.winner.config for r in first.results]
+    assert len(read_runs(again.folder / "runs.parquet")) == 5 * 10
+    assert "came from the store" in again.report.read_text()
+    alone = FakeRunner()
+    run_campaign(KERNEL, alone, TINY, store=False)
+    assert len(alone.measured) == 5 * 10 + 2 * 4
 
 
 def test_another_request_does_not_take_over_an_unfinished_campaign(place):

@@ -12,7 +12,6 @@ def triton_settings(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not set
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
 
 
 @pytest.fixture(params=["stock", "foretune"])

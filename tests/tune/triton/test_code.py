@@ -10,9 +10,9 @@ import triton.language as tl  # noqa: E402
 import foretune  # noqa: E402
 from foretune import Configuration, Device, Problem  # noqa: E402
 from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.search.rows import Rows  # noqa: E402
 from foretune.tune.triton.code import Code  # noqa: E402
 from foretune.tune.triton.estimate import estimate  # noqa: E402
-from foretune.tune.triton.rows import Rows  # noqa: E402
 
 H200 = Device("NVIDIA H200", "gpu", "sm_90", {"cores": 132.0})
 

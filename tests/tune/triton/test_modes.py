@@ -62,7 +62,7 @@ def call(kernel, device, tensors, n):
 def metered(monkeypatch, device, watts=None, fails=False):
     """Give the device a meter: as many watts as the block that runs has elements, or as given."""
     from foretune.collect import meters
-    from foretune.tune.triton import brain, measuring
+    from foretune.tune.triton import measuring, tunings
 
     class Meter(meters.PowerMeter):
         name, device_kind = "replayed", "gpu"
@@ -84,7 +84,7 @@ def metered(monkeypatch, device, watts=None, fails=False):
             block = device.launches[-1].config["BLOCK"]
             window.seconds, window.joules = 1.0, block if watts is None else watts
 
-    for module in (brain, measuring):
+    for module in (tunings, measuring):
         monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
     monkeypatch.setattr(measuring, "POWER_WINDOW_S", 0.01)
 
@@ -301,7 +301,7 @@ class TestStore:
     def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path):
         first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
         second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
-        second.brain.memory.choice = lambda *asked: None  # it began before the other was done
+        second.tunings.history.choice = lambda *asked: None  # it began before the other was done
         call(first, device, tensors, 1024)
         call(second, device, tensors, 1024)
         assert second.best_config == first.best_config

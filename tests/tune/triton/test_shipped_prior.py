@@ -19,10 +19,10 @@ from foretune.errors import ForetuneWarning  # noqa: E402
 from foretune.models import Predictor  # noqa: E402
 from foretune.models.saved import pretrained  # noqa: E402
 from foretune.models.saved.pretrained import Pretrained  # noqa: E402
-from foretune.tune.triton.belief import Beliefs  # noqa: E402
 from foretune.tune.triton.kernel_source import source_hash  # noqa: E402
 from foretune.tune.triton.options import Options  # noqa: E402
 from foretune.tune.triton.place import current_index, device_at  # noqa: E402
+from foretune.tune.triton.prior import Priors  # noqa: E402
 
 BLOCKS = (16, 32, 64, 256, 1024)
 BEST = 32
@@ -70,7 +70,7 @@ def shipped(device, tensors, tmp_path, monkeypatch):
 
 
 def believes(device, source=SOURCE):
-    return Beliefs("copy", source, device, Options()).predicts
+    return Priors("copy", source, device, Options()).predicts
 
 
 @pytest.mark.usefixtures("shipped")
@@ -103,5 +103,5 @@ def test_one_that_is_damaged_is_warned_of(device, shipped):
 
 def test_nothing_is_shipped_for_other_kernels(device, caplog):
     with caplog.at_level(logging.INFO, "foretune"):
-        assert not Beliefs("unheard_of", SOURCE, device, Options()).predicts
+        assert not Priors("unheard_of", SOURCE, device, Options()).predicts
     assert caplog.messages[0].endswith("none is of this kernel")

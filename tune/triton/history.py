@@ -1,4 +1,4 @@
-"""What a decorated kernel remembers: the store, kept at arm's length.
+"""What was measured and chosen of a decorated kernel: a view of the store, kept at arm's length.
 
 A store that cannot be read or written costs a warning, once, and nothing else: tuning goes on with
 what this process measured itself.
@@ -8,22 +8,27 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.measurement import Measurement
+from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store
-from foretune.tune.store.subject import CANDIDATES, Subject
+from foretune.tune.store.optional import OptionalStore
+from foretune.tune.store.subject import CANDIDATES, GOAL, Subject
 from foretune.tune.store.tuned import Tuned
 from foretune.tune.triton.call import Call
+from foretune.tune.triton.launch_view import as_called, fits
 from foretune.tune.triton.options import Options
 
 T = TypeVar("T")
 
 
-class Memory:
+class History:
     """Measured runs and choices of one kernel, in this process and in the store.
 
     Args:
@@ -32,11 +37,7 @@ class Memory:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._where = options.store
-        self._shipped = options.shipped
-        self._opened = False
-        self._store: Store | None = None
-        self._library: Tuned | None = None
+        self._store = OptionalStore(options.store)
         self._forgotten: set[tuple[Subject, Problem]] = set()
         self._choices: dict[tuple[Subject, Problem], Choice] = {}
         self._runs: dict[Subject, dict[tuple[Problem, Configuration], Measurement]] = {}
@@ -46,7 +47,8 @@ class Memory:
         subject = call.subject
         if subject not in self._runs:
             found = self._ask(lambda tuned: tuned.measurements(subject))
-            self._runs[subject] = {(m.problem, m.config): m for m in found}
+            seen = (as_called(m, call.problem, call.knobs) for m in found)
+            self._runs[subject] = {(m.problem, m.config): m for m in seen if m is not None}
         elif (
             subject,
             call.problem,
@@ -65,29 +67,22 @@ class Memory:
 
     def abandoned(self, call: Call) -> list[Configuration]:
         """Return configurations whose measurement took a whole process with it."""
-        store = self._open()
-        return (
-            self._guarded(lambda: store.abandoned(call.subject, call.problem), []) if store else []
-        )
+        return self._store.ask(lambda store: store.abandoned(call.subject, call.problem), [])
 
     @contextmanager
     def trial(self, call: Call, config: Configuration) -> Iterator[None]:
         """Within, the store says that ``config`` is being measured: a crash leaves that mark."""
-        store = self._open()
-        if store:
-            self._guarded(lambda: store.begin(call.subject, call.problem, config), None)
+        self._store.ask(lambda store: store.begin(call.subject, call.problem, config), None)
         try:
             yield
         finally:
-            if store:
-                self._guarded(lambda: store.end(call.subject, call.problem, config), None)
+            self._store.ask(lambda store: store.end(call.subject, call.problem, config), None)
 
     def record(self, call: Call, measurements: Sequence[Measurement]) -> None:
         """Remember runs of the call's problem."""
         self.measurements(call)
         self._runs[call.subject] |= {(m.problem, m.config): m for m in measurements}
-        if store := self._open():
-            self._guarded(lambda: store.put(call.subject, measurements), None)
+        self._store.ask(lambda store: store.put(call.subject, measurements), None)
 
     def choice(self, call: Call, candidates: Sequence[Configuration]) -> Choice | None:
         """Return what was chosen among these candidates, or for the problem by somebody else."""
@@ -96,10 +91,22 @@ class Memory:
         own = self._choices.get((call.subject, self._among(call, candidates)))
         if own is not None:
             return own
-        for asked in (self._among(call, candidates), call.problem):
+        others = [call.problem] if self._options.goal is Objective.TIME else []
+        for asked in (self._among(call, candidates), *others):
             for choice in self._ask(lambda tuned, p=asked: _listed(tuned.choice(call.subject, p))):  # type: ignore[misc]
                 if choice.config in candidates:
                     return choice
+        return self._tuned(call, candidates) if others else None
+
+    def _tuned(self, call: Call, candidates: Sequence[Configuration]) -> Choice | None:
+        """Return what ``foretune tune`` chose last for a launch that this call may be."""
+        problem = Problem({n: v for n, v in call.problem.items() if n != "timed"})
+        made = self._ask(lambda tuned: list(tuned.choices(call.subject).items()))
+        for tuned, choice in reversed(made):
+            launch = {**tuned, **choice.config}
+            fitting = [c for c in candidates if fits(problem, c, launch)]
+            if fitting and not {CANDIDATES, GOAL} & tuned.keys():
+                return replace(choice, config=fitting[0])
         return None
 
     def choose(
@@ -118,38 +125,26 @@ class Memory:
             instead_of: what stood when it began.
         """
         asked = self._among(call, candidates)
-        store = self._open()
-        if store and (call.subject, call.problem) not in self._forgotten:
-            choice = self._guarded(
-                lambda: store.choose(call.subject, asked, choice, instead_of), choice
+        stands = choice
+        if (call.subject, call.problem) not in self._forgotten:
+            stands = self._store.ask(
+                lambda store: store.choose(call.subject, asked, choice, instead_of), choice
             )
-        self._choices[call.subject, asked] = choice
-        return choice
+        self._choices[call.subject, asked] = stands
+        return stands
 
     def _ask(self, question: Callable[[Tuned], list[T]]) -> list[T]:
         """Return the answers of what was shipped, then of the store, which is newer."""
-        store, nothing = self._open(), list[T]()
-        library = self._library
-        shipped = question(library) if library else nothing
-        return shipped + (self._guarded(lambda: question(store), nothing) if store else nothing)
+        shipped = question(self._library) if self._library else list[T]()
+        return shipped + self._store.ask(question, list[T]())
 
-    def _open(self) -> Store | None:
-        if not self._opened:
-            self._opened = True
-            if isinstance(self._where, Store):
-                self._store = self._where
-            elif self._where is not False:
-                where = None if self._where is True else self._where
-                self._store = self._guarded(lambda: Store(where), None)
-            self._library = self._open_library()
-        return self._store
-
-    def _open_library(self) -> Tuned | None:
-        """Return what was shipped; the user's own store does not suffer if that is broken."""
-        if self._shipped is None:
+    @cached_property
+    def _library(self) -> Tuned | None:
+        """What was shipped; the user's own store does not suffer if that is broken."""
+        if self._options.shipped is None:
             return None
         try:
-            return Store.of_file(self._shipped)
+            return Store.of_file(self._options.shipped)
         except ForetuneError as e:
             warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
             return None
@@ -160,15 +155,6 @@ class Memory:
         parts = [*ids, self._options.goal.value, str(self._options.check)]
         listed = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
         return Problem({**call.problem, CANDIDATES: listed})
-
-    def _guarded(self, act: Callable[[], T], default: T) -> T:
-        """Return what ``act`` does; if the store fails, warn and go on without it."""
-        try:
-            return act()
-        except ForetuneError as e:
-            self._store = None
-            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=2)
-            return default
 
 
 def _listed(choice: Choice | None) -> list[Choice]:

@@ -1,39 +1,28 @@
-"""What is believed of a kernel before anything of it is measured: a predictor, or the estimate."""
+"""What is believed of a call before anything of it is measured: by a predictor, or the estimate."""
 
 import logging
 import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, PredictorError
+from foretune.measurement import Measurement
 from foretune.objective import Objective
+from foretune.search.rows import Rows
+from foretune.search.searcher import Prior
 from foretune.tune.triton.estimate import SPREAD, estimate
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.rows import Rows
 
 if TYPE_CHECKING:
     from foretune.models import Predictor
 
 
-@dataclass(frozen=True)
-class Believed:
-    """What is believed of some runs.
-
-    Attributes:
-        log_value: logarithm of the objective, up to a constant per problem.
-        p_valid: probability that each runs at all.
-    """
-
-    log_value: np.ndarray
-    p_valid: np.ndarray
-
-
-class Beliefs:
-    """Believes a predictor where there is one that fits, and the estimate otherwise.
+class Priors:
+    """Asks a predictor where there is one that fits, and the estimate otherwise.
 
     Args:
         kernel: name of the function.
@@ -52,53 +41,52 @@ class Beliefs:
             self._predictor = _load(options.predictor, kernel, options.goal)
 
     @property
-    def spread(self) -> float:
-        """Standard deviation of the error, in log."""
-        if self._predictor is None:
-            return SPREAD
-        return self._predictor.log_spread(device=self._device.name)
-
-    @property
     def predicts(self) -> bool:
-        """Whether a predictor is believed."""
+        """Whether a predictor is asked."""
         return self._predictor is not None
 
-    def of(self, rows: Rows) -> Believed:
-        """Return what is believed of ``rows``."""
+    def of(self, rows: Rows) -> Prior:
+        """Return what is believed of the candidates of one problem."""
+        log_mean, p_valid = self._believed(rows)
+        if self._predictor is None:
+            return Prior(log_mean, SPREAD, p_valid, elsewhere=self._elsewhere)
+        # a predictor says itself how sure it is of this device
+        spread = self._predictor.log_spread(device=self._device.name)
+        return Prior(log_mean, spread, p_valid, foreign=False, elsewhere=self._elsewhere)
+
+    def _elsewhere(self, measurements: Sequence[Measurement]) -> np.ndarray:
+        """Return what would have been believed of measurements of any problems."""
+        return self._believed(Rows.of(measurements))[0]
+
+    def _believed(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log of the objective, up to a constant per problem, and how likely it runs."""
         if self._predictor is not None:
             try:
                 return self._predicted(self._predictor, rows)
             except ForetuneError as e:
                 self._predictor = None
                 warnings.warn(f"the predictor is not used: {e}", ForetuneWarning, stacklevel=2)
-        fits = np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
-        return Believed(estimate(rows, self._device.specs), fits)
+        log_mean = np.empty(len(rows))
+        for numbers in rows.by_problem().values():
+            log_mean[numbers] = estimate(rows.take(numbers), self._device.specs)
+        return log_mean, np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
 
-    def log_value(self, rows: Rows) -> np.ndarray:
-        """Return the logarithm of the objective of ``rows``, up to a constant per problem."""
-        return self.of(rows).log_value
-
-    def _predicted(self, predictor: "Predictor", rows: Rows) -> Believed:
+    def _predicted(self, predictor: "Predictor", rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         import pandas as pd
 
         from foretune.features.candidates import rows_of
 
-        parts = [
-            rows_of(self._kernel, problem, rows.of_problem(problem), self._device)
-            for problem in dict.fromkeys(rows.problems)
-        ]
-        order = np.argsort(_by_problem(rows), kind="stable")
+        parts, order = list[pd.DataFrame](), list[int]()
+        for problem, numbers in rows.by_problem().items():
+            configs = [rows.configs[i] for i in numbers]
+            parts.append(rows_of(self._kernel, problem, configs, self._device))
+            order += numbers
         table = predictor.predict(pd.concat(parts, ignore_index=True))
         watts = table["power_w"].to_numpy() if "power_w" in table else np.nan
         value = self._objective.of(table["time_ms"].to_numpy(), watts)
-        log_value, p_valid = np.empty(len(rows)), np.empty(len(rows))
-        log_value[order], p_valid[order] = np.log(value), table["p_valid"]
-        return Believed(log_value, p_valid)
-
-
-def _by_problem(rows: Rows) -> np.ndarray:
-    number = {p: i for i, p in enumerate(dict.fromkeys(rows.problems))}
-    return np.array([number[p] for p in rows.problems])
+        log_mean, p_valid = np.empty((2, len(rows)))
+        log_mean[order], p_valid[order] = np.log(value), table["p_valid"]
+        return log_mean, p_valid
 
 
 def _shipped(kernel: str, source: str, device: Device, objective: Objective) -> "Predictor | None":

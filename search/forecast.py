@@ -1,0 +1,83 @@
+"""What is known of candidates, and what follows: the best, its regret, what to measure next."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from foretune.models.process.posterior import Posterior
+from foretune.search.acquisition import expected_regret, log_expected_improvement
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of every candidate.
+
+    Attributes:
+        numbers: of the candidates in their space.
+        posterior: of the logarithms of their objectives, up to a constant.
+        p_valid: probability that each runs.
+        objective: what was measured; infinite for failures, NaN where nothing was.
+    """
+
+    numbers: np.ndarray
+    posterior: Posterior
+    p_valid: np.ndarray
+    objective: np.ndarray
+
+    @cached_property
+    def log_mean(self) -> np.ndarray:
+        """Natural logarithm of every candidate's expected objective, up to a constant."""
+        return self.posterior.mean
+
+    @cached_property
+    def loss(self) -> np.ndarray:
+        """How much slower than the best each candidate is expected to be, relative.
+
+        Infinite for what failed, and where that is certain to be much.
+        """
+        return expected_regret(self.posterior, self.objective)
+
+    @cached_property
+    def best(self) -> int:
+        """The candidate to choose now: the best measured one, else the most promising."""
+        if np.isfinite(self.objective).any():
+            return int(np.nanargmin(self.objective))
+        return int(np.argmax(np.where(np.isnan(self.objective), self._hope, -np.inf)))
+
+    @property
+    def regret(self) -> float:
+        """How much slower than the optimum the choice is expected to be, relative."""
+        return float(self.loss[self.best])
+
+    @cached_property
+    def promise(self) -> np.ndarray:
+        """How much the measurement of each candidate promises, as a logarithm."""
+        return self._hope if self._incumbent is None else self._gains
+
+    def gain(self, free: np.ndarray) -> float:
+        """Return what measuring one of the ``free`` candidates is expected to improve, relative.
+
+        Infinite before anything ran.
+        """
+        if self._incumbent is None:
+            return math.inf
+        return float(np.exp(self._gains[free].max(initial=-np.inf)))
+
+    @property
+    def _incumbent(self) -> float | None:
+        """The logarithm of the best that was measured."""
+        finite = np.isfinite(self.objective)
+        return float(np.log(self.objective[finite]).min()) if finite.any() else None
+
+    @property
+    def _hope(self) -> np.ndarray:
+        return np.log(self.p_valid) - self.log_mean
+
+    @cached_property
+    def _gains(self) -> np.ndarray:
+        """The logarithm of every candidate's expected improvement."""
+        assert self._incumbent is not None
+        gains = log_expected_improvement(self.posterior, self._incumbent)
+        return gains + np.log(self.p_valid)

@@ -1,0 +1,42 @@
+"""When a search is over: sure enough, no longer worth it, or not allowed to go on."""
+
+from dataclasses import dataclass
+
+from foretune.errors import UsageError
+from foretune.search.searcher import Searcher
+
+WORTH = 0.1
+"""Expected gain of one more measurement, relative to the accepted regret, below which it is not
+made: what is left to lose is then spread over many candidates, each unlikely to be the best."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The one rule by which searches end.
+
+    Attributes:
+        most: measurements at most; None: as many as there are configurations.
+        regret: the search ends when its expected regret is no larger, e.g. 0.03 for 3 %, or one
+            more measurement is expected to gain no more than `WORTH` of it; None: only ``most``
+            counts.
+
+    Raises:
+        UsageError: one of them is below 0.
+    """
+
+    most: int | None = None
+    regret: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < 0:
+            raise UsageError(f"{self.most} measurements: give 0 or more")
+        if self.regret is not None and not self.regret >= 0:
+            raise UsageError(f"regret {self.regret}: give a share such as 0.03")
+
+    def is_over(self, searcher: Searcher, measured: int) -> bool:
+        """Whether to stop after ``measured`` measurements; ``searcher`` was told of them."""
+        if self.most is not None and measured >= self.most:
+            return True
+        if self.regret is None:
+            return False
+        return searcher.regret() <= self.regret or searcher.gain() <= WORTH * self.regret

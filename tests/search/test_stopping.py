@@ -1,0 +1,50 @@
+"""When searches end."""
+
+import math
+
+import pytest
+
+from foretune import SearchSpace
+from foretune.errors import UsageError
+from foretune.search.random import RandomSearcher
+from foretune.search.stopping import Stopping
+
+
+class Sure(RandomSearcher):
+    """Says what it is told to say."""
+
+    def __init__(self, regret, gain):
+        super().__init__(SearchSpace({"tile": [1, 2]}))
+        self.said = regret, gain
+
+    def regret(self):
+        return self.said[0]
+
+    def gain(self):
+        return self.said[1]
+
+
+def test_the_number_of_measurements_ends_a_search():
+    over = [Stopping(most=3).is_over(Sure(0.0, 0.0), n) for n in range(5)]
+    assert over == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("regret", "gain", "over"),
+    [(0.02, 0.1, True), (0.2, 0.1, False), (0.2, 0.001, True), (math.inf, math.inf, False)],
+)
+def test_so_does_being_sure_or_having_little_to_gain(regret, gain, over):
+    assert Stopping(regret=0.03).is_over(Sure(regret, gain), 1) is over
+    assert not Stopping(most=2).is_over(Sure(regret, gain), 1)
+
+
+def test_a_searcher_that_cannot_tell_goes_on_to_the_most():
+    searcher = RandomSearcher(SearchSpace({"tile": [1, 2]}))
+    assert not Stopping(most=2, regret=0.5).is_over(searcher, 1)
+    assert Stopping(most=2, regret=0.5).is_over(searcher, 2)
+
+
+@pytest.mark.parametrize("wrong", [{"most": -1}, {"regret": -0.1}, {"regret": math.nan}])
+def test_nonsense_is_refused(wrong):
+    with pytest.raises(UsageError):
+        Stopping(**wrong)

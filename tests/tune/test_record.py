@@ -1,0 +1,252 @@
+"""One record: what collect, tune and campaigns measured, each of them finds in the store."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
+
+from foretune.collect import collect_runs
+from foretune.datasets import RunLog, read_runs
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.limit import Limit, Limited
+from foretune.measurement import Measurement, Status
+from foretune.objective import Objective
+from foretune.tune import session, tune_pareto, tune_problem
+from foretune.tune.record import StoredRecord
+from foretune.tune.store import Choice, Store
+
+KERNEL = Toy()
+PROBLEM = KERNEL.problem(n=100)
+OTHER = KERNEL.problem(n=200)
+SIZE = len(KERNEL.space(PROBLEM))
+TIME = Limited(Objective.TIME, ())
+
+
+class Said:
+    """Keeps what progress is told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def start(self, stage, total):
+        self.total = total
+
+    def advance(self, note=""):
+        pass
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+@pytest.fixture
+def metered(monkeypatch):
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+
+
+def tune(runner, budget=8, problem=PROBLEM, **how):
+    return tune_problem(KERNEL, problem, runner, **{"searcher": "random", "budget": budget} | how)
+
+
+def other_code():
+    """Return the kernel as somebody changed it."""
+    kernel = Toy()
+    kernel.__dict__["source_hash"] = "0123456789abcdef"
+    return kernel
+
+
+def test_the_second_time_nothing_is_measured_and_it_is_said():
+    first, again, said = tune(FakeRunner()), FakeRunner(), Said()
+    second = tune(again, progress=said)
+    assert again.measured == []
+    assert (first.measured, second.measured) == (8, 0)
+    assert second.winner.config == first.winner.config
+    assert second.rounds == 20, "verified anew"
+    assert said.lines == [
+        "n=100,dtype=fp32: 8 measurements known from the store, nothing new is measured"
+    ]
+    assert (second.summary()["measurements"], second.summary()["known"]) == (0, 8)
+
+
+def test_a_larger_budget_goes_on():
+    first, more = FakeRunner(), FakeRunner()
+    tune(first)
+    result = tune(more, budget=12)
+    assert result.measured == len(more.measured) == 12
+    assert not set(first.measured) & set(more.measured)
+    again = FakeRunner()
+    tune(again, budget=20)
+    assert again.measured == [], "the choice rests on 20"
+
+
+def test_killed_half_way_nothing_is_lost():
+    killed, after = FakeRunner(interrupt_after=3), FakeRunner()
+    with pytest.raises(KeyboardInterrupt):
+        tune(killed)
+    result = tune(after)
+    assert [s.known for s in result.trace] == [True] * 3 + [False] * 8
+    assert not set(killed.measured) & set(after.measured)
+
+
+def test_what_was_collected_is_known_to_tune(tmp_path):
+    """A searcher begins with it; verification measures anew."""
+    plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        collect_runs(KERNEL, plan, StoredRecord(KERNEL, DEVICE, log=log), FakeRunner())
+    runner = FakeRunner()
+    result = tune(runner, budget=SIZE)
+    known = [s for s in result.trace if s.known]
+    assert {s.config for s in known} == set(plan[PROBLEM])
+    assert len(result.trace) == SIZE
+    assert result.winner.config == config()
+
+
+def test_what_was_tuned_is_known_to_collect(tmp_path):
+    tune(FakeRunner())
+    measured = [s.config for s in tune(FakeRunner()).trace]
+    runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        record = StoredRecord(KERNEL, DEVICE, log=log)
+        done = collect_runs(KERNEL, {PROBLEM: [*measured, new]}, record, runner)
+    assert (done.rows, done.reused) == (1, 8)
+    assert runner.measured == [(PROBLEM, new)]
+    assert len(read_runs(tmp_path / "runs.parquet")) == 9, "the table asked for is whole"
+
+
+def test_other_code_knows_nothing():
+    tune(FakeRunner())
+    runner = FakeRunner()
+    tune_problem(other_code(), PROBLEM, runner, budget=8, searcher="random")
+    assert len(runner.measured) == 8
+    assert len(Store().subjects()) == 2
+
+
+def test_a_searcher_hears_of_other_problems():
+    tune(FakeRunner(), problem=OTHER)
+    told = []
+
+    def searcher(*arguments):
+        told.extend(arguments[-1])
+        from foretune.search.random import RandomSearcher
+
+        return RandomSearcher(*arguments)
+
+    tune(FakeRunner(), searcher=searcher)
+    assert {m.problem for m in told} == {OTHER}
+    assert len(told) == 8
+
+
+def test_without_a_store():
+    first, second = FakeRunner(), FakeRunner()
+    for runner in (first, second):
+        tune(runner, store=False)
+    assert first.measured == second.measured
+    assert Store().subjects() == []
+
+
+def test_a_store_that_cannot_be_written_costs_a_warning(tmp_path):
+    (tmp_path / "file").touch()
+    runner = FakeRunner()
+    with pytest.warns(ForetuneWarning, match="tuned results are not kept: cannot write") as caught:
+        result = tune(runner, store=tmp_path / "file" / "tuned.db")
+    assert len(caught) == 1
+    assert result.measured == len(runner.measured) == 8
+
+
+def test_several_at_once_end_with_one_choice():
+    def one(seed):
+        return tune(FakeRunner(), seed=seed)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(one, range(4)))
+    (subject,) = Store().subjects()
+    chosen = Store().choices(subject)
+    assert list(chosen) == [PROBLEM]
+    assert chosen[PROBLEM].config in [r.winner.config for r in results]
+    found = {m.config for m in Store().measurements(subject)}
+    assert found == {s.config for r in results for s in r.trace}
+
+
+@pytest.mark.usefixtures("metered")
+def test_choices_of_different_ends_are_kept_apart():
+    tune(MeteredRunner(), budget=SIZE)
+    tune(MeteredRunner(), budget=SIZE, limits=[Limit("power_w", 50.0)])
+    tune(MeteredRunner(), budget=SIZE, objective=Objective.ENERGY)
+    (subject,) = Store().subjects()
+    works = {str(p.get("tuned_for", "")): c.config["work"]
+             for p, c in Store().choices(subject).items()}  # fmt: skip
+    assert works == {"": 1, "time power_w<=50": 2, "energy": 16}
+
+
+@pytest.mark.usefixtures("metered")
+def test_what_says_too_little_is_measured_again():
+    tune(FakeRunner(), budget=SIZE)
+    runner = MeteredRunner()
+    result = tune(runner, budget=SIZE, objective=Objective.ENERGY)
+    assert {c["behaviour"] for _, c in runner.measured} == {"ok"}, "failures say enough"
+    assert all(s.known == (s.status != "ok") for s in result.trace)
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_front_begins_with_what_is_known():
+    tune_pareto(KERNEL, PROBLEM, MeteredRunner(), budget=10)
+    runner = MeteredRunner()
+    summary = tune_pareto(KERNEL, PROBLEM, runner, budget=5).summary()
+    assert (summary["known"], summary["measurements"]) == (10, 5)
+    assert len(summary["trace"]) == 15
+
+
+def test_many_repeats_are_kept_as_quantiles():
+    times = tuple(float(t) for t in range(1, 1002))
+    whole = Measurement(
+        "toy", PROBLEM, config(), DEVICE.name, Status.OK, 501.0, time_ms_samples=times
+    )
+    record = StoredRecord(KERNEL, DEVICE)
+    record.append(whole)
+    (kept,) = StoredRecord(KERNEL, DEVICE).known(PROBLEM)
+    assert len(kept.time_ms_samples) == 25
+    assert (kept.time_ms_samples[0], kept.time_ms_samples[12], kept.time_ms_samples[-1]) == (
+        1.0, 501.0, 1001.0
+    )  # fmt: skip
+
+
+class TestStopping:
+    def test_until_the_regret_is_small(self):
+        tune(FakeRunner(), budget=SIZE, problem=OTHER, searcher="exhaustive")
+        runner = FakeRunner()
+        result = tune(runner, budget="auto", searcher="transfer")
+        assert 0 < result.measured < SIZE
+        assert result.winner.config == config()
+        (subject,) = Store().subjects()
+        choice = Store().choice(subject, PROBLEM)
+        assert choice.how == "verified"
+        assert not math.isnan(choice.regret)
+        again = FakeRunner()
+        tune(again, budget="auto", searcher="transfer")
+        assert again.measured == []
+
+    def test_a_budget_and_a_regret(self):
+        runner = FakeRunner()
+        result = tune(runner, budget=5, regret=0.001, searcher="transfer")
+        assert result.measured <= 5
+
+    def test_who_cannot_tell_its_regret(self):
+        with pytest.raises(UsageError, match=r"'random' cannot tell .* --searcher .*transfer"):
+            tune(FakeRunner(), budget="auto")
+
+    @pytest.mark.parametrize("budget", ["some", 1.5, True, None])
+    def test_a_budget_that_is_none(self, budget):
+        with pytest.raises(UsageError, match="give a number or 'auto'"):
+            tune(FakeRunner(), budget=budget)
+
+
+def test_a_choice_made_elsewhere_is_verified_too():
+    """What a colleague chose is a finalist, however it measured."""
+    record = StoredRecord(KERNEL, DEVICE)
+    record.append(Measurement(
+        "toy", PROBLEM, config(work=2), DEVICE.name, Status.OK, time_ms(PROBLEM, config(work=2))
+    ))  # fmt: skip
+    record.choose(PROBLEM, TIME, Choice(config(work=2), 9, 0.0, "verified"), None)
+    result = tune(FakeRunner())
+    assert result.measured == 0
+    assert result.winner.config == config(work=2)

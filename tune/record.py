@@ -1,0 +1,133 @@
+"""One record for all: what the store knows of a kernel on a device, and the file a user asked for.
+
+Measurements are found in the store by everybody who asks for the same kernel code, device and
+toolchain. A run log beside it is a copy for whoever asked for one.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from foretune.collect.kernels.triton_kernel import TritonKernel
+from foretune.collect.record import Record
+from foretune.collect.versions import toolchain
+from foretune.datasets import RunLog
+from foretune.device import Device
+from foretune.kernel import Kernel
+from foretune.limit import Limited
+from foretune.measurement import Measurement
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store.optional import OptionalStore, Where
+from foretune.tune.store.problems import by_problem
+from foretune.tune.store.store import Store
+from foretune.tune.store.subject import GOAL, Choice, Subject
+
+if TYPE_CHECKING:
+    from foretune.tune.triton.launch_view import LaunchView
+
+
+class StoredRecord(Record):
+    """What is known of one kernel on one device, in the store and in a run log.
+
+    Args:
+        kernel: what is measured.
+        device: on what.
+        store: where everybody finds what is known; see `OptionalStore`.
+        log: gets what is measured, and what `find` found in the store.
+    """
+
+    def __init__(
+        self, kernel: Kernel, device: Device, store: Where = None, log: RunLog | None = None
+    ) -> None:
+        super().__init__(kernel, device, log)
+        versions = toolchain(kernel.device_kind)
+        self.subject = Subject(kernel.name, kernel.source_hash, device.name, versions)
+        self._store = OptionalStore(store)
+
+    def find(self, problem: Problem, config: Configuration) -> Measurement | None:
+        """Return what the log has of a configuration, or the store; then it goes to the log."""
+        found = super().find(problem, config)
+        if found is None and (found := self._stored.get(problem, {}).get(config)) is not None:
+            super().append(found)
+        return found
+
+    def append(self, measurement: Measurement) -> None:
+        """Keep a new measurement, in the log and in the store."""
+        super().append(measurement)
+        self._note([measurement])
+        self._store.ask(lambda store: store.put(self.subject, [measurement]), None)
+        if self._view and (seen := self._view.measurement(measurement)):
+            self._store.ask(lambda store: store.put(seen[0], [seen[1]]), None)
+
+    def known(self, problem: Problem) -> list[Measurement]:
+        """Return what the store has of a problem now; what the log has was measured by this job."""
+        if self._view:
+            self._note(self._of_function(self._view, problem))
+        self._note(self._measurements(problem))
+        found = self._stored.get(problem, {}).values()
+        return [m for m in found if super(StoredRecord, self).find(problem, m.config) is None]
+
+    def elsewhere(self, problem: Problem) -> list[Measurement]:
+        """Return what is known of all other problems of this kernel."""
+        others = (rows for p, rows in self._stored.items() if p != problem)
+        return [m for rows in others for m in rows.values()]
+
+    def choice(self, problem: Problem, goal: Limited) -> Choice | None:
+        """Return what was chosen for a problem before, by the same objective and limits."""
+        asked = _asked(problem, goal)
+        return self._store.ask(lambda store: store.choice(self.subject, asked), None)
+
+    def choose(self, problem: Problem, goal: Limited, choice: Choice, stood: Choice | None) -> None:
+        """Keep a choice; it replaces ``stood`` only if it rests on more measurements."""
+        asked = _asked(problem, goal)
+        stands = self._store.ask(
+            lambda store: store.choose(self.subject, asked, choice, stood), choice
+        )
+        seen = self._view and self._view.choice(problem, stands)
+        if seen and asked == problem:  # a decorator finds least times
+            self._store.ask(lambda store: _choose(store, *seen), None)
+
+    @cached_property
+    def _stored(self) -> dict[Problem, dict[Configuration, Measurement]]:
+        found = by_problem(self._measurements(None))
+        return {p: {m.config: m for m in rows} for p, rows in found.items()}
+
+    def _measurements(self, problem: Problem | None) -> list[Measurement]:
+        nothing: list[Measurement] = []
+        return self._store.ask(lambda store: store.measurements(self.subject, problem), nothing)
+
+    @cached_property
+    def _view(self) -> "LaunchView | None":
+        """What a decorator of the same function calls these runs, of a Triton kernel."""
+        if not isinstance(self.kernel, TritonKernel):
+            return None
+        from foretune.tune.triton.launch_view import LaunchView
+
+        return LaunchView(self.kernel, self.device)
+
+    def _of_function(self, view: "LaunchView", problem: Problem) -> list[Measurement]:
+        """Return what a decorator measured of a problem."""
+        run = view.run(problem, self.kernel.default(problem))
+        if run is None:
+            return []
+        nothing: list[Measurement] = []
+        runs = self._store.ask(lambda store: store.measurements(run.subject), nothing)
+        return view.back(problem, self.kernel.space(problem), runs)
+
+    def _note(self, measurements: Iterable[Measurement]) -> None:
+        for m in measurements:
+            self._stored.setdefault(m.problem, {})[m.config] = m
+
+
+def _choose(store: Store, subject: Subject, problem: Problem, choice: Choice) -> None:
+    store.choose(subject, problem, choice, store.choice(subject, problem))
+
+
+def _asked(problem: Problem, goal: Limited) -> Problem:
+    """Return what a choice is for: least time on a problem, or something else that it says."""
+    if goal == Limited(Objective.TIME, ()):
+        return problem
+    said = " ".join([goal.objective.value, *(f"{x.column}<={x.most:g}" for x in goal.limits)])
+    return Problem({**problem, GOAL: said})

@@ -1,0 +1,133 @@
+"""A session: what one tuning job has at hand, said once and handed down whole."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foretune.collect import Runner
+from foretune.collect.meters import find_meter, why_no_meter
+from foretune.device import Device
+from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.kernel import Kernel
+from foretune.limit import Limit, Limited, figures_of
+from foretune.measurement import Measurement
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.search.stopping import Stopping
+from foretune.space import Configuration, SearchSpace
+from foretune.tune.record import StoredRecord
+
+if TYPE_CHECKING:
+    from foretune.search.factory import SearcherKind
+
+BUDGET = Stopping(10)
+REGRET = 0.03
+"""Accepted where measuring goes on until the regret is small, and nobody says how small."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a tuning job has at hand, whatever the problem.
+
+    Attributes:
+        kernel: what is tuned.
+        runner: measures; its device is the one tuned for.
+        record: what is known, and where measurements go.
+        objectives: what is minimised.
+        limits: what breaks one of them failed, to a search, and never wins.
+        searcher: registered name, `Searcher` class, or a sampler of Optuna.
+        stopping: when a search is over.
+        seed: of everything random.
+        progress: told what happens.
+
+    Raises:
+        MeterUnavailable: objectives or limits need power, which this machine cannot measure.
+    """
+
+    kernel: Kernel
+    runner: Runner
+    record: StoredRecord
+    objectives: tuple[Objective, ...] = (Objective.TIME,)
+    limits: tuple[Limit, ...] = ()
+    searcher: "SearcherKind" = "surrogate"
+    stopping: Stopping = BUDGET
+    seed: int = 0
+    progress: Progress = SILENT
+
+    def __post_init__(self) -> None:
+        needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
+        way_out = "use --objective time" if needs else "leave that limit out"
+        needs += [f"limit {limit.column!r}" for limit in self.limits if limit.needs_power]
+        if needs and find_meter(self.device.kind, self.device.index) is None:
+            reason = why_no_meter(self.device.kind)
+            raise MeterUnavailable(f"{needs[0]} needs a power meter: {reason}; {way_out}")
+
+    @property
+    def device(self) -> Device:
+        """What is tuned for."""
+        return self.runner.device
+
+    @property
+    def goals(self) -> tuple[Limited, ...]:
+        """The objectives, each within the limits."""
+        return tuple(Limited(objective, self.limits) for objective in self.objectives)
+
+    def start(self, problem: Problem, space: SearchSpace) -> None:
+        """Tell progress that a search begins."""
+        most = len(space) if self.stopping.most is None else self.stopping.most
+        self.progress.start(f"tuning {problem}", min(most, len(space)))
+
+    def known(self, problem: Problem, space: SearchSpace) -> list[Measurement]:
+        """Return what others measured of a problem's space, if it says all the goals ask."""
+        found = self.record.known(problem)
+        return [m for m in found if m.config in space and self._says_all(m)]
+
+    def measure(
+        self, problem: Problem, config: Configuration, incumbent_ms: float = math.inf
+    ) -> Measurement:
+        """Return what is known of a configuration if it says all that the goals ask; or measure it.
+
+        Raises:
+            UsageError: a limit is on something that runs of this kernel do not say.
+        """
+        found = self.record.find(problem, config)
+        if found is not None and self._says_all(found):
+            return found
+        (measurement,) = self.runner.run(self.kernel, problem, [config], incumbent_ms)
+        self.record.append(measurement)
+        for limit in self.limits:  # a meter may miss a run; anything else is never there or always
+            if measurement.ok and not limit.needs_power and math.isnan(limit.of(measurement)):
+                raise UsageError(
+                    f"limit {limit}: runs of {self.kernel.name} do not say their {limit.column}; "
+                    f"they say {', '.join(figures_of(measurement))}"
+                )
+        return measurement
+
+    def none_within(self, measured: int, default_breaks: str) -> MeasurementError:
+        """Return the error of a search that found nothing within its limits."""
+        listed = ", ".join(map(str, self.limits))
+        return MeasurementError(
+            f"none of {measured} configurations measured keeps to {listed}, nor does the default "
+            f"({default_breaks}): raise the limit or --budget"
+        )
+
+    def _says_all(self, measurement: Measurement) -> bool:
+        return all(goal.is_known(measurement) for goal in self.goals)
+
+
+def stopping_of(budget: int | str, regret: float | None) -> Stopping:
+    """Return when a search is over.
+
+    Args:
+        budget: new measurements at most; ``"auto"``: until the expected regret is small.
+        regret: accepted, relative; None is `REGRET` with ``"auto"``, else any.
+
+    Raises:
+        UsageError: the budget is neither, or a number is negative.
+    """
+    if budget == "auto":
+        return Stopping(regret=REGRET if regret is None else regret)
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
+    return Stopping(budget, regret)

@@ -1,0 +1,116 @@
+"""The file of tuned results: what `Tuned.export` writes, and a library ships beside its code.
+
+::
+
+    {"format": "foretune tuned results", "version": 1, "subjects": [
+     {"kernel": "softmax", "source": "9f…", "device": "NVIDIA H200", "versions": "…", "problems": [
+      {"problem": {"n": 4096}, "choice": {"config": {"BLOCK": 1024}, …}, "measurements": [
+       {"config": {"BLOCK": 1024}, "status": "ok", "time_ms": 0.031, …},
+       …
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from foretune.errors import StoreError
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.replacing import replacing
+from foretune.space import Configuration
+from foretune.tune.store.problems import by_problem, by_value
+from foretune.tune.store.record import from_choice, from_record, to_choice, to_record
+from foretune.tune.store.subject import Choice, Subject
+
+FORMAT = "foretune tuned results"
+VERSION = 1
+
+Known = tuple[Subject, Mapping[Problem, Choice], list[Measurement]]
+"""What is known of a subject."""
+
+
+def write_file(path: str | os.PathLike[str], known: Iterable[Known]) -> None:
+    """Write what is known of some subjects, all or nothing.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    with replacing(path, StoreError) as new:
+        new.write_text("".join(_text(list(known))), encoding="utf-8")
+
+
+def _text(known: list[Known]) -> Iterator[str]:
+    yield f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "subjects": [\n'
+    for i, (subject, chosen, measured) in enumerate(known):
+        head = _json(asdict(subject)).removesuffix("}")
+        yield f' {head}, "problems": [\n'
+        yield from _problems(chosen, by_problem(measured))
+        yield " ]}" + _end(i, known)
+    yield "]}\n"
+
+
+def _problems(
+    chosen: Mapping[Problem, Choice], measured: Mapping[Problem, list[Measurement]]
+) -> Iterator[str]:
+    problems = sorted({*chosen, *measured}, key=by_value)
+    for i, problem in enumerate(problems):
+        choice = chosen.get(problem)
+        said = f'"choice": {_json(from_choice(choice))}, ' if choice else ""
+        yield f'  {{"problem": {_json(dict(problem))}, {said}"measurements": [\n'
+        rows = sorted(measured.get(problem, []), key=lambda m: by_value(m.config))
+        for j, row in enumerate(rows):
+            yield f"   {_json(to_record(row))}" + _end(j, rows)
+        yield "  ]}" + _end(i, problems)
+
+
+def _end(i: int, items: list[Any]) -> str:
+    return "\n" if i == len(items) - 1 else ",\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)
+
+
+def read_file(path: Path) -> Any:
+    """Return the JSON of an exported file.
+
+    Raises:
+        StoreError: it cannot be read, or is something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
+    except ValueError as e:
+        raise StoreError(
+            f"{path} is no exported store ({e}): write one with 'foretune store export'"
+        ) from e
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise StoreError(f"{path} is no exported store: write one with 'foretune store export'")
+    if data.get("version", 0) > VERSION:
+        raise StoreError(
+            f"{path} has version {data['version']}, this Foretune reads up to {VERSION}: "
+            "install a newer Foretune"
+        )
+    return data
+
+
+def parts_of(
+    data: Mapping[str, Any],
+) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
+    """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is damaged.
+    """
+    for described in data["subjects"]:
+        names = ("kernel", "source", "device", "versions")
+        subject = Subject(*(str(described[name]) for name in names))
+        for entry in described["problems"]:
+            problem = Problem(entry["problem"])
+            choice = to_choice(entry["choice"]) if "choice" in entry else None
+            rows = [from_record(row, subject, problem) for row in entry["measurements"]]
+            yield subject, problem, choice, {row.config: row for row in rows}

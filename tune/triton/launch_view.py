@@ -1,0 +1,154 @@
+"""Runs of a Triton kernel, seen as launches of the function that it is written as, and back.
+
+A kernel of ``foretune.kernels`` and a decorator of the same ``@triton.jit`` function speak of the
+same runs in other words: the kernel of sizes and layouts, the decorator of arguments. A run that is
+a single launch is written down in both, here with the values of all arguments, because nobody knows
+yet which of them a decorator will have as its key.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import triton
+
+from foretune.collect.kernels.triton_kernel import TritonKernel
+from foretune.collect.versions import toolchain
+from foretune.device import Device
+from foretune.kernel import Inputs
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.space import Configuration, SearchSpace
+from foretune.tune.store import Choice, Subject
+from foretune.tune.store.problems import origin
+from foretune.tune.triton.call import problem_of
+from foretune.tune.triton.configs import LAUNCH, configuration_of
+from foretune.tune.triton.kernel_source import source_hash
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionRun:
+    """What a decorator of the function calls a kernel's run.
+
+    Attributes:
+        subject: the function.
+        problem: values and types of all its arguments but constants.
+        config: its constants, and how it is compiled.
+        programs: how many are launched.
+    """
+
+    subject: Subject
+    problem: Problem
+    config: Configuration
+    programs: float
+
+
+class LaunchView:
+    """Sees runs of a kernel as launches of its function.
+
+    Args:
+        kernel: whose runs.
+        device: on which they ran.
+    """
+
+    def __init__(self, kernel: TritonKernel, device: Device) -> None:
+        self._kernel = kernel
+        self._device = device
+        self._inputs = lru_cache(maxsize=2)(kernel.inputs_without_data)
+
+    def run(self, problem: Problem, config: Configuration) -> FunctionRun | None:
+        """Return what a run launches; None if that is several functions, or from a warm cache."""
+        if problem.get("cache") == "warm":  # decorators measure with a cold one
+            return None
+        inputs: Inputs = self._inputs(problem)
+        launches, _ = self._kernel.launches(problem, config, inputs)
+        if len(launches) != 1:
+            return None
+        (one,) = launches
+        function, named = (
+            one.function,
+            dict(zip(one.function.arg_names, one.arguments, strict=False)),
+        )
+        compiled = {n: v for n, v in one.options.items() if n in LAUNCH}
+        constants = {n: v for n, v in one.options.items() if n not in LAUNCH}
+        subject = Subject(
+            function.__name__, source_hash(function), self._device.name, toolchain("gpu")
+        )
+        return FunctionRun(
+            subject,
+            problem_of(function, function.arg_names, named),
+            configuration_of(triton.Config(constants, **compiled)),
+            float(math.prod(one.grid)),
+        )
+
+    def measurement(self, m: Measurement) -> tuple[Subject, Measurement] | None:
+        """Return a run as the function's."""
+        run = self.run(m.problem, m.config)
+        if run is None:
+            return None
+        subject = run.subject
+        return subject, dataclasses.replace(
+            m, kernel=subject.kernel, problem=run.problem, config=run.config,
+            static={**m.static, "programs": run.programs}, source=origin(m.kernel, m.problem),
+            environment=subject.versions,
+        )  # fmt: skip
+
+    def choice(self, problem: Problem, choice: Choice) -> tuple[Subject, Problem, Choice] | None:
+        """Return a choice as one among configurations of the function."""
+        run = self.run(problem, choice.config)
+        if run is None:
+            return None
+        return run.subject, run.problem, dataclasses.replace(choice, config=run.config)
+
+    def back(
+        self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]
+    ) -> list[Measurement]:
+        """Return which runs that a decorator made were runs of the kernel on ``problem``."""
+        found = []
+        for m in runs:
+            if m.source == origin(self._kernel.name, problem):  # seen in this mirror before
+                continue
+            knobs = {n: m.config[n] for n in space.names if n in m.config}
+            if len(knobs) < len(space.names) or (config := Configuration(knobs)) not in space:
+                continue
+            run = self.run(problem, config)
+            if run and fits(m.problem, m.config, {**run.problem, **run.config}):
+                found.append(dataclasses.replace(
+                    m, kernel=self._kernel.name, problem=problem, config=config
+                ))  # fmt: skip
+        return found
+
+
+def as_called(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measurement | None:
+    """Return a run of the function in a decorator's words; None if they do not fit it.
+
+    A run that says no more than the decorator would is returned as it is.
+
+    Args:
+        m: a run.
+        problem: of a call of the decorated function.
+        knobs: names of what the decorator tunes.
+    """
+    if not m.problem.keys() > problem.keys():
+        return m
+    launch = {**m.problem, **m.config}
+    if not knobs or any(name not in launch for name in knobs):
+        return None
+    return dataclasses.replace(
+        m, problem=Problem({n: launch[n] for n in problem}),
+        config=Configuration({n: launch[n] for n in knobs}),
+    )  # fmt: skip
+
+
+def fits(problem: Problem, config: Configuration, launch: Mapping[str, Any]) -> bool:
+    """Return whether a launch is one of this configuration on this problem, whatever else it has.
+
+    Args:
+        problem: what a decorator says of a call.
+        config: a configuration it tries.
+        launch: the values of all arguments, constants and compiler options of a launch.
+    """
+    said = {**problem, **config}
+    return all(n in launch and launch[n] == v for n, v in said.items())
