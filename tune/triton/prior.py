@@ -67,10 +67,8 @@ class Priors:
             except ForetuneError as e:
                 self._predictor = None
                 warnings.warn(f"the predictor is not used: {e}", ForetuneWarning, stacklevel=2)
-        log_mean = np.empty(len(rows))
-        for numbers in rows.by_problem().values():
-            log_mean[numbers] = estimate(rows.take(numbers), self._device.specs)
-        return log_mean, np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
+        fits = np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
+        return estimate(rows, self._device.specs), fits
 
 
 def _shipped(kernel: str, source: str, device: Device, objective: Objective) -> "Predictor | None":
