@@ -8,6 +8,7 @@ import numpy as np
 
 from foretune.models.process.posterior import Posterior
 from foretune.search.acquisition import expected_regret, log_expected_improvement
+from foretune.search.surrogate_process import one_thread
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Forecast:
 
         Infinite for what failed, and where that is certain to be much.
         """
-        return expected_regret(self.posterior, self.objective)
+        with one_thread():
+            return expected_regret(self.posterior, self.objective)
 
     @cached_property
     def best(self) -> int:

@@ -7,11 +7,14 @@ import pandas as pd
 
 from foretune.device import Device, canonical_name
 from foretune.errors import PredictorError
+from foretune.features.candidates import rows_of
 from foretune.limit import Limit
+from foretune.measurement import Measurement
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.replay.recorded import RecordedSpace
+from foretune.search.rows import Rows
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
 
@@ -40,14 +43,42 @@ def prior_of(
     if "time_ms" not in predictor.targets_:
         raise PredictorError("the predictor has not learned time: train it with --target time_ms")
     predicted = predictor.predict_space(problem, space, device, indices)
-    power_w = predicted["power_w"] if "power_w" in predicted else pd.Series(np.nan, predicted.index)
-    value = objective.of(predicted["time_ms"].to_numpy(), power_w.to_numpy())
-    p_valid = predicted["p_valid"].to_numpy()
+    log_mean, p_valid = _said(predicted, objective)
     for limit in limits:
         p_valid = p_valid * limit.probability(predicted)
     known = {canonical_name(str(name)) for name in predictor.measured_runs()["device"].unique()}
     foreign = canonical_name(device.name) not in known
-    return Prior(np.log(value), predictor.log_spread(device=device.name), p_valid, foreign)
+    spread = predictor.log_spread(device=device.name)
+
+    def elsewhere(measurements: Sequence[Measurement]) -> np.ndarray:
+        return predicted_rows(predictor, Rows.of(measurements), device, objective)[0]
+
+    return Prior(log_mean, spread, p_valid, foreign, elsewhere)
+
+
+def predicted_rows(
+    predictor: Predictor, rows: Rows, device: Device, objective: Objective = Objective.TIME
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what ``predictor`` believes about some rows: log objectives, and how likely they run.
+
+    Raises:
+        PredictorError: it lacks what it learned from.
+    """
+    parts, order = list[pd.DataFrame](), list[int]()
+    for problem, numbers in rows.by_problem().items():
+        configs = [rows.configs[i] for i in numbers]
+        parts.append(rows_of(predictor.kernel_name_, problem, configs, device))
+        order += numbers
+    said = _said(predictor.predict(pd.concat(parts, ignore_index=True)), objective)
+    log_mean, p_valid = np.empty((2, len(rows)))
+    log_mean[order], p_valid[order] = said
+    return log_mean, p_valid
+
+
+def _said(predicted: pd.DataFrame, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+    power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
+    value = objective.of(predicted["time_ms"].to_numpy(), power_w)
+    return np.log(value), predicted["p_valid"].to_numpy()
 
 
 def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:

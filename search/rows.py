@@ -60,14 +60,6 @@ class Rows:
             [*self.statics, *other.statics],
         )
 
-    def take(self, numbers: Sequence[int]) -> "Rows":
-        """Return the numbered rows."""
-        return Rows(
-            [self.problems[i] for i in numbers],
-            [self.configs[i] for i in numbers],
-            [self.statics[i] for i in numbers],
-        )
-
     def by_problem(self) -> dict[Problem, list[int]]:
         """Return the numbers of each problem's rows."""
         numbers: dict[Problem, list[int]] = {}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import SpaceError, UsageError
-from foretune.space import MAX_VALUES, Configuration, SearchSpace
+from foretune.space import ABSENT, MAX_VALUES, Configuration, ListedSpace, SearchSpace
 
 RULES = (
     "x * y <= 8",
@@ -308,3 +308,36 @@ def test_it_prints_as_it_is_written():
     assert repr(SMALL) == (
         "SearchSpace({'x': (1, 2, 4), 'mode': ('a', 'b')}, [\"x < 4 or mode == 'a'\"])"
     )
+
+
+class TestListedSpace:
+    LISTED = (
+        Configuration(tile=64, warps=4),
+        Configuration(tile=16),
+        Configuration(tile=64, warps=8),
+        Configuration(tile=16),
+    )
+
+    def test_it_keeps_the_order_and_drops_repetitions(self):
+        space = ListedSpace(self.LISTED)
+        assert list(space) == list(self.LISTED[:3])
+        assert [space.number(c) for c in self.LISTED] == [0, 1, 2, 1]
+
+    def test_a_configuration_need_not_have_every_parameter(self):
+        space = ListedSpace(self.LISTED)
+        assert space.parameters == {"tile": (64, 16), "warps": (4, ABSENT, 8)}
+        assert space.codes.tolist() == [[0, 0], [1, 1], [0, 2]]
+
+    def test_what_is_not_listed_is_not_in_it(self):
+        space = ListedSpace(self.LISTED)
+        assert {"tile": 16.0} in space
+        assert Configuration(tile=16, warps=4) not in space
+        with pytest.raises(SpaceError, match="its parameters are"):
+            space.index(Configuration(block=16))
+
+    def test_neighbours_differ_in_one_parameter(self):
+        assert ListedSpace(self.LISTED).neighbours(self.LISTED[0]) == [self.LISTED[2]]
+
+    def test_an_empty_list_is_refused(self):
+        with pytest.raises(SpaceError, match="no configuration"):
+            ListedSpace([])

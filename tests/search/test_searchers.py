@@ -1,5 +1,6 @@
 """What every searcher promises, and what each is for."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
 from foretune.registry import registered
-from foretune.search import Prior, make_searcher
+from foretune.search import Prior, Stopping, make_searcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import check_searcher
 from foretune.testing.searchers import SMALL, SPACE, fails, never, prior_of, search
@@ -170,3 +171,49 @@ def test_the_surrogate_learns_what_fails():
     assert fails(asked[0])
     assert sum(map(fails, asked)) < sum(map(fails, SPACE)) < len(asked)
     assert BEST in asked
+
+
+@pytest.mark.parametrize("name", ["surrogate", "transfer"])
+class TestRegret:
+    def test_it_is_unknown_at_first_and_small_at_last(self, name):
+        searcher = make(name, SMALL)
+        assert searcher.regret() == searcher.gain() == math.inf
+        search(searcher, budget=len(SMALL), broken=never)
+        assert searcher.regret() < 0.03
+        assert searcher.gain() < 0.001
+
+    def test_a_search_that_stops_on_it_found_what_matters(self, name):
+        searcher, measured = make(name, seed=1), 0
+        while not Stopping(regret=0.05).is_over(searcher, measured):
+            (config,) = searcher.ask()
+            searcher.tell([measure(config)])
+            measured += 1
+        assert measured < len(SPACE) / 2
+        assert toy_ms(searcher.best()) <= 1.1 * toy_ms(BEST)
+
+    def test_asking_for_it_changes_no_proposal(self, name):
+        plain, asked = make(name, seed=3), make(name, seed=3)
+        for _ in range(20):
+            assert math.isfinite(asked.regret()) or asked.regret() == math.inf
+            (config,) = asked.ask()
+            assert plain.ask() == [config]
+            for searcher in (plain, asked):
+                searcher.tell([measure(config)])
+            _ = asked.gain()
+
+
+def test_a_prior_from_elsewhere_is_checked_before_its_word_counts():
+    foreign = make("surrogate", prior=perfect_prior())
+    search(foreign, budget=8)
+    assert foreign.regret() == math.inf
+    search(foreign, budget=1)
+    assert foreign.regret() < 0.1
+    own = make("surrogate", prior=dataclasses.replace(perfect_prior(), foreign=False))
+    search(own, budget=2)
+    assert own.regret() < 0.1
+
+
+def test_others_cannot_tell():
+    searcher = make("random")
+    search(searcher, budget=5)
+    assert searcher.regret() == searcher.gain() == math.inf

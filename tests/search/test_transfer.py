@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from foretune import Configuration, Device, Measurement, Objective, Problem, SearchSpace, Status
-from foretune.search.rows import Rows, nearest
+from foretune.search.rows import nearest
 from foretune.search.searcher import Prior
 from foretune.search.stopping import Stopping
 from foretune.search.transfer import CHECKED, EXPERIENCED, LEAST_FIT, TransferSearcher
@@ -190,29 +190,3 @@ def test_of_a_large_space_only_some_are_looked_at():
     assert len(numbers) < len(space) / 5
     assert {space.index(m.config) for m in runs} <= set(numbers.tolist())
     assert space.index(Configuration(a=1, b=1, c=7)) in numbers  # like the best
-
-
-def test_the_most_similar_problems_come_first():
-    runs = [run(size, c) for size in (64, 4096, 1024) for c in CONFIGS[:4]]
-    assert [m.problem["M"] for m in nearest(runs, Problem(M=2048))[:8]] == [4096] * 4 + [1024] * 4
-    assert nearest(runs, Problem(M=64))[:4] == runs[:4]
-
-
-class TestRows:
-    def test_launches_are_axes_where_all_are_known(self):
-        problems, programs = [Problem(M=64)] * 4, [64.0, 8.0, 8.0, 256.0]
-        known = Rows(problems, CONFIGS[:4], [{"programs": n} for n in programs])
-        assert "programs" in known.points({"cores": 132.0})[1]
-        unknown = Rows(problems, CONFIGS[:4], [{"programs": 64.0}, {}, {}, {}])
-        assert "programs" not in unknown.points({"cores": 132.0})[1]
-
-    def test_names_tell_the_geometry_where_launches_are_not_known(self):
-        configs = [Configuration(block_size_x=x, tile_size_x=4) for x in (32, 48, 64)]
-        rows = Rows([Problem(size_0=4096)] * 3, configs, [{}] * 3)
-        assert "warp_fill" in rows.points({})[1]
-
-    def test_problems_that_hardly_differ_are_near(self):
-        rows = Rows([Problem(M=1000), Problem(M=1001)], CONFIGS[:1] * 2, [{}] * 2)
-        points, axes = rows.points({})
-        size = points[:, axes.index("problem.M")]
-        assert abs(size[1] - size[0]) < 0.001

@@ -16,7 +16,7 @@ is a first guess with a wide spread; measurements correct it at once.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -42,45 +42,49 @@ _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 
 
 def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
-    """Return the logarithm of each row's time, up to a constant.
+    """Return the logarithm of each row's time, up to a constant per problem.
 
     Args:
-        rows: of one problem.
+        rows: of one kernel.
         specs: of the device; ``cores`` is used.
     """
     result = np.zeros(len(rows))
     waves = rows.waves(specs)
     known = np.isfinite(waves) & (waves > 0)
     result[known] += np.log(np.ceil(waves[known]) / waves[known])
-    result += _padding(rows)
-    for i, (config, warps) in enumerate(zip(rows.configs, rows.warps, strict=True)):
+    edges = [tile_edges(c) for c in rows.configs]
+    for numbers in rows.by_problem().values():
+        result[numbers] += _padding(rows.programs[numbers], [edges[i] for i in numbers])
+    for i, warps in enumerate(rows.warps):
         code = rows.statics[i]
-        result[i] += _tile_factor(config, code, 32.0 * warps) + _spilling(code)
+        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + _spilling(code)
     return result
 
 
-def _padding(rows: Rows) -> np.ndarray:
+def _padding(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
     """Return the logarithm of how much more than needed the tiles of all programs cover.
 
     Nothing where the number of programs does not follow from the tile: they take tiles in turn.
+
+    Args:
+        programs: of one problem's rows.
+        edges: of their tiles.
     """
-    edges = [tile_edges(c) for c in rows.configs]
     area = np.array([e.get("M", 1.0) * e.get("N", 1.0) * e.get("", 1.0) for e in edges])
-    programs = rows.programs
+    nothing = np.zeros(len(area))
     if not (programs > 0).all() or np.ptp(area) == 0 or np.ptp(programs) == 0:
-        return np.zeros(len(rows))
+        return nothing
     if np.corrcoef(np.log(programs), np.log(area))[0, 1] > FOLLOWS:
-        return np.zeros(len(rows))
+        return nothing
     covered = np.log(programs * area)
     return np.minimum(covered - covered.min(), MOST_PADDING)
 
 
-def _tile_factor(config: NamedValues, code: Mapping[str, float], threads: float) -> float:
+def _tile_factor(edges: Mapping[str, float], code: Mapping[str, float], threads: float) -> float:
     if code.get("dots", 0) > 0 and code.get("loop_intensity", 0) > 0:
         # of 16-bit operands: narrower ones are multiplied as much faster as they load faster
         intensity = code["loop_intensity"] * code.get("dot_bits", 16.0) / 16.0
         return _waiting(intensity) + _crowding(max(code.get("carried_registers", 1.0), 1.0), "tile")
-    edges = tile_edges(config)
     if "M" in edges and "N" in edges:
         m, n = edges["M"], edges["N"]
         return _waiting(m * n / (m + n)) + _crowding(m * n / threads, "tile")

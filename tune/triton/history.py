@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from foretune.errors import ForetuneError, ForetuneWarning
@@ -151,10 +151,16 @@ class History:
 
     def _among(self, call: Call, candidates: Sequence[Configuration]) -> Problem:
         """Return the problem of choosing among these for this end: any other is another one."""
-        ids = sorted(c.id for c in candidates)
-        parts = [*ids, self._options.goal.value, str(self._options.check)]
-        listed = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+        options = self._options
+        listed = _digest(tuple(candidates), options.goal.value, str(options.check))
         return Problem({**call.problem, CANDIDATES: listed})
+
+
+@lru_cache(maxsize=64)
+def _digest(candidates: tuple[Configuration, ...], goal: str, check: str) -> str:
+    """Return what identifies candidates and an end: most calls of a kernel have the same."""
+    parts = [*sorted(c.id for c in candidates), goal, check]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 def _listed(choice: Choice | None) -> list[Choice]:

@@ -32,7 +32,6 @@ class Priors:
     """
 
     def __init__(self, kernel: str, source: str, device: Device, options: Options) -> None:
-        self._kernel = kernel
         self._device = device
         self._objective = options.goal
         if options.predictor == "auto":
@@ -62,31 +61,14 @@ class Priors:
         """Return the log of the objective, up to a constant per problem, and how likely it runs."""
         if self._predictor is not None:
             try:
-                return self._predicted(self._predictor, rows)
+                from foretune.search.prior import predicted_rows
+
+                return predicted_rows(self._predictor, rows, self._device, self._objective)
             except ForetuneError as e:
                 self._predictor = None
                 warnings.warn(f"the predictor is not used: {e}", ForetuneWarning, stacklevel=2)
-        log_mean = np.empty(len(rows))
-        for numbers in rows.by_problem().values():
-            log_mean[numbers] = estimate(rows.take(numbers), self._device.specs)
-        return log_mean, np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
-
-    def _predicted(self, predictor: "Predictor", rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        import pandas as pd
-
-        from foretune.features.candidates import rows_of
-
-        parts, order = list[pd.DataFrame](), list[int]()
-        for problem, numbers in rows.by_problem().items():
-            configs = [rows.configs[i] for i in numbers]
-            parts.append(rows_of(self._kernel, problem, configs, self._device))
-            order += numbers
-        table = predictor.predict(pd.concat(parts, ignore_index=True))
-        watts = table["power_w"].to_numpy() if "power_w" in table else np.nan
-        value = self._objective.of(table["time_ms"].to_numpy(), watts)
-        log_mean, p_valid = np.empty((2, len(rows)))
-        log_mean[order], p_valid[order] = np.log(value), table["p_valid"]
-        return log_mean, p_valid
+        fits = np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
+        return estimate(rows, self._device.specs), fits
 
 
 def _shipped(kernel: str, source: str, device: Device, objective: Objective) -> "Predictor | None":

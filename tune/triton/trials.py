@@ -54,7 +54,8 @@ class Trials:
         self.fresh = 0
         self.nothing_runs = False
         self._afresh = afresh
-        self._own = {configuration_of(c): c for c in reversed(self.configs)}
+        self._named = [configuration_of(c) for c in self.configs]
+        self._own = dict(zip(reversed(self._named), reversed(self.configs), strict=True))
         self._tunings = tunings
         self.ahead = Ahead(kernel.fn, args, kwargs)
 
@@ -62,10 +63,10 @@ class Trials:
     def tuning(self) -> Tuning:
         """What chooses."""
         call = self.kernel.call(self.args, self.kwargs)
-        call = replace(call, knobs=tuple(next(iter(self._own))))
+        call = replace(call, knobs=tuple(self._named[-1]))
         if self._afresh:
             self._tunings.history.forget(call)
-        return self._tunings.of(call, self.configs)
+        return self._tunings.of(call, self._named)
 
     @property
     def lock(self) -> threading.RLock:
@@ -131,8 +132,8 @@ class Trials:
         found = {m.config: m for m in self.tuning.measured()}
         return {
             config: self._measurer.timings.get(config) or _quantiles(found[named])
-            for config in self.configs
-            if (named := configuration_of(config)) in found
+            for named, config in zip(self._named, self.configs, strict=True)
+            if named in found
         }
 
     def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:

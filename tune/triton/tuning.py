@@ -52,9 +52,8 @@ class Tuning:
         self._stood: Choice | None = None
         self._held_back: list[Measurement] = []
         self._code: dict[Configuration, dict[str, float]] = {}
-        self._runs: list[Measurement] = []
         self._searcher: TransferSearcher | None = None
-        self._up_to_date = False
+        self._told = False
 
     def remembered(self) -> Choice | None:
         """Return the choice that was made before, if it rests on enough."""
@@ -73,15 +72,12 @@ class Tuning:
     @property
     def searcher(self) -> TransferSearcher:
         """What proposes; it was told of all that is known now."""
-        if self._up_to_date and self._searcher is not None:
-            return self._searcher
-        self._runs = [*self._history.measurements(self.call), *self._held_back]
-        here = [m for m in self._runs if self._is_candidate(m)]
-        elsewhere = [m for m in self._runs if not self._is_candidate(m)]
-        if self._searcher is None or len(elsewhere) != len(self._searcher.experience):
-            self._searcher = self._new_searcher(here, elsewhere)
-        self._searcher.tell(here)
-        self._up_to_date = True
+        if self._searcher is None or not self._told:
+            elsewhere = [m for m in self._runs if not self._is_candidate(m)]
+            if self._searcher is None or len(elsewhere) != len(self._searcher.experience):
+                self._searcher = self._new_searcher(elsewhere)
+            self._searcher.tell(self.measured())
+            self._told = True
         return self._searcher
 
     @property
@@ -112,10 +108,12 @@ class Tuning:
 
     def promising(self, n: int) -> list[Configuration]:
         """Return the ``n`` unmeasured candidates that are expected to be fastest."""
+        if n <= 0:
+            return []
         forecast = self.searcher.forecast
         free = np.isnan(forecast.objective)
         order = np.argsort(np.where(free, forecast.log_mean, np.inf), kind="stable")
-        count = min(max(n, 0), int(free.sum()))
+        count = min(n, int(free.sum()))
         return [self.space[int(i)] for i in forecast.numbers[order[:count]]]
 
     def add(self, measurement: Measurement) -> None:
@@ -126,7 +124,7 @@ class Tuning:
         static = {**measurement.static, **self._static(measurement.config)}
         self.fresh += 1
         self._held_back.append(dataclasses.replace(measurement, static=static))
-        self._up_to_date = False
+        self._look_again()
         if any(m.ok for m in self.measured()):
             self.keep_failures()
 
@@ -152,7 +150,7 @@ class Tuning:
         """Take in what the code of a candidate shows."""
         if code:
             self._code.setdefault(config, {}).update(code)
-            self._searcher, self._up_to_date = None, False
+            self._searcher = None
 
     def knows_code(self, config: Configuration) -> bool:
         """Whether the machine code of a candidate was looked at."""
@@ -165,7 +163,6 @@ class Tuning:
 
     def measured(self) -> list[Measurement]:
         """Return what was measured of the candidates, now or before, in their order."""
-        _ = self.searcher
         found = {m.config: m for m in self._runs if self._is_candidate(m)}
         return [found[config] for config in self._all if config in found]
 
@@ -193,6 +190,16 @@ class Tuning:
     def _all(self) -> list[Configuration]:
         return list(self.space)
 
+    @cached_property
+    def _runs(self) -> list[Measurement]:
+        """Everything measured of the kernel on the device by now."""
+        return [*self._history.measurements(self.call), *self._held_back]
+
+    def _look_again(self) -> None:
+        """Forget what was known: more was measured."""
+        self.__dict__.pop("_runs", None)
+        self._told = False
+
     def _value(self, measurement: Measurement) -> float:
         return self._options.goal.measured(measurement)
 
@@ -206,12 +213,10 @@ class Tuning:
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self._history.record(self.call, measurements)
-        self._up_to_date = False
+        self._look_again()
 
-    def _new_searcher(
-        self, here: Sequence[Measurement], elsewhere: Sequence[Measurement]
-    ) -> TransferSearcher:
-        shown = {m.config: m.static for m in here}
+    def _new_searcher(self, elsewhere: Sequence[Measurement]) -> TransferSearcher:
+        shown = {m.config: m.static for m in self.measured()}
         statics = [{**shown.get(c, {}), **self._static(c)} for c in self._all]
         rows = Rows([self.call.problem] * len(self._all), self._all, statics)
         return TransferSearcher(

@@ -5,15 +5,13 @@ import threading
 import warnings
 from collections.abc import Sequence
 
-import triton
-
 from foretune.collect.meters import find_meter, why_no_meter
 from foretune.device import Device
 from foretune.errors import ForetuneWarning
 from foretune.objective import Objective
 from foretune.search.transfer import Fits
+from foretune.space import Configuration
 from foretune.tune.triton.call import Call
-from foretune.tune.triton.configs import configuration_of
 from foretune.tune.triton.history import History
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import Priors
@@ -34,14 +32,13 @@ class Tunings:
         """Held by who chooses or remembers, never while something is launched or compiled."""
         self._shared: dict[str, tuple[Options, Priors, Fits]] = {}
 
-    def of(self, call: Call, configs: Sequence[triton.Config]) -> Tuning:
-        """Return the choice among ``configs`` for a call."""
+    def of(self, call: Call, candidates: Sequence[Configuration]) -> Tuning:
+        """Return the choice among ``candidates`` for a call."""
         device = call.device
         if device.name not in self._shared:
             options = _measurable(self.options, device)
             priors = Priors(call.kernel, call.source, device, options)
             self._shared[device.name] = options, priors, {}
-        candidates = [configuration_of(c) for c in configs]
         options, priors, fits = self._shared[device.name]
         return Tuning(call, candidates, options, self.history, priors, fits)
 
