@@ -35,7 +35,6 @@ from foretune.models.target.target_model import TargetModel, share_places
 from foretune.models.target.targets import LEAST_ROWS, Target, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, side_by_side
-from foretune.models.trees.walk import compile_from_now_on
 from foretune.models.validation.plausibility import check_times
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
@@ -151,6 +150,9 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     ) -> dict[str, float]:
         """Return what `predict` does of one configuration, column -> value, in less time.
 
+        The first one in a process loads compiled code where Numba is installed (the first one on
+        a machine makes it, which takes seconds).
+
         Raises:
             PredictorError: there is less of it than training had, or a number is too large.
         """
@@ -165,16 +167,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             raise PredictorError("a number is too large to compute with") from None
         predicted = self._predict_rows(row)
         return dict(zip(_names(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True))
-
-    def warm_up(self) -> Self:
-        """Make predictions of single rows as fast as they get, now and not little by little.
-
-        That takes seconds where Numba is installed; without it they stay somewhat slower.
-        """
-        check_is_fitted(self, "targets_")
-        compile_from_now_on()
-        self.predict(self.runs_.iloc[:1])
-        return self
 
     def predict_space(
         self,
