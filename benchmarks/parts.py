@@ -250,8 +250,6 @@ ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     )
 }  # fmt: skip
 """Group -> how the parts begin that are left out of its tasks: others are not in them, or slow."""
-EARLY = ("unit", "features", "hold-outs: the", "hold-outs: all", "corrected", "neighbours")
-"""Parts without which models are trained anew; ``--quick`` leaves them for later."""
 
 
 class Memory:
@@ -331,11 +329,10 @@ def judged(task: Task) -> dict[str, float]:
 def run(task: Task, group: str, draw: int, options: argparse.Namespace) -> None:
     """Append a line per part that the file does not have."""
     there = {(line["task"], line["draw"], line["part"]) for line in lines_of(options.out)}
-    wanted = [p for p in PARTS if options.part in p or p == WHOLE]
+    texts = options.part.split(",")
+    wanted = [p for p in PARTS if p == WHOLE or any(text in p for text in texts)]
     if group in ONLY_OF:
         wanted = [p for p in wanted if p.startswith(ONLY_OF[group])]
-    if options.quick:
-        wanted = [p for p in wanted if not p.startswith(EARLY)]
     wanted = [p for p in wanted if (task.name, draw, p) not in there]
     if not wanted:
         return
@@ -406,9 +403,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("parts.jsonl"))
     parser.add_argument("--only", default="", help="groups of tasks, separated by commas")
     parser.add_argument("--task", default="", help="tasks with this text in their name")
-    parser.add_argument("--part", default="", help="parts with this text in their name")
+    parser.add_argument("--part", default="", help="parts with one of these texts, by commas")
     parser.add_argument("--draw", type=int, default=0, help="which values are held out")
-    parser.add_argument("--quick", action="store_true", help="only parts beyond the experts")
     parser.add_argument("--table", action="store_true", help="print what is there")
     options = parser.parse_args()
     if options.table:

@@ -20,7 +20,8 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.experts.neighbours import Neighbourhood, Places
+from foretune.models.experts.neighbours import Neighbourhood
+from foretune.models.experts.places import Places
 from foretune.models.experts.smooth import Smooth
 from foretune.models.trees.regressor import Regressor
 from foretune.models.trees.together import Together
