@@ -210,6 +210,15 @@ def others(data: Path, draw: int = 0) -> Iterator[Task]:
         yield Task(f"{name} {size}, H100", runs, held_out(runs, [f"problem.{size}"], draw))
 
 
+def elsewhere(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Operators with small tables on a device never seen: what is quick to try."""
+    for name in ("custom_allreduce", "nccl", "scale_matrix", "mla_bmm", "context_mla"):
+        runs = operators(data, name)
+        runs = runs[~runs["device"].isin([B60])].reset_index(drop=True)
+        test = (runs["device"] == RTX).to_numpy()
+        yield Task(f"{name}, device RTX PRO 6000 (from the others)", runs, test)
+
+
 def random_rows(data: Path, draw: int = 0) -> Iterator[Task]:
     """Single rows held out: what most of the literature reports, and what a table allows at all."""
     for name, what, target in RANDOM:
@@ -230,5 +239,6 @@ GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "vidur": vidur,
     "spaces": spaces,
     "others": others,
+    "elsewhere": elsewhere,
     "random": random_rows,
 }
