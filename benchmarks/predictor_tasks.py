@@ -1,4 +1,7 @@
-"""What is held out of which table: the lines of the table of predictors."""
+"""What is held out of which table: the lines of the table of predictors.
+
+Another ``draw`` holds out other values, where values are drawn.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -72,16 +75,16 @@ def without_unused_texts(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**{c: runs[c].cat.remove_unused_categories() for c in texts})
 
 
-def gemm(data: Path) -> Iterator[Task]:
+def gemm(data: Path, draw: int = 0) -> Iterator[Task]:
     """GEMM on one known device."""
     runs = operators(data, "gemm", device=H100, backend="trtllm")
-    yield Task("GEMM (n, k), H100", runs, held_out(runs, ["problem.N", "problem.K"]))
-    yield Task("GEMM m, H100", runs, held_out(runs, ["problem.M"]))
+    yield Task("GEMM (n, k), H100", runs, held_out(runs, ["problem.N", "problem.K"], draw))
+    yield Task("GEMM m, H100", runs, held_out(runs, ["problem.M"], draw))
     beyond = (runs["problem.N"] >= 16384) | (runs["problem.K"] >= 16384)
     yield Task("GEMM n or k ≥ 16384, H100", runs, beyond.to_numpy())
 
 
-def devices(data: Path) -> Iterator[Task]:
+def devices(data: Path, draw: int = 0) -> Iterator[Task]:
     """GEMM on devices never seen."""
     runs = operators(data, "gemm")
     formats = runs["config.format"].isin(["bf16", "fp8", "fp8_block"])
@@ -97,7 +100,7 @@ def devices(data: Path) -> Iterator[Task]:
         yield Task(f"GEMM, device {name} (from A100, H100, L40S)", part, test, few=few)
 
 
-def installed(data: Path) -> Iterator[Task]:
+def installed(data: Path, draw: int = 0) -> Iterator[Task]:
     """Operators on devices never seen, of the tables that aiconfigurator-core installs."""
     if installed_data() is None:
         print("skipped: needs aiconfigurator-core (the extra llm)", file=sys.stderr)
@@ -139,24 +142,24 @@ def before_and_new(parts: list[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]
     return runs, np.arange(len(runs)) >= len(runs) - len(parts[-1])
 
 
-def attention(data: Path) -> Iterator[Task]:
+def attention(data: Path, draw: int = 0) -> Iterator[Task]:
     """Attention on one known device."""
     runs = operators(data, "context_attention", device=H100, backend="trtllm")
     heads = ["problem.heads", "problem.kv_heads", "problem.head_dim"]
-    yield Task("attention prefill, heads, H100", runs, held_out(runs, heads))
+    yield Task("attention prefill, heads, H100", runs, held_out(runs, heads, draw))
     runs = operators(data, "generation_attention", device=H100, backend="trtllm")
-    yield Task("attention decode, KV length, H100", runs, held_out(runs, ["problem.kv_len"]))
+    yield Task("attention decode, KV length, H100", runs, held_out(runs, ["problem.kv_len"], draw))
 
 
-def moe(data: Path) -> Iterator[Task]:
+def moe(data: Path, draw: int = 0) -> Iterator[Task]:
     """Mixtures of experts on one known device."""
     runs = operators(data, "moe", device=H100, backend="trtllm")
-    yield Task("MoE tokens, H100", runs, held_out(runs, ["problem.tokens"]))
+    yield Task("MoE tokens, H100", runs, held_out(runs, ["problem.tokens"], draw))
     for seed in range(2):
         yield Task(f"MoE models, H100 (draw {seed + 1})", runs, held_out(runs, MODEL, seed))
 
 
-def collectives(data: Path) -> Iterator[Task]:
+def collectives(data: Path, draw: int = 0) -> Iterator[Task]:
     """All-reduce."""
     tables = [operators(data, name) for name in ("custom_allreduce", "nccl")]
     runs = pd.concat(tables, ignore_index=True)
@@ -165,31 +168,32 @@ def collectives(data: Path) -> Iterator[Task]:
     for seed in range(2):
         one = runs[runs["device"] == H100].reset_index(drop=True)
         yield Task(f"all-reduce sizes, H100 (draw {seed + 1})", one, held_out(one, sizes, seed))
-    yield Task("all-reduce sizes, four devices", runs, held_out(runs, sizes))
+    yield Task("all-reduce sizes, four devices", runs, held_out(runs, sizes, draw))
 
 
-def power(data: Path) -> Iterator[Task]:
+def power(data: Path, draw: int = 0) -> Iterator[Task]:
     """Mean watts on one known device."""
     runs = operators(data, "power_h200_gemm")
     shape = ["problem.N", "problem.K"]
-    yield Task("power, GEMM (n, k), H200", runs, held_out(runs, shape), "power_w")
+    yield Task("power, GEMM (n, k), H200", runs, held_out(runs, shape, draw), "power_w")
     runs = operators(data, "power_h200_moe")
-    yield Task("power, MoE tokens, H200", runs, held_out(runs, ["problem.tokens"]), "power_w")
+    test = held_out(runs, ["problem.tokens"], draw)
+    yield Task("power, MoE tokens, H200", runs, test, "power_w")
     runs = operators(data, "power_h200_context_attention")
     heads = ["problem.heads", "problem.kv_heads", "problem.head_dim"]
-    yield Task("power, prefill heads, H200", runs, held_out(runs, heads), "power_w")
+    yield Task("power, prefill heads, H200", runs, held_out(runs, heads, draw), "power_w")
 
 
-def spaces(data: Path) -> Iterator[Task]:
+def spaces(data: Path, draw: int = 0) -> Iterator[Task]:
     """Tuning spaces: a tenth of the configurations known."""
     for path in sorted((data / "spaces").glob("*.parquet")):
         runs = read_runs(path)
         runs = runs.drop(columns=[c for c in runs if c.startswith(("static.", "counter."))])
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(draw)
         yield Task(f"space {path.stem}", runs, rng.random(len(runs)) >= 0.1)
 
 
-def vidur(data: Path) -> Iterator[Task]:
+def vidur(data: Path, draw: int = 0) -> Iterator[Task]:
     """Whole models held out of Vidur's MLP profiles."""
     runs = import_runs(data / "llm" / "vidur_mlp.parquet", "vidur").runs
     for kernel in ("gemm", "norm", "elementwise"):
@@ -199,23 +203,32 @@ def vidur(data: Path) -> Iterator[Task]:
             yield Task(f"Vidur {kernel}, {' and '.join(models)}", rows, test)
 
 
-def others(data: Path) -> Iterator[Task]:
+def others(data: Path, draw: int = 0) -> Iterator[Task]:
     """Operators of which no more is known than their columns, or little."""
     for name, size in OTHERS.items():
         runs = operators(data, name, device=H100)
-        yield Task(f"{name} {size}, H100", runs, held_out(runs, [f"problem.{size}"]))
+        yield Task(f"{name} {size}, H100", runs, held_out(runs, [f"problem.{size}"], draw))
 
 
-def random_rows(data: Path) -> Iterator[Task]:
+def elsewhere(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Operators with small tables on a device never seen: what is quick to try."""
+    for name in ("custom_allreduce", "nccl", "scale_matrix", "mla_bmm", "context_mla"):
+        runs = operators(data, name)
+        runs = runs[~runs["device"].isin([B60])].reset_index(drop=True)
+        test = (runs["device"] == RTX).to_numpy()
+        yield Task(f"{name}, device RTX PRO 6000 (from the others)", runs, test)
+
+
+def random_rows(data: Path, draw: int = 0) -> Iterator[Task]:
     """Single rows held out: what most of the literature reports, and what a table allows at all."""
     for name, what, target in RANDOM:
         only = {} if name.startswith("power") else {"device": H100, "backend": "trtllm"}
         runs = operators(data, name, **only)
-        out = np.random.default_rng(0).random(len(runs)) < SHARE
+        out = np.random.default_rng(draw).random(len(runs)) < SHARE
         yield Task(f"{what} random rows", runs, out, target)
 
 
-GROUPS: dict[str, Callable[[Path], Iterator[Task]]] = {
+GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "gemm": gemm,
     "devices": devices,
     "installed": installed,
@@ -226,5 +239,6 @@ GROUPS: dict[str, Callable[[Path], Iterator[Task]]] = {
     "vidur": vidur,
     "spaces": spaces,
     "others": others,
+    "elsewhere": elsewhere,
     "random": random_rows,
 }

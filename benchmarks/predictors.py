@@ -42,7 +42,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for group, tasks in GROUPS.items():
         if group in wanted:
-            for task in tasks(arguments.data):
+            for task in tasks(arguments.data, 0):
                 run_task(task, arguments.model)
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from foretune.device import Device, available_cores, find_device
 from foretune.features import candidate_rows, family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
-from foretune.models.trees import walk
+from foretune.models.trees import boosting
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.search import Prior, Searcher, make_searcher
@@ -162,7 +163,7 @@ def one_by_one(
     predictor: Predictor, asked: Sequence[tuple[Problem, Configuration]], device: Device
 ) -> tuple[str, str]:
     """Return how long one of many different rows takes, each by itself, and the rows per second."""
-    predictor.warm_up()
+    predictor.predict_one(*asked[0], device)  # loads compiled code
     seconds = []
     for problem, config in asked:
         started = time.perf_counter()
@@ -182,12 +183,8 @@ def once(predict: Callable[[], pd.DataFrame]) -> tuple[str, str]:
 @contextmanager
 def by_xgboost() -> Iterator[None]:
     """Let XGBoost walk through its trees itself, as where Numba is not installed."""
-    before = walk.WORTH_COMPILING
-    walk.WORTH_COMPILING = math.inf
-    try:
+    with patch.object(boosting, "MANY_ROWS", math.inf):
         yield
-    finally:
-        walk.WORTH_COMPILING = before
 
 
 def products(sizes_and_formats: np.ndarray) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """The feature set: a run table in, named float columns out, in scikit-learn's sense."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ FEATURES_VERSION = 5
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
+LEARNED = ("columns", "numbers", "categories", "specs", "roofline_known")
 MAY_BE_UNKNOWN = "device."
 """Columns that training had and rows may lack: a descriptor that says less."""
 
@@ -128,6 +130,20 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Return the names of the float columns."""
         check_is_fitted(self, "columns_")
         return np.array(self.columns_, dtype=object)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was learned as plain values that `from_json` reads."""
+        return {name: getattr(self, f"{name}_") for name in LEARNED}
+
+    @classmethod
+    def from_json(
+        cls, data: Mapping[str, Any], family: Family | None = None, compiled: bool = False
+    ) -> Self:
+        """Return what `to_json` wrote; other values may stand beside it."""
+        features = cls(family, compiled)
+        for name in LEARNED:
+            setattr(features, f"{name}_", data[name])
+        return features
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
         """Return every feature, an array or one number for all rows."""

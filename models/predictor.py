@@ -2,9 +2,8 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.datasets.schema import columns_of, validate
-from foretune.device import Device, available_cores
+from foretune.device import Device
 from foretune.errors import ForetuneError, PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
@@ -26,26 +25,26 @@ from foretune.features.arrays import OneRow, Rows
 from foretune.features.known import known_family
 from foretune.mapping import Value
 from foretune.models.calibration.calibration import Calibration
-from foretune.models.calibration.choosing import candidates, typical_points
-from foretune.models.calibration.correction import Correction
-from foretune.models.calibration.likeness import Evidence, Likeness
+from foretune.models.calibration.choosing import chosen_rows
+from foretune.models.calibration.likeness import Evidence
+from foretune.models.chunks import in_chunks
 from foretune.models.saved.saved_folder import RUNS_FILE, read_card, writing
 from foretune.models.target.repeats import Repeats
 from foretune.models.target.target_model import TargetModel, share_places
-from foretune.models.target.targets import LEAST_ROWS, Target, present_targets, usable_rows
+from foretune.models.target.targets import (
+    LEAST_ROWS,
+    Target,
+    present_targets,
+    telling_rows,
+    usable_rows,
+)
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, side_by_side
-from foretune.models.trees.walk import compile_from_now_on
 from foretune.models.validation.plausibility import check_times
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
-
-INCREDIBLE = 100.0
-"""No descriptor leads so far astray: measurements off by this factor are in other units."""
-CHUNK_ROWS = 32_768
-"""Rows predicted at a time by one core: features of a million never are in memory together."""
 
 
 class Predictor(BaseEstimator):  # type: ignore[misc]
@@ -112,7 +111,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             return model.fit(self.features_, rows, X, Repeats.of(rows, self.runs_, target))
 
         wanted = self._wanted_targets(runs)
-        self.range_ = TrainingRange.of(_telling(wanted[0], runs))
+        self.range_ = TrainingRange.of(telling_rows(wanted[0], runs))
         with threadpool_limits(1, user_api="blas"):  # its threads wait for each other on few rows
             models = side_by_side(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
@@ -141,15 +140,20 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             names, codes = rows.distinct("kernel")
             if set(names[np.unique(codes)]) != {self.kernel_name_}:
                 self.refuse_others(runs)
-        if len(rows) <= CHUNK_ROWS:
-            return self._table(self._predict_rows(rows), runs.index)
-        cells = self._in_chunks(len(rows), lambda start, end: Rows(runs.iloc[start:end]))
-        return self._table(cells, runs.index)
+
+        def predict(at: slice) -> np.ndarray:
+            whole = at.stop - at.start == len(rows)
+            return self._predict_rows(rows if whole else Rows(runs.iloc[at]))
+
+        return self._table(in_chunks(len(rows), predict), runs.index)
 
     def predict_one(
         self, problem: Mapping[str, Value], config: Mapping[str, Value], device: Device
     ) -> dict[str, float]:
         """Return what `predict` does of one configuration, column -> value, in less time.
+
+        The first one in a process loads compiled code where Numba is installed (the first one on
+        a machine makes it, which takes seconds).
 
         Raises:
             PredictorError: there is less of it than training had, or a number is too large.
@@ -166,16 +170,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         predicted = self._predict_rows(row)
         return dict(zip(_names(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True))
 
-    def warm_up(self) -> Self:
-        """Make predictions of single rows as fast as they get, now and not little by little.
-
-        That takes seconds where Numba is installed; without it they stay somewhat slower.
-        """
-        check_is_fitted(self, "targets_")
-        compile_from_now_on()
-        self.predict(self.runs_.iloc[:1])
-        return self
-
     def predict_space(
         self,
         problem: Problem,
@@ -187,11 +181,11 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "targets_")
         every = np.arange(len(space)) if indices is None else np.asarray(indices)
 
-        def rows_between(start: int, end: int) -> Rows:
-            part = every[start:end]
-            return Rows(candidate_rows(self.kernel_name_, problem, space, device, part))
+        def predict(at: slice) -> np.ndarray:
+            rows = candidate_rows(self.kernel_name_, problem, space, device, every[at])
+            return self._predict_rows(Rows(rows))
 
-        return self._table(self._in_chunks(len(every), rows_between))
+        return self._table(in_chunks(len(every), predict))
 
     def measured_configurations(self, device: str | None = None) -> list[Configuration]:
         """Return the different configurations that were trained on, of ``device`` if it has any."""
@@ -222,35 +216,12 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         runs = validate(runs).reset_index(drop=True)
         self.refuse_others(runs)
         check_times(self.features_.family, runs)
-        before = self.calibration_
-        every = pd.concat([before.runs, runs], ignore_index=True)
-        newest = latest(every)
-        corrections, ranges = dict(before.corrections), dict(before.ranges)
-        for device in sorted(runs["device"].astype(str).unique()):
-            here = newest[newest["device"] == device].reset_index(drop=True)
-            present = [t for t in self.targets_ if t in present_targets(here)]
-            if not present:
-                raise PredictorError(
-                    f"{device} has fewer than {LEAST_ROWS} successful runs to calibrate with"
-                )
-            for target in present:
-                corrections[target, device] = self._correction(target, usable_rows(target, here))
-            known = pd.concat([self.runs_, here], ignore_index=True)
-            ranges[device] = TrainingRange.of(_telling(next(iter(self.targets_)), known))
         calibrated = copy.copy(self)
-        calibrated.calibration_ = Calibration(every, corrections, ranges)
+        calibrated.calibration_ = self.calibration_.learn(
+            runs, self.runs_, tuple(self.targets_), self._evidence, self.seed
+        )
         calibrated.training_ = {**self.training_, "calibrated": calibrated.calibration_.devices}
         return calibrated
-
-    def _correction(self, target: Target, rows: pd.DataFrame) -> Correction:
-        plain, evidence = self._evidence(target, rows)
-        errors = np.log(rows[target].to_numpy(dtype=float)) - plain
-        if (times := float(np.exp(abs(np.median(errors))))) > INCREDIBLE:
-            raise PredictorError(
-                f"half of the {len(rows)} runs are over {times:,.0f} times off what is predicted: "
-                f"is their {target} in the right unit, and is this the device?"
-            )
-        return Correction().fit(rows, evidence, errors, self.seed)
 
     def measured_runs(self) -> pd.DataFrame:
         """Return every run that it has learned from, those it was calibrated with among them."""
@@ -296,13 +267,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
         if not len(wanted):
             raise PredictorError("there are no rows to choose from")
-        chosen = []
-        for _, here in wanted.groupby("device", observed=True, sort=True):
-            here = candidates(here, count, seed)
-            _, evidence = self._evidence(target, here)
-            points, _ = Likeness.of(here, evidence).points(Rows(here), evidence)
-            chosen.append(here.iloc[typical_points(points, count, seed)].sort_index())
-        return pd.concat(chosen, ignore_index=True)
+        return chosen_rows(wanted, count, partial(self._evidence, target), seed)
 
     def log_spread(self, target: Target = "time_ms", device: str = "") -> float:
         """Return the standard deviation of log errors that the typical 90 % interval stands for.
@@ -370,20 +335,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
         return plain, Evidence.of(self.features_.columns_ or (), X, plain, differences)
 
-    def _in_chunks(self, rows: int, between: Callable[[int, int], Rows]) -> np.ndarray:
-        """Return the predicted cells of so many rows, ``between`` giving a chunk, on all cores."""
-        chunks = -(-max(rows, 1) // CHUNK_ROWS)
-        ends = [rows * (i + 1) // chunks for i in range(chunks)]  # no chunk is a few rows only
-
-        def predict(start: int, end: int) -> np.ndarray:
-            return self._predict_rows(between(start, end))
-
-        starts, threads = [0, *ends[:-1]], min(available_cores(), chunks)
-        if threads == 1:
-            return np.hstack(list(map(predict, starts, ends)))
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-            return np.hstack(list(pool.map(predict, starts, ends)))
-
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return what `predict` does of a chunk, as an array (columns, rows)."""
         X = self.features_.matrix(rows)
@@ -424,11 +375,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "seed": self.seed,
             "compiled": self.compiled,
             "parameters": dict(self.parameters or {}),
-            "columns": features.columns_,
-            "numbers": features.numbers_,
-            "categories": features.categories_,
-            "specs": features.specs_,
-            "roofline_known": features.roofline_known_,
+            **features.to_json(),
             "targets": list(self.targets_),
             "range": self.range_.to_json(),
             "training": self.training_,
@@ -480,12 +427,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             raise PredictorError(
                 f"the code of {found.name} has changed since {folder} was trained: train it again"
             )
-        self.features_ = FeatureSet(found, self.compiled)
-        self.features_.columns_ = list(card["columns"])
-        self.features_.numbers_ = list(card["numbers"])
-        self.features_.categories_ = dict(card["categories"])
-        self.features_.specs_ = list(card["specs"])
-        self.features_.roofline_known_ = bool(card["roofline_known"])
+        self.features_ = FeatureSet.from_json(card, found, self.compiled)
         self.targets_ = {
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
@@ -493,13 +435,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         share_places(self.targets_.values())
         self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
-
-
-def _telling(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that have ``target``, and those that failed on the same devices."""
-    have = runs[target].notna() if target in runs else pd.Series(False, runs.index)
-    failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[have, "device"].unique())
-    return runs[have | failed]
 
 
 @cache

@@ -1,7 +1,7 @@
 """Calibration: all that runs on other devices have taught a trained predictor."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -9,14 +9,26 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import read_runs, write_runs
+from foretune.datasets import latest, read_runs, write_runs
+from foretune.errors import PredictorError
 from foretune.features.arrays import Rows
 from foretune.models.calibration.correction import Correction
 from foretune.models.calibration.likeness import Evidence
-from foretune.models.target.targets import Target
+from foretune.models.target.targets import (
+    LEAST_ROWS,
+    Target,
+    present_targets,
+    telling_rows,
+    usable_rows,
+)
 from foretune.models.training_range import TrainingRange
 
 CARD, RUNS_FILE = "calibration.json", "calibration.parquet"
+INCREDIBLE = 100.0
+"""No descriptor leads so far astray: measurements off by this factor are in other units."""
+
+Find = Callable[[Target, pd.DataFrame], tuple[np.ndarray, Evidence]]
+"""Returns the log of what is predicted of rows without corrections, and what is known of them."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,43 @@ class Calibration:
     def devices(self) -> list[str]:
         """The devices it is for."""
         return sorted(self.ranges)
+
+    def learn(
+        self,
+        runs: pd.DataFrame,
+        trained: pd.DataFrame,
+        targets: Sequence[Target],
+        find: Find,
+        seed: int,
+    ) -> Self:
+        """Return what is known with more runs, beside those that it was learned from.
+
+        Args:
+            runs: of one or several devices, valid.
+            trained: what the predictor was trained on.
+            targets: of the predictor, the first one first.
+            find: what it says of rows.
+            seed: which rows are used where they are many.
+
+        Raises:
+            PredictorError: a device has fewer than five runs, or they are far off.
+        """
+        every = pd.concat([self.runs, runs], ignore_index=True)
+        newest = latest(every)
+        corrections, ranges = dict(self.corrections), dict(self.ranges)
+        for device in sorted(runs["device"].astype(str).unique()):
+            here = newest[newest["device"] == device].reset_index(drop=True)
+            present = [t for t in targets if t in present_targets(here)]
+            if not present:
+                raise PredictorError(
+                    f"{device} has fewer than {LEAST_ROWS} successful runs to calibrate with"
+                )
+            for target in present:
+                rows = usable_rows(target, here)
+                corrections[target, device] = _correction(target, rows, find, seed)
+            known = pd.concat([trained, here], ignore_index=True)
+            ranges[device] = TrainingRange.of(telling_rows(targets[0], known))
+        return type(self)(every, corrections, ranges)
 
     def octaves_outside(
         self, rows: Rows, general: TrainingRange, reach: Mapping[str, float] | None = None
@@ -101,3 +150,14 @@ class Calibration:
         }
         ranges = {device: TrainingRange.from_json(data) for device, data in card["ranges"].items()}
         return cls(read_runs(folder / RUNS_FILE), corrections, ranges)
+
+
+def _correction(target: Target, rows: pd.DataFrame, find: Find, seed: int) -> Correction:
+    plain, evidence = find(target, rows)
+    errors = np.log(rows[target].to_numpy(dtype=float)) - plain
+    if (times := float(np.exp(abs(np.median(errors))))) > INCREDIBLE:
+        raise PredictorError(
+            f"half of the {len(rows)} runs are over {times:,.0f} times off what is predicted: "
+            f"is their {target} in the right unit, and is this the device?"
+        )
+    return Correction().fit(rows, evidence, errors, seed)

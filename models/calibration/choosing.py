@@ -5,8 +5,14 @@ many clusters of rows that are alike (k-means on the correction's own points). R
 crowd where rows are many and miss what is rare.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
+
+from foretune.features.arrays import Rows
+from foretune.models.calibration.likeness import Evidence, Likeness
 
 MOST_CANDIDATES = 6000
 """So many, drawn at random, show where rows lie; the clusters of all cost much more."""
@@ -29,7 +35,22 @@ def typical_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     return np.sort(chosen)
 
 
-def candidates(rows: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
-    """Return the rows among which ``count`` are chosen: all, or `MOST_CANDIDATES` of them."""
-    some = np.random.default_rng(seed).permutation(len(rows))[: max(MOST_CANDIDATES, count)]
-    return rows.iloc[some]
+def chosen_rows(
+    rows: pd.DataFrame, count: int, find: Callable[[pd.DataFrame], tuple[Any, Evidence]], seed: int
+) -> pd.DataFrame:
+    """Return ``count`` of the rows per device that stand for all there, one device after the other.
+
+    Args:
+        rows: to choose from.
+        count: how many per device; where there are no more, all.
+        find: the log of what is predicted of rows, and what is known of them.
+        seed: of which of many rows are looked at.
+    """
+    chosen = []
+    for _, here in rows.groupby("device", observed=True, sort=True):
+        some = np.random.default_rng(seed).permutation(len(here))[: max(MOST_CANDIDATES, count)]
+        here = here.iloc[some]
+        _, evidence = find(here)
+        points, _ = Likeness.of(here, evidence).points(Rows(here), evidence)
+        chosen.append(here.iloc[typical_points(points, count, seed)].sort_index())
+    return pd.concat(chosen, ignore_index=True)

@@ -20,13 +20,12 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.experts.neighbours import Neighbourhood, Places
+from foretune.models.experts.neighbours import Neighbourhood
+from foretune.models.experts.places import Places
 from foretune.models.experts.smooth import Smooth
 from foretune.models.trees.regressor import Regressor
 from foretune.models.trees.together import Together
 
-VIEWS = 2
-"""How often each row is shown to ``corrected``, each time with other neighbours missing."""
 VIEW_FOLDS = 5
 ONE_SIDED = 0.15
 """Share of views without neighbours above: what a row beyond all runs will see."""
@@ -123,14 +122,11 @@ class Experts:
         experts = cls.fit_alone(make, table, rows, smooth, rng)
         if table.has_unit:
             experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
-        inputs, rest = [], []
-        for _ in range(VIEWS):
-            look = _view(table, known, rows, rng)
-            seen = np.isfinite(look[:, -2])
-            inputs.append(np.hstack([table.X[rows[seen]], look[seen]]))
-            rest.append(table.y[rows[seen]] - look[seen, -2])
-        if any(map(len, rest)):  # else no row sees a neighbour while its like is held out
-            experts.corrected = make().fit(np.vstack(inputs), np.concatenate(rest))
+        look = _view(table, known, rows, rng)
+        seen = np.isfinite(look[:, -2])
+        if seen.any():  # else no row sees a neighbour while its like is held out
+            X, base = np.hstack([table.X[rows[seen]], look[seen]]), look[seen, -2]
+            experts.corrected = make().fit(X, table.y[rows[seen]] - base)
         return experts
 
     def opinions(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foretune.models.experts.neighbours import Axis, Places
+from foretune.models.experts.neighbours import Axis
+from foretune.models.experts.places import Places
 
 SHARE = 0.25
 """Of the rows, in one mixed hold-out, roughly."""

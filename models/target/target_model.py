@@ -17,7 +17,8 @@ import pandas as pd
 from foretune.features import FeatureSet
 from foretune.features.arrays import OneRow, Rows
 from foretune.models.experts.experts import Experts, Make, Table, circumstances
-from foretune.models.experts.neighbours import ALONE, Axis, Neighbourhood, Places
+from foretune.models.experts.neighbours import ALONE, Axis, Neighbourhood
+from foretune.models.experts.places import Places
 from foretune.models.experts.repeated_sizes import Repeated
 from foretune.models.experts.smooth import Smooth
 from foretune.models.target.blend import Blend

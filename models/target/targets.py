@@ -105,3 +105,10 @@ def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
 def present_targets(runs: pd.DataFrame) -> list[Target]:
     """Return the targets that ``runs`` can teach."""
     return [target for target in TARGETS if len(measured_rows(target, runs)) >= LEAST_ROWS]
+
+
+def telling_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that have ``target``, and those that failed on the same devices."""
+    have = runs[target].notna() if target in runs else pd.Series(False, runs.index)
+    failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[have, "device"].unique())
+    return runs[have | failed]

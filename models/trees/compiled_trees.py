@@ -9,14 +9,12 @@ number, and that is the number of its leaf.
 Importing this module needs Numba (the extra ``cpu``).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Self
 
-import numba
 import numpy as np
 
+from foretune.models.trees.compiling import compiled
 from foretune.models.trees.nodes import Trees
 from foretune.models.trees.row_bits import (
     WORD,
@@ -33,7 +31,6 @@ from foretune.models.trees.row_bits import (
 )
 
 Array = np.ndarray
-F = TypeVar("F", bound=Callable[..., Any])
 
 DEEPEST = 8
 """A leaf's number fits into a byte."""
@@ -135,15 +132,6 @@ def _walked(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
             turns[child] = turns[level] + (turn << step)
         level = np.concatenate([trees.left[level], trees.left[level] + 1])
     return tree, depth, number, turns
-
-
-def compiled(function: F) -> F:
-    """Return ``function`` compiled by Numba, once on a machine."""
-    make: Any = partial(numba.njit, nogil=True, error_model="numpy")
-    try:
-        return make(cache=True)(function)
-    except RuntimeError:  # there is no folder to write the cache to
-        return make()(function)
 
 
 @compiled

@@ -5,14 +5,11 @@ small as can be. Importing this module needs Numba (the extra ``cpu``).
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
-from foretune.models.trees.compiled_trees import compiled
-
-if TYPE_CHECKING:
-    from foretune.models.trees.walk import Walk
+from foretune.models.trees.compiling import compiled
 
 Array = np.ndarray
 TOGETHER = 24
@@ -29,7 +26,9 @@ class CompiledWalk:
         nodes: of every node, how far its left child is and, in the lower bits, its ``place``.
         bounds: of every node, what it compares with; what it adds, if it is a leaf: these look at
             minus infinite and so lead to themselves.
-        roots, first, depth: those of the `Walk`.
+        roots: the first node of each tree.
+        first: the first tree of each model; last, the number of trees.
+        depth: of each model's deepest tree.
     """
 
     nodes: Array
@@ -39,16 +38,25 @@ class CompiledWalk:
     depth: Array
 
     @classmethod
-    def of(cls, walk: "Walk") -> Self | None:
-        """Return what is read of ``walk``; None if its trees or rows are too large."""
-        way = walk.left - np.arange(len(walk.left))
-        if max(way.max(), walk.place.max()) >> BITS:
+    def of(
+        cls,
+        left: Array,
+        place: Array,
+        bound: Array,
+        leaf: Array,
+        roots: Array,
+        first: Array,
+        depth: Array,
+    ) -> Self | None:
+        """Return what is read of a walk's arrays; None if trees or rows are too large."""
+        way = left - np.arange(len(left))
+        if max(way.max(), place.max()) >> BITS:
             return None
         pairs = np.empty((len(way), 2), dtype=np.int32)
-        pairs[:, 0] = way << BITS | walk.place
-        pairs[:, 1] = np.where(way == 0, walk.leaf, walk.bound).view(np.int32)
+        pairs[:, 0] = way << BITS | place
+        pairs[:, 1] = np.where(way == 0, leaf, bound).view(np.int32)
         nodes = pairs.ravel()
-        return cls(nodes, nodes.view(np.float32), walk.roots, walk.first, walk.depth)
+        return cls(nodes, nodes.view(np.float32), roots, first, depth)
 
     def totals(self, row: Array) -> Array:
         """Return the sum of each model's leaves, added up in XGBoost's order."""

@@ -1,21 +1,18 @@
 """Boosted trees as plain arrays, read from XGBoost's own format."""
 
-import json
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from foretune.models.trees.compiled_trees import CompiledTrees
+from foretune.models.trees import ubjson
 
-ARRAYS = {
-    "left_children": (b"l", ">i4"), "right_children": (b"l", ">i4"),
-    "split_indices": (b"l", ">i4"), "split_conditions": (b"d", ">f4"),
-    "default_left": (b"U", "u1"),
+OBJECTIVES = ("reg:squarederror", "binary:logistic")
+PARTS = {
+    "left_children": np.int64, "right_children": np.int64, "split_indices": np.int64,
+    "split_conditions": np.float32, "default_left": np.int64,
 }  # fmt: skip
-"""What a node consists of -> how UBJSON says its type, and NumPy."""
+"""What a node consists of in XGBoost's model schema -> the type it is kept in."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +46,37 @@ class Trees:
 
     @classmethod
     def of(cls, booster: Any) -> Self | None:
-        """Return the trees of an XGBoost booster; None if they are of a kind not known here."""
-        raw = bytes(booster.save_raw("ubj"))
-        parts = {name: _arrays(raw, name, *kind) for name, kind in ARRAYS.items()}
-        sizes = [len(tree) for tree in parts["left_children"]]
-        learner = json.loads(booster.save_config())["learner"]
-        objective = learner["objective"]["name"]
-        known = objective in ("reg:squarederror", "binary:logistic")
-        alike = all([len(tree) for tree in part] == sizes for part in parts.values())
-        if not (known and alike and len(sizes) == booster.num_boosted_rounds() > 0):
+        """Return the trees of an XGBoost booster; None if they are of a kind not known here.
+
+        Known are trees that split at numbers, of one output, for squared errors or a probability,
+        whose nodes lie behind their parents.
+        """
+        learner = ubjson.read(bytes(booster.save_raw("ubj")))["learner"]
+        objective, gradient_booster = learner["objective"]["name"], learner["gradient_booster"]
+        if objective not in OBJECTIVES or gradient_booster["name"] != "gbtree":
             return None
-        left, right, column, bound, default = (np.concatenate(part) for part in parts.values())
-        inner, columns = left >= 0, booster.num_features()
-        if (right[inner] != left[inner] + 1).any():
+        trees = gradient_booster["model"]["trees"]
+        if not trees or len(trees) != booster.num_boosted_rounds():
             return None
+        sizes = np.array([len(tree["left_children"]) for tree in trees])
         roots = np.cumsum(sizes) - sizes
-        left = np.where(inner, left + np.repeat(roots, sizes), np.arange(len(left)))
-        base = float(np.ravel(json.loads(learner["learner_model_param"]["base_score"]))[0])
+        left, right, column, bound, default = (
+            np.concatenate([tree[part] for tree in trees]).astype(kind)
+            for part, kind in PARTS.items()
+        )
+        inner, columns = left >= 0, int(learner["learner_model_param"]["num_feature"])
+        first = np.repeat(roots, sizes)
+        ends, own = np.repeat(sizes, sizes)[inner], (np.arange(len(left)) - first)[inner]
+        behind = (own < left[inner]) & (right[inner] == left[inner] + 1) & (right[inner] < ends)
+        known = (column[inner] >= 0) & (column[inner] < columns)
+        if not (behind & known).all() or any(tree["split_type"].any() for tree in trees):
+            return None
+        left = np.where(inner, left + first, np.arange(len(left)))
+        base = float(learner["learner_model_param"]["base_score"].strip("[]"))
         logistic = objective == "binary:logistic"
         return cls(
             left=left,
-            place=np.where(inner, column + columns * default.astype(np.int64), 2 * columns),
+            place=np.where(inner, column + columns * default, 2 * columns),
             bound=np.where(inner, bound, np.inf).astype(np.float32),
             leaf=np.where(inner, 0.0, bound).astype(np.float32),
             roots=roots,
@@ -79,32 +86,11 @@ class Trees:
             logistic=logistic,
         )
 
-    @cached_property
-    def compiled(self) -> "CompiledTrees | None":
-        """The form for many rows; None if Numba is not installed or the trees are too deep."""
-        try:
-            from foretune.models.trees.compiled_trees import CompiledTrees
-        except ImportError:
-            return None
-        return CompiledTrees.of(self)
-
     def places(self, features: int) -> np.ndarray:
         """Return ``place`` in a row of so many features, these trees' own before the others."""
         copy, column = np.divmod(self.place, self.features)
         place: np.ndarray = copy * features + column
         return place
-
-
-def _arrays(raw: bytes, name: str, code: bytes, dtype: str) -> list[np.ndarray]:
-    """Return every array called ``name`` in a UBJSON document, in order."""
-    mark, found, at = name.encode() + b"[$" + code + b"#L", [], 0
-    while (at := raw.find(mark, at)) >= 0:
-        at += len(mark)
-        count = int.from_bytes(raw[at : at + 8], "big")
-        values = np.frombuffer(raw, dtype, count, at + 8)
-        found.append(values.astype(values.dtype.newbyteorder("=")))
-        at += 8 + values.nbytes
-    return found
 
 
 def _depth(left: np.ndarray, roots: np.ndarray) -> int:

@@ -29,7 +29,7 @@ class Together:
     @cached_property
     def walk(self) -> Walk | None:
         """The walk through all trees; None if a model has none, or of another kind."""
-        trees = [m.trees() if isinstance(m, BoostingModel) else None for m in self.models]
+        trees = [m.forms_.trees if isinstance(m, BoostingModel) else None for m in self.models]
         known = [t for t in trees if t is not None]
         if len(known) < len(trees) or len({t.logistic for t in known}) != 1:
             return None

@@ -1,36 +1,13 @@
 """A row through the trees of several models at once, before XGBoost has read its arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
 from foretune.models.trees.nodes import Trees
-
-if TYPE_CHECKING:
-    from foretune.models.trees.compiled_walk import CompiledWalk
-
-WORTH_COMPILING = 20_000_000
-"""Rows times trees: XGBoost takes as long for them as loading compiled walks takes. Compiling
-them, once on a machine, takes five times as long."""
-_done = {"work": 0}
-"""Rows times trees that this process has predicted, of all models."""
-
-
-def pays_to_compile(rows: int, trees: int) -> bool:
-    """Return whether so many more rows make, with all before, compiled walks worth their time.
-
-    Whoever predicts little never waits for Numba, whoever predicts much waits once.
-    """
-    _done["work"] += rows * trees
-    return _done["work"] >= WORTH_COMPILING
-
-
-def compile_from_now_on() -> None:
-    """Let every walk be compiled."""
-    _done["work"] = max(_done["work"], WORTH_COMPILING)
 
 
 @dataclass(eq=False)
@@ -83,20 +60,20 @@ class Walk:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
-        compiled = self.compiled if pays_to_compile(len(X), len(self.roots)) else None
-        step = self._totals if compiled is None else compiled.totals
-        total = np.array([step(row) for row in np.ascontiguousarray(X)])
+        total = np.array([self._step(row) for row in np.ascontiguousarray(X)])
         result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
         return result.astype(np.float64)
 
     @cached_property
-    def compiled(self) -> "CompiledWalk | None":
-        """The same, compiled; None if Numba is not installed."""
+    def _step(self) -> Callable[[np.ndarray], np.ndarray]:
+        """What adds up a row's leaves: compiled where Numba is installed."""
         try:
             from foretune.models.trees.compiled_walk import CompiledWalk
         except ImportError:
-            return None
-        return CompiledWalk.of(self)
+            return self._totals
+        parts = self.left, self.place, self.bound, self.leaf, self.roots, self.first, self.depth
+        compiled = CompiledWalk.of(*parts)
+        return self._totals if compiled is None else compiled.totals
 
     def _totals(self, row: np.ndarray) -> np.ndarray:
         """Return the sum of each model's leaves, added up in XGBoost's order."""

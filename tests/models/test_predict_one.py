@@ -12,7 +12,6 @@ from foretune.errors import PredictorError
 from foretune.family import Cost, Family
 from foretune.features.arrays import OneRow
 from foretune.models import Predictor
-from foretune.models.trees import walk
 from foretune.models.trees.boosting import FEW_ROWS
 
 QUICK = {"rounds": 30, "rate": 0.2}
@@ -129,16 +128,6 @@ def test_a_row_of_a_table(predictors):
         for i in (0, 17, len(runs) - 1):
             alone = predictors[name].predict(runs.iloc[[i]])
             pd.testing.assert_frame_equal(alone, everything.iloc[[i]])
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_warmed_up_it_says_the_same(predictors, name, monkeypatch):
-    monkeypatch.setattr(walk, "_done", {"work": 0})
-    question = {"M": 100, "N": 200, "K": 256}, {"format": "fp8", "block_size_x": 64}, DEVICE
-    before = predictors[name].predict_one(*question)
-    assert predictors[name].warm_up() is predictors[name]
-    assert walk.pays_to_compile(0, 0)
-    assert predictors[name].predict_one(*question) == before
 
 
 def test_what_is_missing_is_named(predictors):

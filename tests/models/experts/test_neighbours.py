@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.features.arrays import OneRow, Rows
-from foretune.models.experts.neighbours import ALONE, MOST_AXES, Neighbourhood, Places
+from foretune.models.experts.neighbours import ALONE, MOST_AXES, Neighbourhood
+from foretune.models.experts.places import Places
 
 AXES = ["problem.M", "problem.x"]
 SIZES = [1.0, 2.0, 3.0, 8.0, 64.0, None]

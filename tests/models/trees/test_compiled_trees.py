@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretune.models.trees import walk
 from foretune.models.trees.boosting import MANY_ROWS, BoostingModel
 from foretune.models.trees.nodes import Trees
 
@@ -52,16 +51,17 @@ def test_the_same_as_xgboost(seed, columns, depth, rounds, gaps, rows):
     rng = np.random.default_rng(seed)
     model = learned(matrix(rng, 400, columns, gaps), rng, depth=depth, rounds=rounds)
     trees = Trees.of(model.booster_)
+    compiled = CompiledTrees.of(trees)
     X = np.vstack([matrix(rng, rows, columns, 0.2), asked_of(trees, rng, columns)])
     expected = model.booster_.inplace_predict(X, missing=np.nan)
-    np.testing.assert_array_equal(trees.compiled.predict(X), expected)
-    np.testing.assert_array_equal(trees.compiled.predict(np.asfortranarray(X)), expected)
+    np.testing.assert_array_equal(compiled.predict(X), expected)
+    np.testing.assert_array_equal(compiled.predict(np.asfortranarray(X)), expected)
 
 
 def test_a_feature_whose_missing_values_go_either_way():
     rng = np.random.default_rng(0)
     model = learned(matrix(rng, 2000, 3, 0.3), rng, rounds=50)
-    compiled = Trees.of(model.booster_).compiled
+    compiled = CompiledTrees.of(Trees.of(model.booster_))
     assert len(compiled.columns) > len(set(compiled.columns))
     X = np.full((1, 3), np.nan, dtype=np.float32)
     np.testing.assert_array_equal(compiled.predict(X), model.booster_.inplace_predict(X))
@@ -72,66 +72,58 @@ def test_probabilities():
     X = matrix(rng, 1000, 4, 0.1)
     y = (np.nan_to_num(X[:, 0]) > 0).astype(float)
     model = BoostingModel(objective="binary:logistic", rounds=40).fit(X, y)
-    said = Trees.of(model.booster_).compiled.predict(X)
+    said = CompiledTrees.of(Trees.of(model.booster_)).predict(X)
     np.testing.assert_allclose(said, model.booster_.inplace_predict(X), rtol=1e-6)
 
 
 def test_trees_without_a_split():
     X = matrix(np.random.default_rng(0), 100, 2, 0.0)
     model = BoostingModel(rounds=5).fit(X, np.full(len(X), 3.5))
-    said = Trees.of(model.booster_).compiled.predict(X)
+    said = CompiledTrees.of(Trees.of(model.booster_)).predict(X)
     np.testing.assert_array_equal(said, model.booster_.inplace_predict(X))
 
 
 def test_no_rows():
     rng = np.random.default_rng(0)
     X = matrix(rng, 100, 2, 0.0)
-    assert Trees.of(learned(X, rng, rounds=2).booster_).compiled.predict(X[:0]).shape == (0,)
+    trees = Trees.of(learned(X, rng, rounds=2).booster_)
+    assert CompiledTrees.of(trees).predict(X[:0]).shape == (0,)
 
 
-def test_trees_too_deep_are_left_to_xgboost(monkeypatch):
+def test_trees_too_deep_are_left_to_xgboost():
     rng = np.random.default_rng(0)
     X = matrix(rng, MANY_ROWS, 3, 0.0)
     model = learned(X, rng, depth=10, rounds=3)
-    monkeypatch.setattr(walk, "WORTH_COMPILING", 0)
+    assert CompiledTrees.of(Trees.of(model.booster_)) is None
     np.testing.assert_array_equal(model.predict(X), model.booster_.inplace_predict(X))
-    assert model.trees_.depth > 8
-    assert model.trees_.compiled is None
 
 
-class TestWhen:
-    """Numba is asked only once it pays, and its absence changes nothing but the time."""
+class TestManyRows:
+    """Whoever asks for many rows at once gets compiled trees, where there is Numba."""
 
     @pytest.fixture
-    def model(self, monkeypatch):
-        monkeypatch.setattr(walk, "_done", {"work": 0})
-        monkeypatch.setattr(walk, "WORTH_COMPILING", 10 * MANY_ROWS * 5)
+    def model(self):
         rng = np.random.default_rng(0)
         self.X = matrix(rng, MANY_ROWS, 3, 0.1)
         return learned(self.X[:500], rng, rounds=5)
 
-    def test_not_for_little(self, model):
-        for _ in range(50):
-            model.predict(self.X[: MANY_ROWS - 1])
-        assert walk._done["work"] == 0
-        for _ in range(9):
-            model.predict(self.X)
-        assert model.trees_ is None
+    def test_as_xgboost(self, model):
+        expected = model.booster_.inplace_predict(self.X)
+        np.testing.assert_array_equal(model.predict(self.X), expected)
+        np.testing.assert_array_equal(model.predict(self.X[:-1]), expected[:-1])
 
-    def test_for_much_at_once_and_little_by_little(self, model):
-        model.predict(np.tile(self.X, (10, 1)))
-        assert isinstance(model.trees_.compiled, CompiledTrees)
-        other = learned(self.X[:500], np.random.default_rng(1), rounds=5)
-        other.predict(self.X)
-        assert isinstance(other.trees_.compiled, CompiledTrees)
+    def test_compiled(self, model, monkeypatch):
+        said = np.zeros(MANY_ROWS)
+        monkeypatch.setattr(CompiledTrees, "predict", lambda self, X: said)
+        assert model.predict(self.X) is said
+        assert model.predict(self.X[:-1]) is not said
 
-    def test_a_model_keeps_it_when_copied(self, model):
-        before = model.predict(np.tile(self.X, (10, 1)))
+    def test_a_copy_says_the_same(self, model):
+        before = model.predict(self.X)
         copied = pickle.loads(pickle.dumps(model))
-        np.testing.assert_array_equal(copied.predict(np.tile(self.X, (10, 1))), before)
+        np.testing.assert_array_equal(copied.predict(self.X), before)
 
     def test_without_numba(self, model, monkeypatch):
         monkeypatch.setitem(sys.modules, "foretune.models.trees.compiled_trees", None)
-        X = np.tile(self.X, (10, 1))
-        np.testing.assert_array_equal(model.predict(X), model.booster_.inplace_predict(X))
-        assert model.trees_.compiled is None
+        expected = model.booster_.inplace_predict(self.X)
+        np.testing.assert_array_equal(model.predict(self.X), expected)

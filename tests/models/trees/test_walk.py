@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-from foretune.models.trees import walk
 from foretune.models.trees.boosting import FEW_ROWS, BoostingModel
 from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.nodes import Trees
@@ -15,11 +14,11 @@ from foretune.models.trees.walk import Walk
 
 @pytest.fixture(params=["plain", "compiled"], autouse=True)
 def way(request, monkeypatch):
-    """Every test by both walks."""
+    """Every test by both walks: that of NumPy is taken where Numba is not installed."""
     if request.param == "compiled":
         pytest.importorskip("numba")
-    work = walk.WORTH_COMPILING if request.param == "compiled" else 0
-    monkeypatch.setattr(walk, "_done", {"work": work})
+    else:
+        monkeypatch.setitem(sys.modules, "foretune.models.trees.compiled_walk", None)
 
 
 def data(n=400, seed=0, columns=5):
@@ -138,14 +137,4 @@ def test_rows_too_wide_to_compile():
     one.place[leaf], one.features = 2 * 40_000, 40_000
     row = np.full((1, 40_000), np.nan, dtype=np.float32)
     row[:, :5] = np.abs(X[:1])
-    if sys.modules.get("numba"):
-        assert one.compiled is None
     assert np.isfinite(one.predict(row)).all()
-
-
-def test_without_numba(monkeypatch):
-    monkeypatch.setattr(walk, "_done", {"work": walk.WORTH_COMPILING})
-    monkeypatch.setitem(sys.modules, "foretune.models.trees.compiled_walk", None)
-    X, y = data()
-    model = BoostingModel(rounds=5).fit(X, y)
-    np.testing.assert_array_equal(walked(model, X), model.booster_.inplace_predict(X))

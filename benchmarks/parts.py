@@ -1,0 +1,447 @@
+"""What each part of a target's model is worth: the whole, and the whole without one part.
+
+    python benchmarks/parts.py DATA --out parts.jsonl [--only spaces,moe] [--task TEXT] [--draw 1]
+    python benchmarks/parts.py DATA --out parts.jsonl --table
+
+Every line of ``--out`` is one part left out of one task of ``predictor_tasks.py``, trained and
+tested at full size; what is in the file already is not run again, so that a run can be interrupted.
+``--table`` prints what is in it. Nothing in the package knows of this: parts are left out by
+replacing what brings them in. Boosted models that two variants have in common are trained once.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from machine import heading, markdown
+from predictor_tasks import GROUPS, Task
+
+from foretune.collect import local_device
+from foretune.features import featureset
+from foretune.features.featureset import FeatureSet
+from foretune.models import Predictor
+from foretune.models.experts import calibrated_roofline, experts, neighbours
+from foretune.models.experts.experts import Experts
+from foretune.models.experts.smooth import Smooth
+from foretune.models.target import blend, holdouts, spread, target_model
+from foretune.models.target.spread import Spread
+from foretune.models.target.target_model import TargetModel
+from foretune.models.trees.boosting import BoostingModel
+from foretune.models.validation.metrics import score
+from foretune.models.validation.splits import tasks_of
+
+Change = tuple[Any, str, Any]
+"""What is replaced: an owner, the name of its attribute, what stands there instead."""
+NEVER = 10**9
+WHOLE = "the whole"
+
+
+def without_opinion(name: str) -> list[Change]:
+    """Return what silences one opinion wherever another one speaks."""
+    plain = Experts.opinions
+
+    def opinions(
+        self: Experts, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray
+    ) -> np.ndarray:
+        said = plain(self, X, look, log_unit)
+        names = names_of(self, look)
+        if name not in names or len(names) == 1:
+            return said
+        rest = np.delete(said, names.index(name), axis=1)
+        silent = ~np.isfinite(rest).any(axis=1)
+        rest[silent, 0] = said[silent, names.index(name)]
+        return rest
+
+    return [(Experts, "opinions", opinions)]
+
+
+def names_of(model: Experts, look: np.ndarray | None) -> list[str]:
+    """Return the names of the columns of `Experts.opinions`."""
+    smooth = ["smooth"] if model.smooth is not None else []
+    if look is None:
+        return [*model.parts, *smooth]
+    if model.direct is None:
+        return ["tree", "corrected", "interpolation", *smooth]
+    return ["tree", "direct", "corrected", "interpolation", "straight", "unit", *smooth]
+
+
+class Median:
+    """Stands in for a `Blend`: the median of the opinions."""
+
+    models: tuple[BoostingModel, ...] = ()
+
+    @classmethod
+    def fit(cls, Z: np.ndarray, opinions: np.ndarray, *rest: Any) -> tuple["Median", np.ndarray]:
+        """Learn nothing."""
+        return cls(), np.nanmedian(opinions, axis=1)
+
+    def predict(self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Return the medians."""
+        return np.asarray(np.nanmedian(opinions, axis=1))
+
+
+def without_features(*named: Callable[[str], bool]) -> list[Change]:
+    """Return what leaves out features with such a name."""
+    plain = FeatureSet._table
+
+    def table(self: FeatureSet, rows: Any) -> dict[str, Any]:
+        found = plain(self, rows)
+        return {n: v for n, v in found.items() if not any(test(n) for test in named)}
+
+    return [(FeatureSet, "_table", table)]
+
+
+def without_company() -> list[Change]:
+    """Return what gives all rows the same factor of the interval."""
+    fit, half_width = Spread.fit.__func__, Spread.half_width  # type: ignore[attr-defined]
+
+    def fit_as_one(cls: type[Spread], *arguments: Any) -> Spread:
+        *before, company, seed = arguments
+        fitted: Spread = fit(cls, *before, np.zeros_like(company), seed)
+        return fitted
+
+    def as_one(self: Spread, *arguments: Any) -> np.ndarray:
+        *before, company = arguments
+        return half_width(self, *before, np.zeros_like(company))
+
+    return [(Spread, "fit", classmethod(fit_as_one)), (Spread, "half_width", as_one)]
+
+
+def without_outside() -> list[Change]:
+    """Return what keeps the spread from knowing how far outside a row lies."""
+    return [(spread, "_beside", lambda X, outside: np.asarray(X, dtype=np.float32))]
+
+
+def without_reach() -> list[Change]:
+    """Return what widens intervals with every octave outside, whatever was held out."""
+    plain = TargetModel._outside
+
+    def outside(self: TargetModel, *arguments: Any) -> np.ndarray:
+        found = plain(self, *arguments)
+        self.reach = {}
+        return found
+
+    return [(TargetModel, "_outside", outside)]
+
+
+def without_widening() -> list[Change]:
+    """Return what keeps intervals as wide beyond all that was held out."""
+    plain = Spread.half_width
+
+    def half_width(
+        self: Spread, X: np.ndarray, outside: np.ndarray, beyond: np.ndarray, company: np.ndarray
+    ) -> np.ndarray:
+        return plain(self, X, outside, np.zeros_like(beyond), company)
+
+    return [(Spread, "half_width", half_width)]
+
+
+def without_repeats() -> list[Change]:
+    """Return what tests intervals on the newest measurement of a run alone."""
+    plain = TargetModel.fit
+
+    def fit(self: TargetModel, features: Any, rows: Any, X: Any, repeats: Any = None) -> Any:
+        return plain(self, features, rows, X)
+
+    return [(TargetModel, "fit", fit)]
+
+
+def without_bend() -> list[Change]:
+    """Return what leaves the bend of the unit out of what models see of neighbours."""
+    seen_by = neighbours.Neighbourhood.look
+
+    def look(self: Any, *arguments: Any, **named: Any) -> np.ndarray:
+        found = seen_by(self, *arguments, **named)
+        if found.shape[1] > len(self.columns):
+            found = found.copy()
+            found[:, -3] = np.nan
+        return found
+
+    return [
+        *without_opinion("straight"),
+        (neighbours.Neighbourhood, "look", look),
+    ]
+
+
+def with_a_second_view() -> list[Change]:
+    """Return what shows each row to ``corrected`` twice, each time with other neighbours missing.
+
+    It was a part until this table said that it gains less than 2 %, for twice the rows to learn.
+    """
+    plain = Experts.fit_all.__func__  # type: ignore[attr-defined]
+
+    def fit_all(
+        cls: type[Experts], make: Any, table: Any, known: Any, rows: Any, smooth: Any, rng: Any
+    ) -> Experts:
+        found: Experts = plain(cls, make, table, known, rows, smooth, rng)
+        X, y = [], []
+        for _ in range(2):
+            look = experts._view(table, known, rows, rng)
+            seen = np.isfinite(look[:, -2])
+            X.append(np.hstack([table.X[rows[seen]], look[seen]]))
+            y.append(table.y[rows[seen]] - look[seen, -2])
+        if any(map(len, y)):
+            found.corrected = make().fit(np.vstack(X), np.concatenate(y))
+        return found
+
+    return [(Experts, "fit_all", classmethod(fit_all))]
+
+
+def singles_and_all(axes: Any) -> list[tuple[int, ...]]:
+    """Return the plain kinds of novelty: a size, all sizes of the problem, everything."""
+    every = tuple(range(len(axes)))
+    problem = tuple(i for i in every if axes[i].column.startswith("problem."))
+    return list(dict.fromkeys([*((i,) for i in every), problem or every, every]))
+
+
+def starts_with(start: str) -> Callable[[str], bool]:
+    """Return whether a name begins so."""
+    return lambda name: name.startswith(start)
+
+
+def is_derived() -> list[Change]:
+    """Return what leaves out what families derive from sizes (their cost stays)."""
+    plain = FeatureSet._physics
+
+    def physics(self: FeatureSet, family: Any, rows: Any) -> dict[str, Any]:
+        found = plain(self, family, rows)
+        return {n: v for n, v in found.items() if n.startswith("log2_roofline") or n in COST}
+
+    return [(FeatureSet, "_physics", physics)]
+
+
+COST = ("log2_flops", "log2_bytes", "log2_intensity", "bytes_of_cache")
+
+PARTS: Mapping[str, Callable[[], list[Change]]] = {
+    WHOLE: list,
+    "opinion: tree": lambda: without_opinion("tree"),
+    "opinion: direct": lambda: without_opinion("direct"),
+    "opinion: corrected": lambda: without_opinion("corrected"),
+    "opinion: interpolation": lambda: without_opinion("interpolation"),
+    "opinion: interpolation of the target itself": lambda: without_opinion("straight"),
+    "opinion: the unit": lambda: without_opinion("unit"),
+    "opinion: smooth": lambda: without_opinion("smooth"),
+    "blend: learned weights (else the median)": lambda: [(target_model, "Blend", Median)],
+    "blend: gentle power for new devices": lambda: [
+        (blend, "_gentlest", lambda errors, trials: max(errors))
+    ],
+    "blend: a power that is chosen (else 2)": lambda: [(blend, "SHARPNESSES", (2.0,))],
+    "interval: modelled errors (else one factor)": lambda: [(spread, "LEAST_ROWS", NEVER)],
+    "interval: factors by company": without_company,
+    "interval: octaves outside as an input": without_outside,
+    "interval: reach of what was held out": without_reach,
+    "interval: wider beyond it": without_widening,
+    "interval: repeats": without_repeats,
+    "hold-outs: six (else three)": lambda: [(target_model, "MORE_HOLDOUTS", target_model.HOLDOUTS)],
+    "hold-outs: whole devices": lambda: [(target_model, "_devices_held_out", lambda rows, rng: [])],
+    "hold-outs: the largest sizes": lambda: [
+        (holdouts, "_largest", lambda places, rng: np.zeros(len(places.shared), dtype=bool))
+    ],
+    "hold-outs: all sizes but one": lambda: [(target_model, "kinds_of_novelty", singles_and_all)],
+    "corrected: views from one side": lambda: [(experts, "ONE_SIDED", 0.0)],
+    "neighbours: bend of the unit": without_bend,
+    "neighbours: how well each axis does": lambda: [
+        (neighbours.Neighbourhood, "measure_axes", lambda self, places, values: None)
+    ],
+    "neighbours: repeated sizes": lambda: [(neighbours, "repeated_sizes", lambda runs: [])],
+    "neighbours: devices": lambda: [(neighbours, "_device_axis", lambda runs: None)],
+    "unit: calibrated (else 4 µs and 80 %)": lambda: [
+        (calibrated_roofline, "_fit", lambda limits, log_time, start, rng: start)
+    ],
+    "unit: apart per format": lambda: [(calibrated_roofline, "LEAST_ROWS", NEVER)],
+    "features: alignment": lambda: without_features(starts_with("alignment.")),
+    "features: caches": lambda: without_features(lambda name: name.endswith("_of_cache")),
+    "features: geometry": lambda: [(featureset, "launch_geometry", lambda *columns: {})],
+    "features: derived by the family": is_derived,
+    "(with a second view for corrected)": with_a_second_view,
+}
+ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("devices", "installed"),
+    (WHOLE, "opinion", "blend", "interval", "hold-outs: whole", "neighbours: dev", "features: c"),
+) | {
+    "spaces": (
+        WHOLE, "opinion: tree", "opinion: smooth", "blend: learned", "blend: a power",
+        "interval: modelled", "interval: octaves", "hold-outs: six", "features: a",
+        "features: g", "features: d",
+    )
+}  # fmt: skip
+"""Group -> how the parts begin that are left out of its tasks: others are not in them, or slow."""
+
+
+class Memory:
+    """Boosted models and what they said, by what they learned from and were asked."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
+
+    def of(self, make: Callable[[], Any], *key: Any) -> tuple[Any, bytes]:
+        """Return what ``make`` returned for the same key before, or returns now."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in key:
+            digest.update(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part)
+        name = digest.digest()
+        if name not in self._known:
+            self._known[name] = make()
+        return self._known[name], name
+
+    def changes(self) -> list[Change]:
+        """Return what lets boosted models go through this memory."""
+        plain_fit, plain_predict = BoostingModel._fit, BoostingModel._predict
+        plain_tuned = Smooth.tuned.__func__  # type: ignore[attr-defined]
+
+        def fit(model: Any, X: np.ndarray, y: np.ndarray) -> None:
+            def trained() -> Any:
+                plain_fit(model, X, y)
+                return model.booster_
+
+            card = json.dumps(model.get_params(), sort_keys=True).encode()
+            booster, model.name_ = self.of(trained, card, X, y)
+            model._keep(booster)
+
+        def predict(model: Any, X: np.ndarray) -> np.ndarray:
+            said: np.ndarray
+            said, _ = self.of(lambda: plain_predict(model, X), b"said", model.name_, X)
+            return said
+
+        def tuned(kind: Any, columns: Any, X: np.ndarray, y: np.ndarray, rng: Any) -> Smooth:
+            state = json.dumps(rng.bit_generator.state).encode()
+            found: tuple[Smooth, Any]
+            found, _ = self.of(
+                lambda: (plain_tuned(kind, columns, X, y, rng), rng.bit_generator.state),
+                json.dumps(list(columns)).encode(), state, X, y,
+            )  # fmt: skip
+            rng.bit_generator.state = found[1]
+            return found[0]
+
+        return [
+            (BoostingModel, "_fit", fit),
+            (BoostingModel, "_predict", predict),
+            (Smooth, "tuned", classmethod(tuned)),
+        ]
+
+
+@contextmanager
+def changed(changes: list[Change]) -> Iterator[None]:
+    """Let other things stand where the changes say."""
+    with ExitStack() as stack:
+        for owner, name, instead in changes:
+            stack.enter_context(patch.object(owner, name, instead))
+        yield
+
+
+def judged(task: Task) -> dict[str, float]:
+    """Return the scores of a predictor of the task's rows."""
+    runs = task.runs.reset_index(drop=True)
+    train, test = runs[~task.test].reset_index(drop=True), runs[task.test].reset_index(drop=True)
+    test = test[(test["status"] == "ok") & test[task.target].notna()].reset_index(drop=True)
+    predictor = Predictor(targets=(task.target,)).fit(train)  # type: ignore[arg-type]
+    said = predictor.predict(test)
+    value, truth = said[task.target].to_numpy(), test[task.target].to_numpy()
+    widths = np.log(said[f"{task.target}_high"].to_numpy() / value)
+    found = score(truth, value, tasks_of(test), widths)
+    return {name: found[name] for name in ("mape", "median_ape", "coverage90", "width90")}
+
+
+def run(task: Task, group: str, draw: int, options: argparse.Namespace) -> None:
+    """Append a line per part that the file does not have."""
+    there = {(line["task"], line["draw"], line["part"]) for line in lines_of(options.out)}
+    texts = options.part.split(",")
+    wanted = [p for p in PARTS if p == WHOLE or any(text in p for text in texts)]
+    if group in ONLY_OF:
+        wanted = [p for p in wanted if p.startswith(ONLY_OF[group])]
+    wanted = [p for p in wanted if (task.name, draw, p) not in there]
+    if not wanted:
+        return
+    memory = Memory().changes()
+    for part in wanted:
+        started = time.perf_counter()
+        with changed([*memory, *PARTS[part]()]):
+            found = judged(task)
+        line = {"task": task.name, "group": group, "draw": draw, "part": part, **found}
+        line["seconds"] = round(time.perf_counter() - started, 1)
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return what is in the file; nothing where there is none."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Return the worth of every part as Markdown.
+
+    A part counts on the tasks where leaving it out changes anything. Its error is the geometric
+    mean, over these, of the error without it over the whole's; the tasks named are those where it
+    gains, and loses, the most.
+    """
+    found = {(line["task"], line["draw"], line["part"]): line for line in lines}
+    rows = []
+    for part in PARTS:
+        pairs = [
+            (f"{task} ({draw})", line, found[task, draw, WHOLE])
+            for (task, draw, name), line in found.items()
+            if name == part != WHOLE and (task, draw, WHOLE) in found
+        ]
+        pairs = [(n, a, b) for n, a, b in pairs if any(a[k] != b[k] for k in ("mape", "width90"))]
+        if not pairs:
+            continue
+        ratios = np.array([without["mape"] / whole["mape"] for _, without, whole in pairs])
+        off = np.array([[abs(100 * s["coverage90"] - 90) for s in p[1:]] for p in pairs])
+        names = [name for name, _, _ in pairs]
+        most, least, worst = ratios.argmax(), ratios.argmin(), (off[:, 0] - off[:, 1]).argmax()
+        widths = [without["width90"] / whole["width90"] for _, without, whole in pairs]
+        rows.append(
+            [
+                part,
+                f"{len(pairs)}",
+                f"{100 * (np.exp(np.log(ratios).mean()) - 1):+.1f} %",
+                f"{names[most]}: {100 * (ratios[most] - 1):+.1f} %",
+                f"{names[least]}: {100 * (ratios[least] - 1):+.1f} %",
+                f"{off[:, 1].mean():.1f} → {off[:, 0].mean():.1f}",
+                f"{names[worst]}: {off[worst, 1]:.0f} → {off[worst, 0]:.0f}",
+                f"{100 * (np.exp(np.log(widths).mean()) - 1):+.0f} %",
+            ]
+        )
+    columns = [
+        "without", "tasks", "error", "gains most on", "loses most on",
+        "coverage off 90 by, points", "worst", "intervals",
+    ]  # fmt: skip
+    return markdown(columns, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", type=Path, help="holds llm/ and spaces/")
+    parser.add_argument("--out", type=Path, default=Path("parts.jsonl"))
+    parser.add_argument("--only", default="", help="groups of tasks, separated by commas")
+    parser.add_argument("--task", default="", help="tasks with this text in their name")
+    parser.add_argument("--part", default="", help="parts with one of these texts, by commas")
+    parser.add_argument("--draw", type=int, default=0, help="which values are held out")
+    parser.add_argument("--table", action="store_true", help="print what is there")
+    options = parser.parse_args()
+    if options.table:
+        print(heading("What the parts of a target's model are worth", local_device()))
+        print(table(lines_of(options.out)))
+        return
+    wanted = set(filter(None, options.only.split(","))) or set(GROUPS)
+    for group, tasks in GROUPS.items():
+        if group in wanted:
+            for task in tasks(options.data, options.draw):
+                if options.task in task.name:
+                    run(task, group, options.draw, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""UBJSON (ubjson.org), the binary JSON that XGBoost writes its models in."""
+
+from struct import Struct, error
+from typing import Any
+
+import numpy as np
+
+NUMBERS = {
+    mark: np.dtype(name)
+    for mark, name in zip(
+        b"iUIlLdD", (">i1", ">u1", ">i2", ">i4", ">i8", ">f4", ">f8"), strict=True
+    )
+}
+"""Marks of numbers -> their type."""
+CONSTANTS = {ord("Z"): None, ord("T"): True, ord("F"): False}
+TEXT, LIST, MAPPING, END, LIST_END, KIND, COUNT, INT64 = b"S[{}]$#L"
+_int64 = Struct(">q").unpack_from
+
+
+def read(data: bytes) -> Any:
+    """Return a document as Python values; arrays of one type of number become NumPy arrays.
+
+    Raises:
+        ValueError: it is not UBJSON, or not complete.
+    """
+    reader = _Reader(data)
+    try:
+        value = reader.value()
+    except (IndexError, KeyError, TypeError, UnicodeDecodeError, error) as e:
+        raise ValueError(f"no UBJSON near byte {reader.at}") from e
+    if reader.at != len(data):
+        raise ValueError(f"UBJSON ends at byte {reader.at} of {len(data)}")
+    return value
+
+
+class _Reader:
+    """Reads on from byte ``at``."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def value(self, kind: int | None = None) -> Any:
+        """Return what follows: of a kind, or of the one that it says first."""
+        if kind is None:
+            kind = self.data[self.at]
+            self.at += 1
+        if kind == LIST:
+            return self.array()
+        if kind == TEXT:
+            return self.text()
+        if kind == MAPPING:
+            return self.mapping()
+        return CONSTANTS[kind] if kind in CONSTANTS else self.numbers(kind, 1)[0].item()
+
+    def count(self) -> int:
+        if self.data[self.at] == INT64:  # as XGBoost writes all of them
+            self.at += 9
+            number: int = _int64(self.data, self.at - 8)[0]
+        else:
+            number = self.value()
+        if not 0 <= number <= len(self.data) - self.at:
+            raise IndexError(number)
+        return number
+
+    def text(self) -> str:
+        count = self.count()
+        self.at += count
+        return self.data[self.at - count : self.at].decode()
+
+    def numbers(self, kind: int, count: int) -> np.ndarray:
+        start, dtype = self.at, NUMBERS[kind]
+        self.at += count * dtype.itemsize
+        if self.at > len(self.data):
+            raise IndexError(count)
+        return np.frombuffer(self.data, dtype, count, start)
+
+    def array(self) -> Any:
+        kind = None
+        if self.data[self.at] == KIND:
+            kind = self.data[self.at + 1]
+            self.at += 2
+        if self.data[self.at] == COUNT:
+            self.at += 1
+            count = self.count()
+            return self.numbers(kind, count) if kind in NUMBERS else self.values(count, kind)
+        values = []
+        while self.data[self.at] != LIST_END:
+            values.append(self.value())
+        self.at += 1
+        return values
+
+    def values(self, count: int, kind: int | None) -> list[Any]:
+        return [self.value(kind) for _ in range(count)]
+
+    def mapping(self) -> dict[str, Any]:
+        found = {}
+        while self.data[self.at] != END:
+            name = self.text()
+            found[name] = self.value()
+        self.at += 1
+        return found

@@ -1,0 +1,60 @@
+"""UBJSON is read as its specification says, and refused where it is not complete."""
+
+import json
+
+import numpy as np
+import pytest
+
+from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.ubjson import read
+
+
+def plain(value):
+    """Arrays as lists, recursively."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"Z", None),
+        (b"T", True),
+        (b"i\xff", -1),
+        (b"U\xff", 255),
+        (b"I\x01\x00", 256),
+        (b"D?\xf0\x00\x00\x00\x00\x00\x00", 1.0),
+        (b"SU\x02ab", "ab"),
+        (b"[TF]", [True, False]),
+        (b"[#U\x02TF", [True, False]),
+        (b"[$U#U\x03\x01\x02\x03", [1, 2, 3]),
+        (b"[$S#U\x01U\x01a", ["a"]),
+        (b"{U\x01aT}", {"a": True}),
+        (b"[[]{}]", [[], {}]),
+    ],
+)
+def test_every_kind(data, value):
+    assert plain(read(data)) == value
+
+
+def test_a_model_as_in_json():
+    X = np.random.default_rng(0).normal(0, 1, (50, 2)).astype(np.float32)
+    booster = BoostingModel(rounds=2, depth=2).fit(X, X[:, 0]).booster_
+    ours, theirs = read(bytes(booster.save_raw("ubj"))), json.loads(booster.save_raw("json"))
+    (tree, *_), (text, *_) = (
+        document["learner"]["gradient_booster"]["model"]["trees"] for document in (ours, theirs)
+    )
+    assert plain(tree["left_children"]) == text["left_children"]
+    np.testing.assert_array_equal(tree["split_conditions"], np.float32(text["split_conditions"]))
+    assert plain(ours["version"]) == theirs["version"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"?", b"SU\x05ab", b"[$l#U\x02\x00", b"{U\x01a", b"ZZ", b"[T"]
+)
+def test_what_is_none_is_refused(data):
+    with pytest.raises(ValueError, match="UBJSON"):
+        read(data)
