@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -83,12 +82,7 @@ class Runner(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

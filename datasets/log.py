@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 import pandas as pd
@@ -62,12 +61,7 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -44,9 +44,10 @@ __all__ = [
     "labels",
     "markdown",
     "medians",
+    "noise",
     "options_of",
-    "restart",
     "rounded",
+    "run_stage",
     "share_of_best",
     "write_json",
 ]
@@ -197,6 +198,32 @@ def options_of(stage: Stage, argv: list[str] | None) -> tuple[argparse.Namespace
     return options, Bench()
 
 
+def run_stage(
+    stage: Stage,
+    argv: list[str] | None,
+    table: str,
+    measure: Callable[[argparse.Namespace, Any, Table, Deadline], bool],
+    report: Callable[[argparse.Namespace, Any, Table], str],
+) -> None:
+    """Measure into a table until all is done or the time is over, then print a report.
+
+    Args:
+        stage: its options.
+        argv: what was typed.
+        table: the name of its file in ``--out``.
+        measure: measures what is left; returns whether a launch broke the device's context.
+        report: says what is there by now.
+    """
+    options, bench = options_of(stage, argv)
+    deadline = Deadline(options.minutes)
+    with bench.active(), Table(options.out / table, bench.device) as rows:
+        lost = measure(options, bench, rows, deadline)
+        if not lost:
+            print(report(options, bench, rows))
+    if lost:
+        restart(argv, deadline.left_s / 60)
+
+
 def restart(argv: list[str] | None, minutes: float) -> None:
     """Begin this stage anew in the time that is left: a launch broke the process's device."""
     given = sys.argv[1:] if argv is None else argv
@@ -234,6 +261,14 @@ def medians(values: Iterable[float], form: str = "{:.3f}") -> str:
     """Return the median as text, a dash where there is nothing."""
     known = pd.Series(list(values), dtype=float).dropna()
     return form.format(known.median()) if len(known) else "–"
+
+
+def noise(runs: pd.DataFrame, column: str) -> str:
+    """Return the median difference between rows and their repeats, as percent."""
+    named = runs.assign(key=labels(runs, "problem", "config"))
+    first = named[named["counter.repeat"] == 0].set_index("key")[column]
+    again = named[named["counter.repeat"] > 0].set_index("key")[column]
+    return medians(100 * (again / first.reindex(again.index) - 1).abs(), "{:.2f}")
 
 
 def _drop_half_line(journal: Path) -> None:

@@ -13,12 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(choose)
-    app.command()(calibrate)
-
-
 def choose(
     predictor: Path = typer.Argument(help="Folder of a predictor."),
     files: list[Path] = typer.Argument(

@@ -1,6 +1,5 @@
 """``foretune drift``: does a predictor still hold?"""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -11,11 +10,6 @@ from foretune.cli.predictors import FILES, read_files
 
 DRIFTED = 1
 """The exit code."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(drift)
 
 
 def drift(
@@ -45,7 +39,7 @@ def drift(
     for target, d in found.items():
         output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
     drifted = any(d.reasons for d in found.values())
-    verdicts = {t: {"verdict": d.verdict, **asdict(d)} for t, d in found.items()}
+    verdicts = {t: {"verdict": d.verdict, **vars(d)} for t, d in found.items()}
     output.result({"verdict": "drifted" if drifted else "ok", "targets": verdicts})
     if drifted:
         raise typer.Exit(DRIFTED)

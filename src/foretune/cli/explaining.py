@@ -22,11 +22,6 @@ LINES = 15
 """Shown to people; the JSON has all."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(explain)
-
-
 def explain(
     predictor: Path = typer.Argument(help="Folder of a predictor."),
     kernel: str | None = typer.Option(None, help="The predictor's; another is refused."),

@@ -30,13 +30,6 @@ MOST_EXPLAINED = 10_000
 """Rows of a table that 'evaluate' says of in what they lie outside of training."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(train)
-    app.command()(evaluate)
-    app.command()(predict)
-
-
 def train(
     context: typer.Context,
     files: list[Path] = FILES,
