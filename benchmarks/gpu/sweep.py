@@ -11,32 +11,9 @@ import sys
 import time
 from typing import Any
 
-from stage import Deadline, Stage, Table, markdown, medians, noise, run_stage, share_of_best
+from stage import Bests, Deadline, Stage, Table, markdown, medians, noise, run_stage, share_of_best
 
-from foretune.kernel import Kernel
-from foretune.measurement import Measurement, Status
-from foretune.problem import Problem
-from foretune.space import Configuration
-
-
-class Bests:
-    """The fastest configuration of every problem so far."""
-
-    def __init__(self, measurements: list[Measurement]) -> None:
-        self._best: dict[tuple[str, Problem], Measurement] = {}
-        for m in measurements:
-            self.see(m)
-
-    def see(self, m: Measurement) -> None:
-        """Note a measurement."""
-        known = self._best.get((m.kernel, m.problem))
-        if m.ok and (known is None or m.time_ms < known.time_ms):
-            self._best[m.kernel, m.problem] = m
-
-    def __call__(self, kernel: Kernel, problem: Problem) -> Configuration | None:
-        """Return the fastest of a problem; None if nothing has worked."""
-        found = self._best.get((kernel.name, problem))
-        return found.config if found else None
+from foretune.measurement import Status
 
 
 def main(argv: list[str] | None = None) -> None:

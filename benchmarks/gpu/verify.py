@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from stage import Deadline, Job, Stage, Table, labels, markdown, medians, run_stage
+from stage import Deadline, Job, Stage, Table, labels, library_columns, markdown, medians, run_stage
 
 from foretune.measurement import Status
 from foretune.problem import Problem
@@ -60,9 +60,7 @@ def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]
     except Exception as e:
         table.append(bench.failed(jobs[-1], e), jobs[-1].role)
         return
-    more: dict[str, Any] = dict(bench.state())
-    if library := next((name for name in times if name.startswith("library:")), None):
-        more |= {"library_ms": float(np.median(times[library])), "library": library[8:]}
+    more = bench.state() | library_columns(times)
     for job in jobs:
         if job.config.id in times:
             samples = times[job.config.id]
