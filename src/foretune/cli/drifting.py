@@ -6,16 +6,16 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
-from foretune.cli.predictors import FILES, read_files
+from foretune.cli.predictors import read_files
 
 DRIFTED = 1
 """The exit code."""
 
 
 def drift(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
-    files: list[Path] = FILES,
-    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    predictor: Path = options.PREDICTOR,
+    files: list[Path] = options.RUNS,
+    kernel: str = options.ONLY_KERNEL,
     as_json: bool = options.JSON,
 ) -> None:
     """Compare a predictor with fresh measurements; exit code 0 if it holds, 1 if it has drifted.

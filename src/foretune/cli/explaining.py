@@ -23,7 +23,7 @@ LINES = 15
 
 
 def explain(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    predictor: Path = options.PREDICTOR,
     kernel: str | None = typer.Option(None, help="The predictor's; another is refused."),
     problem: str | None = typer.Option(None, help="M=…,N=…,…: compare two configurations of it."),
     config: list[str] = typer.Option(
