@@ -24,7 +24,7 @@ import pandas as pd
 from plan_beside import NAMES, ask, beside, beside_lines
 from plan_choices import REFERENCES as CHOICES
 from plan_choices import choices
-from plan_sureness import reliability, sure_limits, sure_pairs, sureness_lines
+from plan_reliability import reliability, reliability_lines, sure_limits, sure_pairs
 
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.tables import find_tables
@@ -259,7 +259,7 @@ def _print(result: dict[str, object]) -> None:
         print(_line(name, line, ()))
     for split in ("configurations", "models"):
         print(f"\n{split} held out, probabilities:\n")
-        print("\n".join(sureness_lines(result[split]["sureness"])))
+        print("\n".join(reliability_lines(result[split]["sureness"])))
         if "beside_aiconfigurator" in result[split]:
             print(f"\n{split} held out, median |error| (%), ours / AIConfigurator's:\n")
             print("\n".join(beside_lines(result[split]["beside_aiconfigurator"])))

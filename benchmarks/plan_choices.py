@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from foretune.plan.serve.deployments.chance_constraints import SURE, choose, probability_within
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.keeping import SURE, choose, keeps
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 LIMITS_MS = (20, 40, 80)
@@ -66,7 +66,7 @@ def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, flo
             training; else for a half.
     """
     right, missed, kept = [], [], []
-    chance = keeps(table, "tpot_ms", limit)
+    chance = probability_within(table, "tpot_ms", limit)
     for group in _groups(table, ["model", "system", "isl", "osl"], "row"):
         allowed = group[group["tpot"] <= limit]
         if allowed.empty:

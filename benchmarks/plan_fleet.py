@@ -27,7 +27,7 @@ import numpy as np
 from machine import markdown
 from scipy.stats import lognorm
 
-from foretune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.fleet import (
@@ -101,7 +101,7 @@ def mixes(setting: str, tpot_ms: float, clocks: OperatorClocks) -> dict[str, obj
     demands = [Demand(Workload(*size), share) for size, share in shares.items()]
     kinds = instance_types(
         describe_model(MODEL), [find_system(name, PRICES) for name in PRICES], [1], demands,
-        clocks, Wish(tpot_ms=tpot_ms), formats=[Formats()],
+        clocks, Requirements(tpot_ms=tpot_ms), formats=[Formats()],
     )  # fmt: skip
     rows = []
     for rate in RATES:
@@ -125,7 +125,7 @@ def power(clocks: OperatorClocks) -> dict[str, object]:
     """Return how many more servers fit in a budget, at every cap."""
     system = find_system("a100_sxm")
     made = plan(describe_model("meta-llama/Llama-2-70b-hf"), system, 8, Workload(2048, 256), clocks,
-                Wish(tpot_ms=100.0), formats=[Formats()])  # fmt: skip
+                Requirements(tpot_ms=100.0), formats=[Formats()])  # fmt: skip
     found = oversubscriptions(Server.of_candidate(made.best, system), BUDGET_W)
     rows = [{**vars(one), "more": one.more} for one in found]
     return {"caps": rows, "barely_slower": best(found, BARELY_SLOWER).more}

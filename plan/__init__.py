@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foretune.plan.describe.workload import Workload
     from foretune.plan.serve.launching import Launch, launch, launch_commands
     from foretune.plan.serve.planner import Plan, plan
-    from foretune.plan.serve.wish import Wish
+    from foretune.plan.serve.requirements import Requirements
 
 __all__ = [
     "FORMATS",
@@ -42,8 +42,8 @@ __all__ = [
     "Part",
     "Plan",
     "RankMemory",
+    "Requirements",
     "System",
-    "Wish",
     "Workload",
     "checkpoint_formats",
     "describe_model",
@@ -88,7 +88,7 @@ __getattr__, __dir__ = lazy(
             "published_prices",
             "read_prices",
         ),
-        "serve.wish": ("Wish",),
+        "serve.requirements": ("Requirements",),
         "describe.workload": ("Workload",),
     },
 )

@@ -5,11 +5,7 @@ Triton decides when it decorates a function whether that function will be compil
 imported only when somebody asks the registry for that kernel. Torch is imported on first use.
 """
 
-import hashlib
-import inspect
 import math
-import sys
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,21 +44,6 @@ class TritonKernel(Kernel):
     """
 
     device_kind = "gpu"
-
-    @cached_property
-    def source_hash(self) -> str:  # type: ignore[override]
-        """Identifies the kernel's code, with what it imports from kernels' files."""
-        found, left = set[str](), [type(self).__module__]
-        while left:
-            name = left.pop()
-            found.add(name)
-            used = {getattr(v, "__module__", None) or "" for v in vars(sys.modules[name]).values()}
-            left += [n for n in used - found if n.startswith(f"{__package__}.")]
-        try:
-            text = "".join(inspect.getsource(sys.modules[name]) for name in sorted(found))
-        except (OSError, TypeError):  # typed into an interpreter
-            text = type(self).__qualname__
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
         """Return the rounding error of the problem's format; `tolerance` where it has none."""

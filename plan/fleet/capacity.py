@@ -24,7 +24,7 @@ from foretune.plan.serve.deployments.arrivals import LoadCurve
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.physics import Clocks
 from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.wish import Wish
+from foretune.plan.serve.requirements import Requirements
 
 AHEAD = 1.25
 """How many times as many requests, arriving evenly, keep a way ahead where they arrive at random:
@@ -70,7 +70,7 @@ def instance_types(
     sizes: Sequence[int],
     demands: Sequence[Demand],
     clocks: Clocks,
-    wish: Wish | None = None,
+    requirements: Requirements | None = None,
     backend: str = "vllm",
     formats: Sequence[Formats] | None = None,
     correction: ServingCorrection | None = None,
@@ -84,7 +84,7 @@ def instance_types(
         sizes: GPUs per instance to choose from.
         demands: the requests.
         clocks: say what operators take.
-        wish: limits on times and quality; None has none.
+        requirements: limits on times and quality; None has none.
         backend: the engine.
         formats: to choose from; None takes what each GPU supports.
         correction: trained on measured deployments; None predicts by formulas.
@@ -97,21 +97,21 @@ def instance_types(
     for system in systems:
         if system.price_per_hour is None:
             raise UsageError(f"{system.name} has no price: give --prices FILE with one")
-    wish = wish or Wish()
+    requirements = requirements or Requirements()
     found: list[InstanceType] = []
     tables: list[pd.DataFrame] = []
     for system in systems:
         said(system.name)
-        replicas = _Replicas.of(model, system, sizes, demands, backend, formats, wish)
+        replicas = _Replicas.of(model, system, sizes, demands, backend, formats, requirements)
         if replicas.labels:
             table = replicas.predicted(clocks, correction)
-            rates, in_flight = _sustained(table, replicas.ways, demands, wish)
+            rates, in_flight = _sustained(table, replicas.ways, demands, requirements)
             tables.append(table)
             found += _types(system, sizes, replicas.ways, rates, in_flight)
     for i, demand in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
-            raise UsageError(_out_of_reach(demand, i, tables, wish, sizes))
-    return without_needless(found)
+            raise UsageError(_out_of_reach(demand, i, tables, requirements, sizes))
+    return without_dominated(found)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Replicas:
         demands: Sequence[Demand],
         backend: str,
         formats: Sequence[Formats] | None,
-        wish: Wish,
+        requirements: Requirements,
     ) -> Self:
         """Return those that are legal, fit memory, and keep enough of the quality."""
         ways: dict[Way, int] = {}
@@ -148,7 +148,7 @@ class _Replicas:
                 for service in services(model, system, size, demand.workload, backend, formats):
                     one = service.deployment
                     kept = recovery(one.formats, model)
-                    if service.replicas > 1 or (kept is not None and kept < wish.accuracy):
+                    if service.replicas > 1 or (kept is not None and kept < requirements.accuracy):
                         continue
                     way = ways.setdefault((one.layout, one.formats), len(ways))
                     here = one_pool([service])
@@ -168,13 +168,13 @@ def _parts(sizes: Sequence[int]) -> list[int]:
 
 
 def _sustained(
-    table: pd.DataFrame, ways: Sequence[Way], demands: Sequence[Demand], wish: Wish
+    table: pd.DataFrame, ways: Sequence[Way], demands: Sequence[Demand], requirements: Requirements
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the most requests per second of a replica, and those in flight, by way and demand.
 
     Both are zero for ways that are left behind even where requests arrive evenly.
     """
-    within = (table["ttft_ms"] <= wish.ttft_ms) & (table["tpot_ms"] <= wish.tpot_ms)
+    within = (table["ttft_ms"] <= requirements.ttft_ms) & (table["tpot_ms"] <= requirements.tpot_ms)
     evenly, rates, in_flight = np.zeros((3, len(ways), len(demands)))
     places = table["way"].to_numpy(), table["demand"].to_numpy()
     np.maximum.at(evenly, places, np.where(within, table["requests_per_s"], 0.0))
@@ -183,7 +183,7 @@ def _sustained(
         if evenly[way, i] == 0:
             continue
         batch, ttft, tpot = rows[["batch", "ttft_ms", "tpot_ms"]].to_numpy(dtype=float).T
-        curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, wish)
+        curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, requirements)
         rate = curve.goodput()
         if load := curve.at(rate):
             rates[way, i], in_flight[way, i] = rate, load.in_flight
@@ -227,7 +227,7 @@ def _types(
             )
 
 
-def without_needless(kinds: Sequence[InstanceType]) -> list[InstanceType]:
+def without_dominated(kinds: Sequence[InstanceType]) -> list[InstanceType]:
     """Return the types without those that a number of others replace at the same cost."""
     kept: list[InstanceType] = []
     for kind in sorted(kinds, key=lambda kind: (kind.gpus, -sum(kind.rates))):
@@ -247,9 +247,11 @@ def _replaces(other: InstanceType, kind: InstanceType) -> bool:
     )
 
 
-def _strain(rows: pd.DataFrame, wish: Wish) -> np.ndarray:
+def _strain(rows: pd.DataFrame, requirements: Requirements) -> np.ndarray:
     """Return how far latencies go to their limits; above one they break them."""
-    times = np.stack([rows["tpot_ms"] / wish.tpot_ms, rows["ttft_ms"] / wish.ttft_ms])
+    times = np.stack(
+        [rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms]
+    )
     strain: np.ndarray = times.max(axis=0)
     return strain
 
@@ -258,7 +260,7 @@ def _out_of_reach(
     demand: Demand,
     number: int,
     tables: Sequence[pd.DataFrame],
-    wish: Wish,
+    requirements: Requirements,
     sizes: Sequence[int],
 ) -> str:
     """Return what it would take to serve a demand that nothing serves."""
@@ -270,7 +272,7 @@ def _out_of_reach(
             f"requests of {demand} fit on no instance of up to {largest} GPUs: take more "
             "--gpus-per-instance, or systems of more memory"
         )
-    nearest = rows.iloc[int(np.argmin(_strain(rows, wish)))]
+    nearest = rows.iloc[int(np.argmin(_strain(rows, requirements)))]
     return (
         f"no instance keeps to the limits for requests of {demand}: nearest is "
         f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "

@@ -7,28 +7,28 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.serve.deployments.arrivals import FULLEST, Load, LoadCurve
-from foretune.plan.serve.wish import Wish
+from foretune.plan.serve.requirements import Requirements
 
 IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers"]
 """Columns that tell deployments apart, whatever their load."""
 LATENCIES = ("ttft_ms", "tpot_ms")
 
 
-def load_curve(loads: pd.DataFrame, osl: int, wish: Wish) -> LoadCurve:
+def load_curve(loads: pd.DataFrame, osl: int, requirements: Requirements) -> LoadCurve:
     """Return what a replica does at any load, of its rows of a plan at some."""
     table = loads.sort_values("batch")[["batch", *LATENCIES]]
     batch, ttft_ms, tpot_ms = table.to_numpy(dtype=float).T
-    return LoadCurve(batch, ttft_ms, tpot_ms, osl, wish)
+    return LoadCurve(batch, ttft_ms, tpot_ms, osl, requirements)
 
 
-def at_rate(table: pd.DataFrame, rate: float, osl: int, wish: Wish) -> pd.DataFrame:
+def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requirements) -> pd.DataFrame:
     """Return one row per deployment and number of replicas that keeps up with a rate of requests.
 
     Args:
         table: deployments at all loads, as `foretune.plan.serve.predicting.predict` returns them.
         rate: requests per second, of all replicas together.
         osl: tokens of an answer.
-        wish: limits on times.
+        requirements: limits on times.
 
     Raises:
         UsageError: none keeps up.
@@ -36,7 +36,7 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, wish: Wish) -> pd.DataFr
     rows = [
         row
         for _, loads in table.groupby(IDENTITY, sort=False, dropna=False)
-        for row in _replicas(loads, rate, osl, wish)
+        for row in _replicas(loads, rate, osl, requirements)
     ]
     if not rows:
         most = FULLEST * table["requests_per_s"].max()
@@ -47,7 +47,7 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, wish: Wish) -> pd.DataFr
 
 
 def fewest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return of every deployment the row of the fewest replicas that keeps to the wish, or of most.
+    """Return per deployment the row with the fewest replicas that meets the limits, else the most.
 
     Args:
         table: what `at_rate` returns, with the column ``keeps``.
@@ -57,9 +57,11 @@ def fewest(table: pd.DataFrame) -> pd.DataFrame:
     return order.groupby(IDENTITY, sort=False, dropna=False).head(1).drop(columns="_rank")
 
 
-def _replicas(loads: pd.DataFrame, rate: float, osl: int, wish: Wish) -> Sequence[pd.Series]:
+def _replicas(
+    loads: pd.DataFrame, rate: float, osl: int, requirements: Requirements
+) -> Sequence[pd.Series]:
     """Return the rows of a deployment for each number of replicas that keeps up."""
-    curve, fullest = load_curve(loads, osl, wish), loads.loc[loads["batch"].idxmax()]
+    curve, fullest = load_curve(loads, osl, requirements), loads.loc[loads["batch"].idxmax()]
     rows = []
     for replicas in range(1, int(fullest["replicas"]) + 1):
         load = curve.at(rate / replicas)

@@ -7,7 +7,7 @@ from foretune.plan.serve.at_rate import IDENTITY
 from foretune.plan.serve.candidates import LOADS
 from foretune.plan.serve.deployments.arrivals import GOOD
 from foretune.plan.serve.planner import Plan
-from foretune.plan.serve.wish import GOALS
+from foretune.plan.serve.requirements import GOALS
 
 LIMITS = {
     "projections": "are projections",
@@ -62,7 +62,7 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     unknown = plan.candidates["accuracy"].isna()
     if unknown.any():
         names = ", ".join(sorted(set(plan.candidates["formats"][unknown])))
-        what = "left out" if plan.wish.accuracy > 0 else "they may lose any"
+        what = "left out" if plan.requirements.accuracy > 0 else "they may lose any"
         lines.append(f"no quality is published of {names}: {what}")
     priced = plan.candidates["usd_per_million_tokens"].notna()
     if not priced.all():
@@ -133,7 +133,7 @@ def _worth(best: pd.Series) -> str:
 
 def _arriving(plan: Plan, best: pd.Series) -> list[str]:
     """Return what rate of requests the best bears, where that was not asked for."""
-    limited = np.isfinite([plan.wish.ttft_ms, plan.wish.tpot_ms]).any()
+    limited = np.isfinite([plan.requirements.ttft_ms, plan.requirements.tpot_ms]).any()
     if best["good"] == best["good"] or not limited or best["prefill"]:
         return []
     return [f"{plan.goodput:.3g} requests/s that arrive at random leave {100 * GOOD:.0f} % in time"]
@@ -144,7 +144,7 @@ def _pools(plan: Plan, best: pd.Series) -> list[str]:
     single = plan.best_of_one_pool
     if not best["prefill"] or single is None:
         return []
-    column, _ = GOALS[plan.wish.goal]
+    column, _ = GOALS[plan.requirements.goal]
     gain = 100 * abs(best[column] / single[column] - 1.0)
     return [f"pools of their own are {gain:.0f} % better than one: {named(plan, single)}"]
 
@@ -154,7 +154,7 @@ def _guess(plan: Plan, best: pd.Series) -> list[str]:
     guess = plan.best_guess
     if guess is None:
         return []
-    column, _ = GOALS[plan.wish.goal]
+    column, _ = GOALS[plan.requirements.goal]
     better = 100 * abs(guess[column] / best[column] - 1.0)
     unmeasured = f"{100 * guess['guessed']:.0f} % of it unmeasured"
     return [f"{better:.0f} % better, but a guess ({unmeasured}): {named(plan, guess)}"]
@@ -179,7 +179,7 @@ def _next(plan: Plan, best: pd.Series) -> list[str]:
     lines = []
     second, faster = plan.runner_up, plan.step_up
     if second is not None:
-        column, _ = GOALS[plan.wish.goal]
+        column, _ = GOALS[plan.requirements.goal]
         behind = 100 * abs(second[column] / best[column] - 1.0)
         surely = "" if plan.ahead is None else f", {100 * plan.ahead:.0f} % likely"
         lines.append(f"next, {behind:.1f} % behind{surely}: {named(plan, second)}")

@@ -28,14 +28,14 @@ from foretune.plan.serve.candidates import (
     two_pools,
 )
 from foretune.plan.serve.deployments.arrivals import GOOD
+from foretune.plan.serve.deployments.chance_constraints import probability_within
+from foretune.plan.serve.deployments.comparison import Metric, probability_better
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.keeping import keeps
 from foretune.plan.serve.deployments.physics import Clocks, physics
-from foretune.plan.serve.deployments.surer import Metric, probability_better
 from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.requirements import Requirements
 from foretune.plan.serve.searching import ALL, searched
-from foretune.plan.serve.wish import Wish
 from foretune.search.optuna.pareto import pareto_front
 
 GUESSWORK = 0.5
@@ -65,10 +65,10 @@ class Plan:
             ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
             ``guessed`` and ``energy_guessed`` (shares outside what was measured). What it is
             worth: ``sure`` (the probability of keeping to limits on times), ``keeps`` (to the
-            wish), ``pareto`` (keeps, and nothing that does is better for its goal, or for
+            requirements), ``pareto`` (keeps, and nothing that does is better for its goal, or for
             throughput where that is latency, at as few milliseconds per token).
         deployments: what the rows' column ``number`` counts.
-        wish: what was asked for.
+        requirements: what was asked for.
         refused: systems without a candidate, and why.
         ahead: the probability that the best is better than the runner-up; None where nothing was
             learned from measured deployments that could say.
@@ -76,23 +76,23 @@ class Plan:
 
     candidates: pd.DataFrame
     deployments: Sequence[Deployment]
-    wish: Wish
+    requirements: Requirements
     refused: dict[str, str]
     ahead: float | None = None
 
     @cached_property
     def best(self) -> pd.Series:
-        """The candidate that is best for the wish's goal of those that keep to its limits.
+        """The candidate that is best for the goal of those that keep to its limits.
 
         Raises:
             UsageError: none does; the message says what can be reached.
         """
         keeping = self.candidates[self.candidates["keeps"]]
         if keeping.empty:
-            raise UsageError(_nearest(self.candidates, self.wish))
-        if np.isneginf(self.wish.score(keeping)).all():
-            raise UsageError(UNKNOWN[self.wish.goal])
-        return _foremost(keeping, self.wish)
+            raise UsageError(_nearest(self.candidates, self.requirements))
+        if np.isneginf(self.requirements.score(keeping)).all():
+            raise UsageError(UNKNOWN[self.requirements.goal])
+        return _foremost(keeping, self.requirements)
 
     @cached_property
     def runner_up(self) -> pd.Series | None:
@@ -100,7 +100,7 @@ class Plan:
         best = self.best
         others = (self.candidates[IDENTITY] != best[IDENTITY]).any(axis=1)
         rivals = self.candidates[self.candidates["keeps"] & others]
-        return None if rivals.empty else _foremost(rivals, self.wish)
+        return None if rivals.empty else _foremost(rivals, self.requirements)
 
     @cached_property
     def pareto(self) -> pd.DataFrame:
@@ -126,7 +126,7 @@ class Plan:
             return np.nan
         loads = self.candidates[(self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
         osl = self.deployment(best).workload.osl
-        return float(best["replicas"] * load_curve(loads, osl, self.wish).goodput())
+        return float(best["replicas"] * load_curve(loads, osl, self.requirements).goodput())
 
     @cached_property
     def best_guess(self) -> pd.Series | None:
@@ -134,16 +134,19 @@ class Plan:
         better = self.candidates[
             self.candidates["keeps"]
             & (self.candidates["guessed"] > GUESSWORK)
-            & (self.wish.score(self.candidates) > self.wish.score(self.best.to_frame().T).iloc[0])
+            & (
+                self.requirements.score(self.candidates)
+                > self.requirements.score(self.best.to_frame().T).iloc[0]
+            )
         ]
         known = self.best["guessed"] <= GUESSWORK
-        return _foremost(better, self.wish) if known and len(better) else None
+        return _foremost(better, self.requirements) if known and len(better) else None
 
     @cached_property
     def best_of_one_pool(self) -> pd.Series | None:
         """The best candidate whose workers all read prompts and write answers; None if none may."""
         alike = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
-        return None if alike.empty else _foremost(alike, self.wish)
+        return None if alike.empty else _foremost(alike, self.requirements)
 
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
@@ -156,7 +159,7 @@ def plan(
     gpus: int,
     workload: Workload,
     clocks: Clocks,
-    wish: Wish | None = None,
+    requirements: Requirements | None = None,
     backend: str = "vllm",
     formats: Sequence[Formats] | None = None,
     correction: ServingCorrection | None = None,
@@ -172,12 +175,12 @@ def plan(
         gpus: how many; a layout of fewer is repeated as replicas.
         workload: lengths of the requests.
         clocks: say what operators take.
-        wish: limits and goal; None has none, and wants throughput.
+        requirements: limits and goal; None has none, and wants throughput.
         backend: the engine.
         formats: to choose from; None takes what the GPU supports.
         correction: trained on measured deployments; None predicts by formulas, without intervals.
-        rate: requests per second that arrive at random, for which the least replicas are sought
-            that keep to the wish; None keeps each replica at every number of requests in flight.
+        rate: requests per second that arrive at random; the fewest replicas that meet the
+            requirements are sought. None looks at every number of requests in flight.
         pools: whether prompts may be read by workers of their own; not at a given ``rate``.
         accuracy: measured qualities of formats; None takes the published ones.
 
@@ -186,7 +189,7 @@ def plan(
     """
     if pools and rate is not None:
         raise UsageError("pools are matched to one load: plan them without a rate of requests")
-    wish = wish or Wish()
+    requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}
@@ -202,37 +205,39 @@ def plan(
         raise UsageError("; ".join(refused.values()))
     if len(candidates) > ALL:
         candidates, table = searched(
-            candidates, wish, lambda some: predict(some, clocks, correction, accuracy)
+            candidates, requirements, lambda some: predict(some, clocks, correction, accuracy)
         )
     else:
         table = predict(candidates, clocks, correction, accuracy)
     table["number"], table["good"] = np.arange(len(table)), np.nan
     if rate is not None:
-        table = at_rate(table, rate, workload.osl, wish)
-    table["sure"] = _sure(table, wish)
-    table["keeps"] = wish.keeps(table) & ~(table["good"] < GOOD)
+        table = at_rate(table, rate, workload.osl, requirements)
+    table["sure"] = _sure(table, requirements)
+    table["keeps"] = requirements.keeps(table) & ~(table["good"] < GOOD)
     if correction is not None:
         table["keeps"] &= table["sure"] >= correction.sure
     if rate is not None:
         table = fewest(table).reset_index(drop=True)
-    values = np.column_stack([-wish.score_of_many(table), table["tpot_ms"]])
+    values = np.column_stack([-requirements.score_of_many(table), table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
-    made = Plan(table, [c.deployment for c in candidates], wish, refused)
+    made = Plan(table, [c.deployment for c in candidates], requirements, refused)
     return made if correction is None else replace(made, ahead=_ahead(made, clocks, correction))
 
 
-def _sure(table: pd.DataFrame, wish: Wish) -> np.ndarray:
+def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
     """Return how probable it is that limits on times are kept to; NaN without intervals."""
     if "tpot_ms_high" not in table:
         return np.full(len(table), np.nan)
-    limits = {"ttft_ms": wish.ttft_ms, "tpot_ms": wish.tpot_ms}
-    return np.min([keeps(table, name, limit) for name, limit in limits.items()], axis=0)
+    limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
+    return np.min(
+        [probability_within(table, name, limit) for name, limit in limits.items()], axis=0
+    )
 
 
 def _ahead(plan: Plan, clocks: Clocks, correction: ServingCorrection) -> float | None:
     """Return the probability that the best is better than the next, if times decide that."""
     metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
-    metric = metrics.get(plan.wish.goal)
+    metric = metrics.get(plan.requirements.goal)
     if metric is None or not plan.candidates["keeps"].any():
         return None
     rival = plan.runner_up
@@ -242,24 +247,24 @@ def _ahead(plan: Plan, clocks: Clocks, correction: ServingCorrection) -> float |
     return float(probability_better(correction, rows, 0, metric)[1])
 
 
-def _foremost(rows: pd.DataFrame, wish: Wish) -> pd.Series:
+def _foremost(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
     """Return the best row; of equal ones that with the least time per token.
 
     Guesses come last: the best of many of them is the luckiest.
     """
     known = rows[rows["guessed"] <= GUESSWORK]
     rows = rows if known.empty else known
-    order = pd.DataFrame({"score": -wish.score(rows), "tpot": rows["tpot_ms"]})
+    order = pd.DataFrame({"score": -requirements.score(rows), "tpot": rows["tpot_ms"]})
     return rows.loc[order.sort_values(["score", "tpot"], kind="stable").index[0]]
 
 
-def _nearest(table: pd.DataFrame, wish: Wish) -> str:
-    broken = wish.broken(table)
+def _nearest(table: pd.DataFrame, requirements: Requirements) -> str:
+    broken = requirements.broken(table)
     if broken:
         return f"no deployment keeps to the limits; the nearest is {', '.join(broken)}"
     fastest = table.loc[table["tpot_ms"].idxmin()]
-    if wish.keeps(table).any():
-        row = table[wish.keeps(table)].sort_values("sure").iloc[-1]
+    if requirements.keeps(table).any():
+        row = table[requirements.keeps(table)].sort_values("sure").iloc[-1]
         return (
             "no deployment keeps to the limits surely enough: the surest does with a probability "
             f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"

@@ -17,7 +17,7 @@ from foretune.plan.serve.deployments.physics import Clocks
 from foretune.plan.serve.explaining import named, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report import Question, write_plan_report
-from foretune.plan.serve.wish import AT_MOST
+from foretune.plan.serve.requirements import AT_MOST
 from foretune.tune.mlflow.tracking import Tracker
 
 CANDIDATES, ANSWER, REPORT, COMMANDS = (
@@ -151,7 +151,7 @@ def plan_answer(
     commands: Mapping[str, str] | None = None,
     checks: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Return a plan as plain values, as ``foretune plan --json`` prints them.
+    """Return a plan as plain values, as ``foretune plan serve --json`` prints them.
 
     Args:
         plan: what was found.
@@ -194,9 +194,9 @@ def _plain(line: "pd.Series[Any]") -> dict[str, Any]:
 
 def _asked(plan: Plan, question: Question) -> dict[str, Any]:
     """Return what was asked, and with which versions; without limits that nobody set."""
-    limits = {name: getattr(plan.wish, name) for name in AT_MOST}
-    if plan.wish.accuracy > 0:
-        limits["accuracy"] = plan.wish.accuracy
+    limits = {name: getattr(plan.requirements, name) for name in AT_MOST}
+    if plan.requirements.accuracy > 0:
+        limits["accuracy"] = plan.requirements.accuracy
     asked = {
         "model": question.model.name,
         "systems": ", ".join(system.name for system in question.systems),
@@ -207,7 +207,7 @@ def _asked(plan: Plan, question: Question) -> dict[str, Any]:
         "backend": question.backend,
         "rate": question.rate,
         "pools": question.pools,
-        "goal": plan.wish.goal,
+        "goal": plan.requirements.goal,
         **{f"limit.{name}": v for name, v in limits.items() if math.isfinite(v)},
         "tables": question.tables,
         "corrected": question.corrected,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.serve.candidates import Candidate
-from foretune.plan.serve.wish import Wish
+from foretune.plan.serve.requirements import Requirements
 
 ALL = 200_000
 """Candidates up to which predicting all is quicker than a search, which takes time of its own."""
@@ -18,16 +18,16 @@ Evaluate = Callable[[Sequence[Candidate]], pd.DataFrame]
 
 
 def searched(
-    candidates: Sequence[Candidate], wish: Wish, evaluate: Evaluate
+    candidates: Sequence[Candidate], requirements: Requirements, evaluate: Evaluate
 ) -> tuple[list[Candidate], pd.DataFrame]:
     """Return the candidates that a search looked at, and what was predicted of them.
 
     Formats and layout are drawn; every load of what is drawn is predicted, whole generations in one
-    go. Sought are the wish's goal within its limits, and few milliseconds per token.
+    go. Sought are the goal within its limits, and few milliseconds per token.
 
     Args:
         candidates: to choose from.
-        wish: limits and goal.
+        requirements: limits and goal.
         evaluate: predicts some of them.
     """
     import optuna
@@ -60,7 +60,9 @@ def searched(
             table = evaluate([candidates[i] for i in numbers])
             ends = np.cumsum([len(loads[key]) for key in new])
             parts = np.split(np.arange(len(table)), ends[:-1])
-            seen |= {k: _worth(table.iloc[p], wish) for k, p in zip(new, parts, strict=True)}
+            seen |= {
+                k: _worth(table.iloc[p], requirements) for k, p in zip(new, parts, strict=True)
+            }
             order += numbers
             tables.append(table)
         for trial, key in drawn:
@@ -68,10 +70,10 @@ def searched(
     return [candidates[i] for i in order], pd.concat(tables, ignore_index=True)
 
 
-def _worth(table: pd.DataFrame, wish: Wish) -> list[float]:
+def _worth(table: pd.DataFrame, requirements: Requirements) -> list[float]:
     """Return the best that a deployment does for the goal, and the least time per token."""
-    kept = table[wish.keeps(table)]
-    score = wish.score_of_many(kept).max() if len(kept) else -np.inf
+    kept = table[requirements.keeps(table)]
+    score = requirements.score_of_many(kept).max() if len(kept) else -np.inf
     return [float(np.clip(score, -1e12, 1e12)), float(table["tpot_ms"].min())]
 
 

@@ -105,7 +105,7 @@ def stage_parameters(
     return StageParameters(layers + tables / tp, share * weights.experts / layout.ep, tables / tp)
 
 
-def micro_batches_under_way(layout: TrainingLayout, stage: int, micro_batches: int) -> float:
+def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: int) -> float:
     """Return of how many micro-batches a stage keeps its activations, counted in whole stages.
 
     With one forward, one backward a stage is ahead by the stages after it; interleaved stages
@@ -157,7 +157,7 @@ def _share(own: StageParameters, layout: TrainingLayout, split: bool) -> float:
 
 def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
     layout, layers = recipe.layout, stage_layers(model, recipe.layout)
-    under_way = micro_batches_under_way(layout, stage, recipe.micro_batches(task))
+    under_way = micro_batches_in_flight(layout, stage, recipe.micro_batches(task))
     kept, whole = (f(model, recipe, task) for f in (kept_activations, layer_activations))
     total = under_way * layers * kept + (whole - kept)
     if stage == layout.pp - 1:

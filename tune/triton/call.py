@@ -8,7 +8,6 @@ from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-import foretune
 from foretune.device import Device
 from foretune.mapping import Value
 from foretune.problem import Problem
@@ -16,6 +15,7 @@ from foretune.tune.store import Subject
 from foretune.tune.triton.call_plan import aligns, is_constant, specializes
 from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.place import current_index, device_at
+from foretune.version import __version__
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def parameters_of(function: Any) -> dict[str, Any]:
 
 def versions() -> str:
     """Return what decides about the compiled code and about choices."""
-    return f"foretune {foretune.__version__}, triton {version('triton')}"
+    return f"foretune {__version__}, triton {version('triton')}"
 
 
 def _special(value: Any, parameter: Any) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretune.plan.serve.wish import Wish
+from foretune.plan.serve.requirements import Requirements
 
 GOOD = 0.9
 """Share of requests that must keep to the limits on times, as in DistServe's goodput (Zhong et
@@ -46,7 +46,7 @@ class LoadCurve:
         in_flight: numbers of requests in flight, ascending.
         ttft_ms, tpot_ms: what was predicted there.
         osl: tokens of an answer.
-        wish: limits on both times.
+        requirements: limits on both times.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LoadCurve:
         ttft_ms: np.ndarray,
         tpot_ms: np.ndarray,
         osl: int,
-        wish: Wish,
+        requirements: Requirements,
     ) -> None:
         last = int(in_flight[-1])
         numbers = np.arange(1, last + 1)
@@ -71,7 +71,7 @@ class LoadCurve:
         self._per_s = np.r_[per_s, np.full(QUEUE, self.most_per_s)]
         self._ttft = np.r_[ttft, ttft[-1] + wait]
         self._tpot = np.r_[tpot, np.full(QUEUE, tpot[-1])]
-        self._keeps = (self._ttft <= wish.ttft_ms) & (self._tpot <= wish.tpot_ms)
+        self._keeps = (self._ttft <= requirements.ttft_ms) & (self._tpot <= requirements.tpot_ms)
 
     def at(self, rate: float) -> Load | None:
         """Return what requests take at ``rate`` per second; None if they pile up."""

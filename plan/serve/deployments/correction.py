@@ -18,12 +18,17 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
+from foretune.plan.serve.deployments.chance_constraints import (
+    HALF,
+    SURE,
+    known_choices,
+    required_probability,
+)
 from foretune.plan.serve.deployments.correction_features import correction_features
-from foretune.plan.serve.deployments.error_shares import NOISE, SHARES
 from foretune.plan.serve.deployments.group_process import GroupProcess, group_labels, group_places
-from foretune.plan.serve.deployments.keeping import HALF, SURE, known_choices, least_sure
 from foretune.plan.serve.deployments.origin import Origin
 from foretune.plan.serve.deployments.serving import ServingModel
+from foretune.plan.serve.deployments.variance_components import COMPONENTS, NOISE
 from foretune.replacing import replacing
 
 TARGETS = ("tpot_ms", "ttft_ms")
@@ -46,7 +51,7 @@ BOOSTED = {"tpot_ms": 0.4}
 """Its weight beside the process where the model was not trained on; on models that were, and on
 queueing, the process alone is better."""
 INNER_FOLDS = 5
-FILE_FORMAT = 1
+FILE_FORMAT = 2
 
 
 @dataclass
@@ -92,7 +97,7 @@ class ServingCorrection:
                 self.widths[target, known] = _width(guess, spread, measured, target)
         factor = np.exp(self.widths["tpot_ms", True] * spread["tpot_ms"])
         guess = guess.assign(tpot_ms_high=guess["tpot_ms"] * factor)
-        self.sure = least_sure(known_choices(rows, measured, guess))
+        self.sure = required_probability(known_choices(rows, measured, guess))
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +117,7 @@ class ServingCorrection:
         """Return how the log errors of some rows go together, per target (rows, rows).
 
         Two layouts of one model on one system share most of their error. Roots of the diagonal are
-        scales of the distribution (`keeping`) whose 90 % `predict` says.
+        scales of the distribution (`chance_constraints`) whose 90 % `predict` says.
         """
         labels, places, _ = self._looked_at(rows)
         scaled = {}
@@ -133,7 +138,7 @@ class ServingCorrection:
         sizes = pd.Series(groups).groupby(groups).transform("size").to_numpy(dtype=float)
         for target in TARGETS:
             error = np.log(times[target] / physics[target].to_numpy())
-            process = GroupProcess(SHARES[target], NOISE[target])
+            process = GroupProcess(COMPONENTS[target], NOISE[target])
             self.processes[target] = process.fit(labels, places, error)
             if target in BOOSTED:
                 booster = xgb.XGBRegressor(**PARAMETERS, base_score=float(np.median(error)))

@@ -26,7 +26,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Shares:
+class VarianceComponent:
     """Variance that agreeing in one label stands for.
 
     Attributes:
@@ -47,11 +47,11 @@ class GroupProcess:
     """Log errors of deployments, learned from some.
 
     Attributes:
-        shares: columns of labels, joined by blanks -> what agreeing in all of them is worth.
+        components: columns of labels, joined by blanks -> what agreeing in all of them is worth.
         noise: variance of a repeated measurement.
     """
 
-    shares: Mapping[str, Shares]
+    components: Mapping[str, VarianceComponent]
     noise: float = 0.01
 
     def fit(self, labels: pd.DataFrame, places: pd.DataFrame, errors: np.ndarray) -> Self:
@@ -82,7 +82,7 @@ class GroupProcess:
     def predict(self, labels: pd.DataFrame, places: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the log errors of deployments."""
         cross, left = self._explain(labels, places)
-        own = sum(s.constant + s.slow + s.fast for s in self.shares.values())
+        own = sum(s.constant + s.slow + s.fast for s in self.components.values())
         explained = np.einsum("ij,ij->j", left, left)
         variance = np.maximum(own - explained, 0.0) + self.noise
         return cross @ self._weights, np.sqrt(variance)
@@ -93,7 +93,7 @@ class GroupProcess:
         What `predict` says of each is the diagonal's root.
         """
         _, left = self._explain(labels, places)
-        own = _kernel(self.shares, (labels, places), (labels, places)).astype(float)
+        own = _kernel(self.components, (labels, places), (labels, places)).astype(float)
         together: np.ndarray = own - left.T @ left
         np.fill_diagonal(together, np.maximum(np.diag(together), 0.0) + self.noise)
         return together
@@ -101,7 +101,9 @@ class GroupProcess:
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
         return {
-            "shares": {columns: asdict(share) for columns, share in self.shares.items()},
+            "components": {
+                columns: asdict(component) for columns, component in self.components.items()
+            },
             "noise": self.noise,
             "labels": {name: self._labels[name].tolist() for name in LABELS},
             "places": {name: self._places[name].tolist() for name in LENGTHS},
@@ -112,8 +114,11 @@ class GroupProcess:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote."""
-        shares = {columns: Shares(**share) for columns, share in data["shares"].items()}
-        process = cls(shares, data["noise"])
+        components = {
+            columns: VarianceComponent(**component)
+            for columns, component in data["components"].items()
+        }
+        process = cls(components, data["noise"])
         labels, places = pd.DataFrame(data["labels"]), pd.DataFrame(data["places"])
         process._keep(labels, places, np.array(data["errors"], dtype=float))
         process._noise = np.array(data["row_noise"], dtype=float)
@@ -143,7 +148,9 @@ class GroupProcess:
 
     def _kernel(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
         """Return the covariances of deployments with those that were learned from."""
-        return _kernel(self.shares, (labels, places), (self._labels, self._places)).astype(float)
+        return _kernel(self.components, (labels, places), (self._labels, self._places)).astype(
+            float
+        )
 
 
 def group_labels(rows: pd.DataFrame) -> pd.DataFrame:
@@ -173,13 +180,13 @@ Sites = tuple[pd.DataFrame, pd.DataFrame]
 """Labels and places of deployments."""
 
 
-def _kernel(shares: Mapping[str, Shares], rows: Sites, others: Sites) -> np.ndarray:
+def _kernel(components: Mapping[str, VarianceComponent], rows: Sites, others: Sites) -> np.ndarray:
     """Return the covariances of deployments with others."""
     slow, fast = _near(_scaled(rows[1]), _scaled(others[1]))
     total = np.zeros_like(slow)
-    for columns, share in shares.items():
-        values: np.ndarray = np.full((1, 1), share.constant, dtype=np.float32)
-        for size, near in ((share.slow, slow), (share.fast, fast)):
+    for columns, component in components.items():
+        values: np.ndarray = np.full((1, 1), component.constant, dtype=np.float32)
+        for size, near in ((component.slow, slow), (component.fast, fast)):
             if size > 0:
                 values = values + np.float32(size) * near
         mine, theirs = (_joined(labels, columns.split()) for labels in (rows[0], others[0]))

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.relative_fit import RelativeFit
+from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
 
 TPOT_PRIOR = np.array([1.0, 1.4, 0.1, 0.8, 1.0])
 TTFT_PRIOR = np.array([1.0, 1.0, 1.0, 1.0, 0.1, 0.05, 0.3])
@@ -32,12 +32,16 @@ DRAFTED = 1.5
 reports 1.8 tokens (arXiv:2412.19437, section 5.4.3)."""
 
 
-def _tpot_fit() -> RelativeFit:
-    return RelativeFit(TPOT_PRIOR, spread=0.15, hold=0.1, hold_groups=100.0, common=TPOT_USUAL)
+def _tpot_fit() -> NonnegativeFit:
+    return NonnegativeFit(
+        TPOT_PRIOR, spread=0.15, shrinkage=0.1, group_shrinkage=100.0, common=TPOT_USUAL
+    )
 
 
-def _ttft_fit() -> RelativeFit:
-    return RelativeFit(TTFT_PRIOR, spread=0.3, hold=0.1, hold_groups=0.3, common=TTFT_USUAL)
+def _ttft_fit() -> NonnegativeFit:
+    return NonnegativeFit(
+        TTFT_PRIOR, spread=0.3, shrinkage=0.1, group_shrinkage=0.3, common=TTFT_USUAL
+    )
 
 
 @dataclass
@@ -48,8 +52,8 @@ class ServingModel:
         tpot, ttft: the fitted sums of terms.
     """
 
-    tpot: RelativeFit = field(default_factory=_tpot_fit)
-    ttft: RelativeFit = field(default_factory=_ttft_fit)
+    tpot: NonnegativeFit = field(default_factory=_tpot_fit)
+    ttft: NonnegativeFit = field(default_factory=_ttft_fit)
 
     def fit(self, rows: pd.DataFrame, tpot_ms: np.ndarray, ttft_ms: np.ndarray) -> Self:
         """Learn how much of each term counts from measured deployments.
@@ -80,7 +84,7 @@ class ServingModel:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Return what `to_json` wrote."""
-        return cls(RelativeFit.from_json(data["tpot"]), RelativeFit.from_json(data["ttft"]))
+        return cls(NonnegativeFit.from_json(data["tpot"]), NonnegativeFit.from_json(data["ttft"]))
 
 
 def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFrame) -> np.ndarray:

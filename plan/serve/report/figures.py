@@ -113,10 +113,10 @@ def front_figure(plan: Plan) -> Figure:
     )  # fmt: skip
     drawn = table[table["keeps"]]
     x_end, y_end = (1.15 * float(drawn[c].max()) for c in ("user", "tokens_per_s_per_gpu"))
-    limit = 1e3 / plan.wish.tpot_ms
+    limit = 1e3 / plan.requirements.tpot_ms
     if limit > 0:
         x_end = max(x_end, 1.15 * limit)
-        data.append(_limit(limit, plan.wish.tpot_ms, y_end))
+        data.append(_limit(limit, plan.requirements.tpot_ms, y_end))
     return make_figure(
         data,
         {"title": {"text": "tokens per second of a user"}, "range": [0, x_end]},

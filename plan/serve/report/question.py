@@ -7,7 +7,7 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.planner import Plan
-from foretune.plan.serve.wish import AT_MOST, Wish
+from foretune.plan.serve.requirements import AT_MOST, Requirements
 from foretune.tune.report.numbers import counted, duration, number
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
@@ -75,17 +75,17 @@ class Question:
                 if self.rate is None
                 else f"as they arrive: {self.rate:g} per second"
             ),
-            "Limits": "; ".join(limits(plan.wish)) or "none",
-            "Best in": plan.wish.goal,
+            "Limits": "; ".join(limits(plan.requirements)) or "none",
+            "Best in": plan.requirements.goal,
             "Pools": "prompts may have workers of their own" if self.pools else "one",
             "Looked at": looked_at,
         }
 
 
-def limits(wish: Wish) -> list[str]:
-    """Return the limits of a wish in words, none where nothing is limited."""
-    values = {unit: getattr(wish, name) for name, unit in AT_MOST.items()}
+def limits(requirements: Requirements) -> list[str]:
+    """Return the limits in words, none where nothing is limited."""
+    values = {unit: getattr(requirements, name) for name, unit in AT_MOST.items()}
     found = [f"{value:,.4g} {unit}" for unit, value in values.items() if math.isfinite(value)]
-    if wish.accuracy > 0:
-        found.append(f"quality of at least {100 * wish.accuracy:.4g} %")
+    if requirements.accuracy > 0:
+        found.append(f"quality of at least {100 * requirements.accuracy:.4g} %")
     return found

@@ -103,7 +103,7 @@ def memory_bars(plan: Plan, several: Mapping[str, pd.Series]) -> Bars:
 def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
     """Return the best candidate of every system that keeps to the limits, the best first."""
     keeping = plan.candidates[plan.candidates["keeps"]].sort_values("tpot_ms", kind="stable")
-    scored = keeping.assign(score=plan.wish.score(keeping))
+    scored = keeping.assign(score=plan.requirements.score(keeping))
     ranked = scored.sort_values("score", ascending=False, kind="stable")
     best = ranked.drop_duplicates("system").drop(columns="score")
     hourly = {s.name: s.price_per_hour for s in question.systems}
@@ -111,9 +111,9 @@ def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
 
 
 def winner(plan: Plan, best: pd.DataFrame) -> list[str]:
-    """Return which system is best for the wish's goal, and which has the cheapest tokens."""
+    """Return which system is best for the goal, and which has the cheapest tokens."""
     first = best.iloc[0]
-    lines = [f"Best in {plan.wish.goal}: {spoken(plan, first)}."]
+    lines = [f"Best in {plan.requirements.goal}: {spoken(plan, first)}."]
     factors = [
         f"{ratio(first['tokens_per_s_per_gpu'] / other['tokens_per_s_per_gpu'])} "
         f"{'the tokens of' if i == 0 else 'of'} {other['system']}"

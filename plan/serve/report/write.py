@@ -78,7 +78,7 @@ def write_plan_report(
         best_of_systems=best,
         winner=winner(plan, best),
         without=without(plan, question, best),
-        limits=limits(plan.wish),
+        limits=limits(plan.requirements),
         groups=[(symbol, color, name) for name, (color, symbol) in group_marks(plan).items()],
         front=front_figure(plan),
         part_colors=[("bar", PART_COLORS[p], LIMITS[p].partition(",")[0]) for p in parts],
@@ -93,7 +93,7 @@ def write_plan_report(
 
 
 def _lead(plan: Plan, question: Question) -> str:
-    load, kept = question.workload, limits(plan.wish)
+    load, kept = question.workload, limits(plan.requirements)
     asked = f"For prompts of {load.isl:,} tokens and answers of {load.osl:,}"
     if question.rate is not None:
         asked += f", {question.rate:g} requests per second"

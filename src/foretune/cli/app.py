@@ -7,7 +7,6 @@ import threading
 
 import typer
 
-from foretune import __version__
 from foretune.cli import (
     calibrating,
     campaign,
@@ -16,19 +15,18 @@ from foretune.cli import (
     drifting,
     explaining,
     exporting,
-    fleet,
     importing,
     machine,
-    planning,
     policy,
     predictors,
     replaying,
     runs,
-    servers,
     storing,
     tuning,
 )
+from foretune.cli.plan import group as planning
 from foretune.errors import ForetuneError
+from foretune.version import __version__
 
 INTERRUPTED = 130
 
@@ -38,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_GROUPS = (campaign, runs, planning, fleet, servers, tuning, policy, storing)
+_GROUPS = (campaign, runs, planning, tuning, policy, storing)
 _COMMANDS = (
     datasets.datasets, predictors.train, predictors.evaluate, predictors.predict,
     calibrating.choose, calibrating.calibrate, explaining.explain, drifting.drift,

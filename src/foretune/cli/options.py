@@ -29,18 +29,6 @@ SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
 SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
 
 
-def known_engine(backend: str) -> None:
-    """Check ``--backend``.
-
-    Raises:
-        UnknownName: plans know no such engine.
-    """
-    from foretune.plan.serve.deployments.deployment import ENGINES
-
-    if backend not in ENGINES:
-        raise UnknownName("engine", backend, ENGINES)
-
-
 def read_objective(text: str) -> Objective:
     """Return the objective called ``text``.
 

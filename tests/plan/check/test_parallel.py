@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 
 import foretune.plan.check.parallel as parallel
-from foretune.cli import verifying_plan
 from foretune.cli.output import Output
-from foretune.cli.verifying_plan import show_parallel
+from foretune.cli.plan import verify
 from foretune.errors import MeasurementError
 from foretune.plan.check.arrangement import StepProblem
 from foretune.plan.check.grid import Grid
@@ -125,7 +124,7 @@ def test_the_whole_check_holds_if_all_problems_do(capsys):
     for problems, verdict in (([good], "held: 2 of 2"), ([good, bad], "did NOT hold: 3 of 4")):
         check = ParallelCheck(problems, 10, [1.0, 1.0, 0.0], 0.0, 2, 1.0)
         assert check.held == (len(problems) == 1)
-        show_parallel(Output(False), check)
+        verify.show_parallel(Output(False), check)
         assert verdict in capsys.readouterr().out
     assert ParallelCheck([good], 1, [1, 1, 0], 0.0, 2, 1.0).median_error == pytest.approx(
         0, abs=0.01
@@ -136,8 +135,8 @@ def test_the_command_says_how_busy_the_machine_is(monkeypatch, capsys):
     check = ParallelCheck([checked(one=10.0, tp2=5.0, pp2=9.8)], 10, [1, 1, 0], 0.0, 2, 1.0)
     monkeypatch.setattr("foretune.plan.check.check_parallel", lambda **_: check)
     for others, noted in ((0.0, False), (1.5, True)):
-        monkeypatch.setattr(verifying_plan, "_others_cores", lambda value=others: value)
-        found = verifying_plan.verify_parallel(Output(False))
+        monkeypatch.setattr(verify, "_others_cores", lambda value=others: value)
+        found = verify.verify_parallel(Output(False))
         assert ("other work kept 1.5 cores busy" in capsys.readouterr().out) == noted
         assert found["held"] is True
         assert found["other_cores"] == others
@@ -150,13 +149,13 @@ def test_operators_are_shown_with_why_some_were_not_measured(capsys):
         {"name": "sum", "problem": "devices=2", "format": "", "share": 0.25, "predicted_ms": 1.0,
          "low_ms": 0.5, "high_ms": 2.0, "measured_ms": np.nan, "ratio": np.nan, "note": "one GPU"},
     ]  # fmt: skip
-    verifying_plan.show_operators(Output(False), OperatorCheck(pd.DataFrame(rows), "of this CPU"))
+    verify.show_operators(Output(False), OperatorCheck(pd.DataFrame(rows), "of this CPU"))
     shown = " ".join(capsys.readouterr().out.split())
     for text in ("of this CPU", "one GPU", "1 of 2 operators were measured, 75.0 % of the time",
                  "1.50 times what was predicted, 100.0 % lie in their interval"):  # fmt: skip
         assert text in shown
     nothing = pd.DataFrame(rows[1:])
-    verifying_plan.show_operators(Output(False), OperatorCheck(nothing, "of this CPU"))
+    verify.show_operators(Output(False), OperatorCheck(nothing, "of this CPU"))
     assert "no operator was measured" in capsys.readouterr().out
 
 

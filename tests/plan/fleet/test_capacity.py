@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.errors import UsageError
-from foretune.plan import Formats, Wish, Workload, describe_model, find_system
+from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.fleet import Demand, instance_types
 from foretune.plan.fleet import capacity as module
@@ -16,10 +16,12 @@ PRICES = {"h100_sxm": 6.0, "l4": 0.8}
 CLOCKS = OperatorClocks(None)
 
 
-def kinds(wish=None, systems=("h100_sxm", "l4"), sizes=(1, 2), demands=DEMANDS, formats=None):
+def kinds(
+    requirements=None, systems=("h100_sxm", "l4"), sizes=(1, 2), demands=DEMANDS, formats=None
+):
     return instance_types(
         describe_model("meta-llama/Llama-2-7b-hf"), [find_system(s, PRICES) for s in systems],
-        sizes, demands, CLOCKS, wish, formats=formats or [Formats()],
+        sizes, demands, CLOCKS, requirements, formats=formats or [Formats()],
     )  # fmt: skip
 
 
@@ -41,7 +43,10 @@ def test_types_and_what_they_sustain():
 
 
 def test_tighter_limits_never_sustain_more():
-    loose, tight = kinds(Wish(tpot_ms=100.0)), kinds(Wish(tpot_ms=40.0, ttft_ms=2000.0))
+    loose, tight = (
+        kinds(Requirements(tpot_ms=100.0)),
+        kinds(Requirements(tpot_ms=40.0, ttft_ms=2000.0)),
+    )
     for system in PRICES:
         for demand in (0, 1):
             assert most(tight, system, demand) <= most(loose, system, demand) * (1 + 1e-9)
@@ -63,22 +68,22 @@ def test_ways_that_are_left_behind():
 
 
 def test_no_contender_is_left_behind(monkeypatch):
-    wish = Wish(tpot_ms=60.0, ttft_ms=1500.0)
+    requirements = Requirements(tpot_ms=60.0, ttft_ms=1500.0)
     formats = [Formats(), Formats("fp8"), Formats("int8", kv="fp8")]
-    quick = kinds(wish, formats=formats, systems=("h100_sxm",))
+    quick = kinds(requirements, formats=formats, systems=("h100_sxm",))
     monkeypatch.setattr(module, "AHEAD", 1e9)
-    assert kinds(wish, formats=formats, systems=("h100_sxm",)) == quick
+    assert kinds(requirements, formats=formats, systems=("h100_sxm",)) == quick
 
 
 def test_a_floor_of_quality_leaves_formats_out():
     lossy = Formats("int4_wo")
-    kept = kinds(Wish(accuracy=0.9999), formats=[Formats(), lossy], systems=("h100_sxm",))
+    kept = kinds(Requirements(accuracy=0.9999), formats=[Formats(), lossy], systems=("h100_sxm",))
     assert {k.formats for k in kept} == {Formats()}
 
 
 def test_requests_out_of_reach_say_what_is_nearest():
     with pytest.raises(UsageError, match=r"requests of 128\+64 tokens: nearest is \d × h100_sxm"):
-        kinds(Wish(tpot_ms=0.1))
+        kinds(Requirements(tpot_ms=0.1))
 
 
 def test_requests_that_fit_nowhere():

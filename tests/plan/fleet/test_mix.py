@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout
 from foretune.plan.fleet import InstanceType, Limits, cheapest_fleet, single_fleets
-from foretune.plan.fleet.capacity import without_needless
+from foretune.plan.fleet.capacity import without_dominated
 
 MOST = 3
 RATES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 5.0])
@@ -157,7 +157,7 @@ def test_types_left_out_make_no_difference(market):
     kinds, per_s = market
     priced = {"a": 1.0, "b": 3.0}  # one price per GPU of a system, as prices are
     kinds = [made(k.system, k.gpus, priced[k.system], k.rates) for k in kinds]
-    kept = without_needless(kinds)
+    kept = without_dominated(kinds)
     assert set(kept) <= set(kinds)
     try:
         cost = cheapest_fleet(kinds, per_s).usd_per_hour
@@ -171,5 +171,5 @@ def test_types_left_out_make_no_difference(market):
 def test_which_types_are_left_out(kind):
     one, two = kind("a", 1.0, (2.0, 1.0)), kind("a", 2.0, (4.0, 2.0), gpus=2)
     better, elsewhere = kind("a", 2.0, (4.0, 2.5), gpus=2), kind("b", 9.0, (1.0, 0.5))
-    assert without_needless([two, one]) == [one]
-    assert set(without_needless([better, one, elsewhere])) == {one, better, elsewhere}
+    assert without_dominated([two, one]) == [one]
+    assert set(without_dominated([better, one, elsewhere])) == {one, better, elsewhere}

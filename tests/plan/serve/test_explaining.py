@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.physics import physics
@@ -13,10 +13,12 @@ from foretune.plan.serve.explaining import notes, sentences
 MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
 
 
-def planned(systems=("h100_sxm",), gpus=2, wish=None, **more):
+def planned(systems=("h100_sxm",), gpus=2, requirements=None, **more):
     places = [find_system(name) for name in systems]
     model, formats = describe_model(MODEL), [Formats("bf16"), Formats("fp8", kv="fp8")]
-    return plan(model, places, gpus, LOAD, OperatorClocks(None), wish, formats=formats, **more)
+    return plan(
+        model, places, gpus, LOAD, OperatorClocks(None), requirements, formats=formats, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def correction():
 
 
 def test_the_best_comes_first_with_its_figures():
-    made = planned(wish=Wish(tpot_ms=30.0))
+    made = planned(requirements=Requirements(tpot_ms=30.0))
     best, lines = made.best, sentences(made)
     assert lines[0].startswith(f"best: {best['formats']}, ")
     assert f"{best['tpot_ms']:.4g} ms per further one" in lines[1]
@@ -50,7 +52,7 @@ def test_systems_are_named_where_there_are_several():
 
 
 def test_pools_are_compared_with_one():
-    made = planned(gpus=4, pools=True, wish=Wish(tpot_ms=15.0))
+    made = planned(gpus=4, pools=True, requirements=Requirements(tpot_ms=15.0))
     assert made.best["prefill"]
     line = next(line for line in sentences(made) if line.startswith("pools of their own"))
     gain = made.best["tokens_per_s_per_gpu"] / made.best_of_one_pool["tokens_per_s_per_gpu"] - 1
@@ -59,7 +61,7 @@ def test_pools_are_compared_with_one():
 
 
 def test_what_was_learned_gives_intervals_and_odds(correction):
-    made = planned(correction=correction, wish=Wish(tpot_ms=60.0))
+    made = planned(correction=correction, requirements=Requirements(tpot_ms=60.0))
     best = made.best
     assert best["tpot_ms_low"] < best["tpot_ms"] < best["tpot_ms_high"]
     assert f"({best['tpot_ms_low']:.4g} … {best['tpot_ms_high']:.4g})" in sentences(made)[1]
@@ -69,7 +71,7 @@ def test_what_was_learned_gives_intervals_and_odds(correction):
 
 def test_what_may_miss_a_limit_is_not_chosen(correction):
     limit = float(planned(correction=correction).best["tpot_ms"])
-    made = planned(correction=correction, wish=Wish(tpot_ms=limit))
+    made = planned(correction=correction, requirements=Requirements(tpot_ms=limit))
     kept = made.candidates["keeps"]
     assert (made.candidates.loc[kept, "sure"] >= correction.sure).all()
     assert (made.candidates.loc[kept, "tpot_ms"] <= limit).all()

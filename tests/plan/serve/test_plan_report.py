@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from foretune.errors import OutputError, UsageError
-from foretune.plan import Formats, Wish, Workload, find_system, plan
+from foretune.plan import Formats, Requirements, Workload, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.serve.deployments.physics import physics
 from foretune.plan.serve.explaining import named, notes
@@ -35,10 +35,10 @@ VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "sour
 EVIL = "<script>alert('x')</script>"
 
 
-def made(model, systems=("h100_sxm",), wish=None, intervals=False, **options):
+def made(model, systems=("h100_sxm",), requirements=None, intervals=False, **options):
     """A plan for two GPUs by rooflines, and what was asked."""
     found = tuple(find_system(name) for name in systems)
-    answer = plan(model, found, 2, LOAD, CLOCKS, wish, formats=FORMATS, **options)
+    answer = plan(model, found, 2, LOAD, CLOCKS, requirements, formats=FORMATS, **options)
     if intervals:
         for name in ("ttft_ms", "tpot_ms"):
             answer.candidates[f"{name}_low"] = 0.9 * answer.candidates[name]
@@ -155,7 +155,7 @@ def test_intervals_are_shown_below_their_values(tmp_path, small):
 
 
 def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
-    answer, question = made(small, wish=Wish(tpot_ms=50.0, goal="latency"))
+    answer, question = made(small, requirements=Requirements(tpot_ms=50.0, goal="latency"))
     text = Page(written(tmp_path, answer, question)).text
     facts = ["prompts of 512 tokens, answers of 64", "50 ms per further token", "latency"]
     facts += [f"{len(answer.candidates):,} deployments in 2 s", named(answer, answer.best)]
@@ -235,7 +235,7 @@ def test_memory_adds_up(small):
 
 def test_lines_of_the_front_chart_keep_to_the_limits(small):
     limit = float(made(small)[0].candidates["tpot_ms"].median())
-    answer, _ = made(small, wish=Wish(tpot_ms=limit))
+    answer, _ = made(small, requirements=Requirements(tpot_ms=limit))
     figure = front_figure(answer)
     marks = group_marks(answer)
     for line in figure["data"][2 : 2 + len(marks)]:
@@ -273,7 +273,7 @@ def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
 
 
 def test_impossible_limits_write_nothing(tmp_path, small):
-    answer, question = made(small, wish=Wish(tpot_ms=1e-9))
+    answer, question = made(small, requirements=Requirements(tpot_ms=1e-9))
     with pytest.raises(UsageError, match="no deployment keeps to the limits"):
         written(tmp_path, answer, question)
     assert list(tmp_path.iterdir()) == []
@@ -288,7 +288,7 @@ def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
 
 @pytest.mark.browser
 def test_a_browser_draws_every_chart(tmp_path, small):
-    answer, question = made(small, wish=Wish(tpot_ms=50.0), intervals=True)
+    answer, question = made(small, requirements=Requirements(tpot_ms=50.0), intervals=True)
     text = written(tmp_path, answer, question, commands={"vllm": "vllm serve small"})
     names = ("chromium", "chromium-browser", "google-chrome")
     browser = next(filter(None, map(shutil.which, names)))

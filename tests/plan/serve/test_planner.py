@@ -8,7 +8,7 @@ import pytest
 
 from foretune.cli import main
 from foretune.errors import UsageError
-from foretune.plan import Formats, Wish, Workload, describe_model, find_system, plan
+from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.memory import most_requests
 from foretune.plan.serve.at_rate import IDENTITY, load_curve
@@ -18,16 +18,16 @@ MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
 
 
-def planned(gpus=8, system=None, wish=None, formats=None, model=MODEL, **more):
+def planned(gpus=8, system=None, requirements=None, formats=None, model=MODEL, **more):
     clocks = OperatorClocks(None)
     return plan(
-        describe_model(model), system or find_system(SYSTEM), gpus, LOAD, clocks, wish,
+        describe_model(model), system or find_system(SYSTEM), gpus, LOAD, clocks, requirements,
         formats=formats, **more,
     )  # fmt: skip
 
 
 def test_the_best_is_on_the_front_and_keeps_to_the_limits():
-    made = planned(wish=Wish(tpot_ms=25.0))
+    made = planned(requirements=Requirements(tpot_ms=25.0))
     best = made.best
     assert best["keeps"]
     assert best["tpot_ms"] <= 25.0
@@ -43,7 +43,7 @@ def test_all_gpus_are_used_and_memory_suffices():
 
 
 def test_a_limit_on_quality_rules_formats_out():
-    table = planned(wish=Wish(accuracy=0.999)).candidates
+    table = planned(requirements=Requirements(accuracy=0.999)).candidates
     lossy = table["accuracy"] < 0.999
     assert lossy.any()
     assert not table[lossy]["keeps"].any()
@@ -67,7 +67,7 @@ def test_impossible_limits_say_what_can_be_reached():
     with pytest.raises(
         UsageError, match=r"the nearest is .* ms per further token instead of 0\.001"
     ):
-        _ = planned(wish=Wish(tpot_ms=0.001)).best
+        _ = planned(requirements=Requirements(tpot_ms=0.001)).best
 
 
 def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
@@ -83,8 +83,10 @@ def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
 
 
 def test_the_goal_decides():
-    cheap, quick = (planned(wish=Wish(goal=goal)).best for goal in ("cost", "latency"))
-    frugal = planned(wish=Wish(goal="energy")).best
+    cheap, quick = (
+        planned(requirements=Requirements(goal=goal)).best for goal in ("cost", "latency")
+    )
+    frugal = planned(requirements=Requirements(goal="energy")).best
     assert cheap["usd_per_million_tokens"] <= quick["usd_per_million_tokens"]
     assert quick["tpot_ms"] <= cheap["tpot_ms"]
     assert frugal["energy_mj_per_token"] <= min(
@@ -111,7 +113,7 @@ def test_at_a_rate_gpus_idle_and_that_costs_energy():
 
 
 def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
-    made = planned(wish=Wish(tpot_ms=50.0), rate=2.0)
+    made = planned(requirements=Requirements(tpot_ms=50.0), rate=2.0)
     best = made.best
     most = most_requests(
         describe_model(MODEL), made.deployment(best).layout, made.deployment(best).formats, LOAD,
@@ -122,11 +124,11 @@ def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
 
 
 def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
-    wish = Wish(tpot_ms=25.0)
-    best = planned(wish=wish, rate=3.0, formats=[Formats("fp8")]).best
-    every = planned(wish=wish, formats=[Formats("fp8")])
+    requirements = Requirements(tpot_ms=25.0)
+    best = planned(requirements=requirements, rate=3.0, formats=[Formats("fp8")]).best
+    every = planned(requirements=requirements, formats=[Formats("fp8")])
     loads = every.candidates[(every.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
-    curve = load_curve(loads, LOAD.osl, wish)
+    curve = load_curve(loads, LOAD.osl, requirements)
     if best["replicas"] > 1:
         fewer = curve.at(3.0 / (best["replicas"] - 1))
         assert fewer is None or fewer.good < 0.9 or fewer.tpot_ms > 25.0
@@ -136,11 +138,11 @@ def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
 def test_what_nobody_can_tell_is_no_goal():
     system = dataclasses.replace(find_system(SYSTEM), price_per_hour=None)
     with pytest.raises(UsageError, match="give --prices"):
-        _ = planned(system=system, wish=Wish(goal="cost")).best
+        _ = planned(system=system, requirements=Requirements(goal="cost")).best
 
 
 def test_at_a_rate_the_fewest_gpus_are_sought():
-    few, many = (planned(wish=Wish(tpot_ms=50.0), rate=rate) for rate in (0.5, 4.0))
+    few, many = (planned(requirements=Requirements(tpot_ms=50.0), rate=rate) for rate in (0.5, 4.0))
     assert few.best["gpus"] <= many.best["gpus"] <= 8
     assert few.best["good"] >= 0.9
     assert few.best["requests_per_s"] == 0.5
@@ -150,7 +152,7 @@ def test_at_a_rate_the_fewest_gpus_are_sought():
 
 
 def test_what_arrives_at_random_is_less_than_what_is_kept_in_flight():
-    made = planned(wish=Wish(tpot_ms=30.0))
+    made = planned(requirements=Requirements(tpot_ms=30.0))
     assert 0 < made.goodput <= made.candidates["requests_per_s"].max()
 
 
@@ -175,7 +177,7 @@ def test_pools_of_their_own_compete_with_one():
 
 
 def test_a_step_up_is_faster_and_a_runner_up_is_another():
-    made = planned(wish=Wish(tpot_ms=40.0))
+    made = planned(requirements=Requirements(tpot_ms=40.0))
     best = made.best
     assert made.step_up["tpot_ms"] <= 0.95 * best["tpot_ms"]
     assert (made.runner_up[IDENTITY] != best[IDENTITY]).any()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from foretune.errors import OutputError, TrackingError, UsageError
-from foretune.plan import Formats, Wish, Workload, find_system, plan
+from foretune.plan import Formats, Requirements, Workload, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.serve.recording import keep, plan_answer, record_plan
 from foretune.plan.serve.report import Question
@@ -36,9 +36,9 @@ def uri(place):
     return f"sqlite:///{place / 'mlflow.db'}"
 
 
-def made(model, wish=None):
+def made(model, requirements=None):
     systems = (find_system("h100_sxm"),)
-    answer = plan(model, systems, 2, LOAD, CLOCKS, wish, formats=FORMATS)
+    answer = plan(model, systems, 2, LOAD, CLOCKS, requirements, formats=FORMATS)
     return answer, Question(model, systems, 2, LOAD, "vllm", tables=False, seconds=1.5)
 
 
@@ -92,7 +92,7 @@ def test_no_name_leaves_the_folder(tmp_path, small, name):
 
 
 def test_a_plan_is_tracked_whole(place, small):
-    answer, question = made(small, Wish(tpot_ms=30.0))
+    answer, question = made(small, Requirements(tpot_ms=30.0))
     kept = keep(answer, question, CLOCKS, place / "plans", commands=COMMANDS)
     client = mlflow.MlflowClient(uri(place))
     run = client.get_run(kept.run_id)
@@ -154,5 +154,5 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path, small):
 
 def test_impossible_limits_write_nothing(tmp_path, small):
     with pytest.raises(UsageError, match="no deployment keeps"):
-        keep(*made(small, Wish(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
+        keep(*made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
     assert list(tmp_path.iterdir()) == []

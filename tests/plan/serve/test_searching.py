@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from foretune.plan import Formats, Wish, Workload, describe_model, find_system
+from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.serve.candidates import one_pool, services
 from foretune.plan.serve.predicting import predict
@@ -21,7 +21,7 @@ def test_a_search_finds_nearly_the_whole_front_in_part_of_the_candidates(monkeyp
     formats = [Formats(weights, kv="fp8") for weights in ("fp8", "nvfp4")]
     candidates = one_pool(list(services(model, system, 8, LOAD, "sglang", formats)))
     clocks = OperatorClocks(None)
-    some, table = searched(candidates, Wish(), lambda these: predict(these, clocks))
+    some, table = searched(candidates, Requirements(), lambda these: predict(these, clocks))
     whole = predict(candidates, clocks)
     assert len(some) == len(table) < 0.5 * len(candidates)
 

@@ -12,7 +12,7 @@ from foretune.plan.train import Recipe, TrainingLayout, TrainingTask, training_m
 from foretune.plan.train.memory import (
     kept_activations,
     layer_activations,
-    micro_batches_under_way,
+    micro_batches_in_flight,
     stage_parameters,
 )
 from foretune.plan.train.search import possible_recipes
@@ -131,12 +131,12 @@ def test_parameters_of_stages(small):
     assert stage_parameters(tied, TrainingLayout(), 0).tables == 6400
 
 
-def test_micro_batches_under_way():
+def test_micro_batches_in_flight():
     plain, chunked = TrainingLayout(pp=4), TrainingLayout(pp=4, chunks=2)
-    assert [micro_batches_under_way(plain, stage, 8) for stage in range(4)] == [4, 3, 2, 1]
-    assert micro_batches_under_way(plain, 0, 2) == 2
-    assert micro_batches_under_way(chunked, 0, 8) == 4 + 3 / 2
-    assert micro_batches_under_way(chunked, 3, 8) == 5 / 2
+    assert [micro_batches_in_flight(plain, stage, 8) for stage in range(4)] == [4, 3, 2, 1]
+    assert micro_batches_in_flight(plain, 0, 2) == 2
+    assert micro_batches_in_flight(chunked, 0, 8) == 4 + 3 / 2
+    assert micro_batches_in_flight(chunked, 3, 8) == 5 / 2
 
 
 MODELS = ("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-30B-A3B")

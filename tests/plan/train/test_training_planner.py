@@ -1,13 +1,11 @@
 """The planner of training and its command, by rooflines alone."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
-from foretune.cli.training import show_training_plan
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError
 from foretune.plan import describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.train import TrainingTask, plan_training
@@ -84,65 +82,3 @@ def without_tables(monkeypatch):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
-
-
-def test_the_command_shows_a_table(capsys, without_tables):
-    show_training_plan(MODEL, "h100", 32, 128, 4096, tokens=1e12, top=3)
-    shown = capsys.readouterr().out
-    assert "training Qwen/Qwen3-32B on 32 × h100_sxm, 128 × 4096 tokens, bf16" in shown
-    for part in ("days", "USD", "GiB of the fullest GPU", "rooflines"):
-        assert part in shown
-
-
-def test_the_command_answers_in_json(capsys, without_tables):
-    show_training_plan(MODEL, "h100", 32, 128, 4096, precision="fp8", top=2, as_json=True)
-    answer = json.loads(capsys.readouterr().out)
-    assert len(answer["candidates"]) == 2
-    assert answer["best"]["step_ms"] == answer["candidates"][0]["step_ms"]
-    assert {
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "ep",
-        "chunks",
-        "zero",
-        "recompute",
-        "mfu",
-        "memory_gib",
-    } <= set(answer["best"])
-    assert "days" not in answer
-
-
-def test_systems_that_nobody_measured_are_said_to_be(capsys, tmp_path):
-    import pandas as pd
-
-    folder = tmp_path / "h100_sxm" / "gemm" / "sglang" / "1.0"
-    folder.mkdir(parents=True)
-    sizes = [(m, n, k) for m in (256, 4096) for n in (1024, 8192) for k in (1024, 8192)]
-    table = pd.DataFrame(sizes, columns=["m", "n", "k"])
-    work = 2.0 * table["m"] * table["n"] * table["k"] / 5e11
-    table.assign(gemm_dtype="bfloat16", kernel_source="x", latency=0.01 + work).to_parquet(
-        folder / "gemm_perf.parquet"
-    )
-    for system, said in (("mi300x", True), ("h100", False)):
-        show_training_plan("Qwen/Qwen3-8B", system, 8, 16, 2048, operators=tmp_path)
-        assert ("no operator was measured" in capsys.readouterr().out) == said
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"model": "Qwen/Qwen3-23B"}, UnknownName, "did you mean"),
-        ({"system": "h100_sxn"}, UnknownName, "did you mean 'h100_sxm'"),
-        ({"precision": "fp7"}, UnknownName, "known: bf16, fp8"),
-        ({"software": "jax"}, UnknownName, "known: megatron, pytorch"),
-        ({"gpus": 0}, UsageError, "--gpus"),
-        ({"batch": 0}, UsageError, "--batch"),
-        ({"sequence": -1}, UsageError, "--sequence"),
-    ],
-)
-def test_bad_requests(without_tables, change, error, message):
-    request = {"model": MODEL, "system": "h100", "gpus": 8, "batch": 64, "sequence": 2048}
-    with pytest.raises(error, match=message):
-        show_training_plan(**{**request, **change})

@@ -16,7 +16,8 @@ from foretune import Store  # noqa: E402
 from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
 from foretune.datasets import from_measurements  # noqa: E402
 from foretune.errors import ForetuneWarning  # noqa: E402
-from foretune.models import Predictor, pretrained  # noqa: E402
+from foretune.models import Predictor  # noqa: E402
+from foretune.models.saved import pretrained  # noqa: E402
 from foretune.models.saved.pretrained import Pretrained  # noqa: E402
 from foretune.tune.triton.belief import Beliefs  # noqa: E402
 from foretune.tune.triton.kernel_source import source_hash  # noqa: E402

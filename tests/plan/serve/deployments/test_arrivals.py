@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.plan.serve.deployments.arrivals import GOOD, LoadCurve
-from foretune.plan.serve.wish import Wish
+from foretune.plan.serve.requirements import Requirements
 
 
-def curve(in_flight, ttft_ms, tpot_ms, osl=11, wish=None):
+def curve(in_flight, ttft_ms, tpot_ms, osl=11, requirements=None):
     arrays = (np.array(values, dtype=float) for values in (in_flight, ttft_ms, tpot_ms))
-    return LoadCurve(*arrays, osl, wish or Wish())
+    return LoadCurve(*arrays, osl, requirements or Requirements())
 
 
 def test_one_place_is_the_queue_of_a_single_server():
@@ -45,12 +45,14 @@ def test_more_than_can_be_finished_is_no_load():
 
 
 def test_goodput_is_the_most_that_keeps_to_the_limits():
-    wish = Wish(ttft_ms=400)
-    line = curve([1, 2, 4], [100, 100, 100], [10, 10, 10], wish=wish)
+    requirements = Requirements(ttft_ms=400)
+    line = curve([1, 2, 4], [100, 100, 100], [10, 10, 10], requirements=requirements)
     most = line.goodput()
     assert 0 < most < line.most_per_s
     assert line.at(most).good == pytest.approx(GOOD, abs=1e-3)
-    assert curve([1], [100], [10], wish=Wish(tpot_ms=5)).goodput() == pytest.approx(0, abs=1e-6)
+    assert curve([1], [100], [10], requirements=Requirements(tpot_ms=5)).goodput() == pytest.approx(
+        0, abs=1e-6
+    )
 
 
 @given(
@@ -58,9 +60,9 @@ def test_goodput_is_the_most_that_keeps_to_the_limits():
     st.floats(1, 3),
 )  # fmt: skip
 def test_more_requests_take_longer_and_fewer_of_them_are_in_time(first, second, ttft, tpot, slower):
-    wish = Wish(ttft_ms=2 * ttft, tpot_ms=2 * tpot)
+    requirements = Requirements(ttft_ms=2 * ttft, tpot_ms=2 * tpot)
     line = curve([1, 4, 32], [ttft, ttft * slower, ttft * slower**2],
-                 [tpot, tpot * slower, tpot * slower**2], wish=wish)  # fmt: skip
+                 [tpot, tpot * slower, tpot * slower**2], requirements=requirements)  # fmt: skip
     low, high = (line.at(share * line.most_per_s) for share in sorted((first, second)))
     assert low.in_flight <= high.in_flight * (1 + 1e-9)
     assert low.ttft_ms <= high.ttft_ms * (1 + 1e-9)

@@ -6,9 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.serve.deployments.group_process import LABELS, LENGTHS, GroupProcess, Shares
+from foretune.plan.serve.deployments.group_process import (
+    LABELS,
+    LENGTHS,
+    GroupProcess,
+    VarianceComponent,
+)
 
-SHARES = {"": Shares(0.01, 0.01), "model": Shares(0.04), "model use": Shares(0.02, 0.0, 0.01)}
+COMPONENTS = {
+    "": VarianceComponent(0.01, 0.01),
+    "model": VarianceComponent(0.04),
+    "model use": VarianceComponent(0.02, 0.0, 0.01),
+}
 
 
 def sites(models, uses, places=0.0):
@@ -20,7 +29,7 @@ def sites(models, uses, places=0.0):
 
 def test_one_measurement_by_hand():
     # Prior variances 0.01 + 0.01 + 0.04 + 0.02 + 0.01, noise 0.01: all are shared but the noise.
-    process = GroupProcess(SHARES, 0.01).fit(*sites(["a"], ["x"]), np.array([0.1]))
+    process = GroupProcess(COMPONENTS, 0.01).fit(*sites(["a"], ["x"]), np.array([0.1]))
     mean, spread = process.predict(*sites(["a", "a", "b"], ["x", "y", "x"]))
     assert mean == pytest.approx(np.array([0.09, 0.06, 0.02]), rel=1e-5)
     left = 0.09 - np.array([0.09, 0.06, 0.02]) ** 2 / 0.1
@@ -33,7 +42,7 @@ def learned():
     models, uses = rng.choice(list("abc"), 60), rng.choice(list("xy"), 60)
     offset = pd.Series(models).map({"a": 0.5, "b": -0.3, "c": 0.0}).to_numpy()
     labels, places = sites(models, uses, rng.uniform(0, 6, 60))
-    return GroupProcess(SHARES, 0.01).fit(labels, places, offset + rng.normal(0, 0.05, 60))
+    return GroupProcess(COMPONENTS, 0.01).fit(labels, places, offset + rng.normal(0, 0.05, 60))
 
 
 def test_covariances_agree_with_spreads_and_are_possible(learned):
@@ -66,6 +75,6 @@ def test_one_lie_counts_little():
     models, uses = ["a"] * 21, ["x"] * 21
     errors = np.full(21, 0.1)
     errors[0] = 4.0
-    process = GroupProcess(SHARES, 0.01).fit(*sites(models, uses), errors)
+    process = GroupProcess(COMPONENTS, 0.01).fit(*sites(models, uses), errors)
     mean, _ = process.predict(*sites(["a"], ["x"]))
     assert mean[0] == pytest.approx(0.1, abs=0.06)

@@ -10,11 +10,11 @@ import pytest
 from foretune.errors import OutputError, PredictorError
 from foretune.plan import Formats, Layout, ModelDescription, Workload, find_system
 from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.serve.deployments.chance_constraints import HALF
+from foretune.plan.serve.deployments.comparison import probability_better
 from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.keeping import HALF
 from foretune.plan.serve.deployments.physics import physics
-from foretune.plan.serve.deployments.surer import probability_better
 
 SMALL = ModelDescription(
     "small", layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, vocab=100, intermediate=128
@@ -73,8 +73,8 @@ def test_what_it_says_follows_from_the_intervals(trained):
         ("[1]", "no such file"),
         ("{}", "no such file"),
         ('{"format": 99}', "another version"),
-        ('{"format": 1}', "damaged"),
-        ('{"format": 1, "serving": 3}', "damaged"),
+        ('{"format": 2}', "damaged"),
+        ('{"format": 2, "serving": 3}', "damaged"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, says):

@@ -12,8 +12,8 @@ from foretune.plan.cost.steps import PARTS, Step, StepClock, operator_table
 from foretune.plan.cost.times import OperatorClock
 from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
 from foretune.plan.serve.deployments.physics import physics
-from foretune.plan.serve.deployments.relative_fit import RelativeFit
 from foretune.plan.serve.deployments.serving import memory_wait_ms, tokens_per_s
 
 H100 = find_system("h100_sxm")
@@ -86,10 +86,10 @@ def test_terms_are_found_in_noise():
     times *= np.exp(rng.normal(0, 0.05, 600))
     times[::50] *= 20.0  # labels that lie
     none = np.zeros(600)
-    fit = RelativeFit(np.ones(2), 0.15, 0.01, 0.1).fit(terms, times, none, groups)
+    fit = NonnegativeFit(np.ones(2), 0.15, 0.01, 0.1).fit(terms, times, none, groups)
     for name, values in truth.items():
         assert fit.own[name] == pytest.approx(values, rel=0.15, abs=0.05)
-    again = RelativeFit.from_json(fit.to_json())
+    again = NonnegativeFit.from_json(fit.to_json())
     assert (again.predict(terms, none, groups) == fit.predict(terms, none, groups)).all()
     strangers = fit.predict(terms, none, np.repeat("new", 600))
     assert strangers == pytest.approx(terms @ fit.common)
@@ -100,7 +100,7 @@ def test_terms_are_found_in_noise():
 def test_coefficients_are_never_negative(times):
     terms = np.column_stack([np.arange(1.0, len(times) + 1), np.ones(len(times))])
     groups = np.array(["x"] * len(times))
-    fit = RelativeFit(np.ones(2), 0.2, 0.1, 1.0).fit(
+    fit = NonnegativeFit(np.ones(2), 0.2, 0.1, 1.0).fit(
         terms, np.array(times), np.zeros(len(times)), groups
     )
     assert (fit.common >= 0).all()

@@ -1,0 +1,97 @@
+"""Are probabilities true? Of what was said to be 80 % probable, four in five must have happened."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from plan_choices import LIMITS_MS
+
+from foretune.plan.serve.deployments.chance_constraints import probability_within
+from foretune.plan.serve.deployments.comparison import log_metric, pairs_better
+from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.serving import tokens_per_s
+
+EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+LOAD = ["model", "system", "backend", "isl", "osl", "concurrency"]
+KINDS = {
+    "parallelism": [*LOAD, "formats"],
+    "formats": [*LOAD, "layout"],
+    "everything": ["model", "system", "isl", "osl"],
+}
+"""Choices -> what the deployments of one share."""
+
+
+def sure_pairs(
+    model: ServingCorrection, rows: pd.DataFrame, measured: pd.DataFrame
+) -> pd.DataFrame:
+    """Return pairs of rows that one would choose between, and how probable the better one was.
+
+    Args:
+        model: a correction that saw none of them.
+        rows: what the physics says of them.
+        measured: their latencies.
+
+    Returns:
+        Columns ``choice``, ``said`` (probability that the favourite wins) and ``won``.
+    """
+    alone = rows["apart"] == 0
+    found = []
+    for choice, same in KINDS.items():
+        for _, group in rows[alone].groupby(same):
+            if len(group) > 1:
+                said, won = _pairs(model, group, measured.loc[group.index])
+                found.append(pd.DataFrame({"choice": choice, "said": said, "won": won}))
+    return pd.concat(found) if found else pd.DataFrame({"choice": [], "said": [], "won": []})
+
+
+def _pairs(
+    model: ServingCorrection, group: pd.DataFrame, measured: pd.DataFrame
+) -> tuple[np.ndarray, np.ndarray]:
+    rate = tokens_per_s(group["concurrency"].to_numpy(), group["osl"].to_numpy(), measured)
+    speed = rate / group["gpus"].to_numpy()
+    chance = pairs_better(*log_metric(model, group, "tokens_per_s"))
+    left, right = np.triu_indices(len(group), 1)
+    said, won = chance[left, right], speed[left] > speed[right]
+    return np.maximum(said, 1.0 - said), np.where(said >= 0.5, won, ~won)
+
+
+def sure_limits(predicted: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+    """Return how probable it was that each row keeps, or breaks, each limit of time per token."""
+    parts = []
+    for limit in LIMITS_MS:
+        chance = probability_within(predicted, "tpot_ms", limit)
+        kept = measured["tpot_ms"].to_numpy() <= limit
+        said, won = np.maximum(chance, 1.0 - chance), np.where(chance >= 0.5, kept, ~kept)
+        parts.append(pd.DataFrame({"choice": "keeps to a limit", "said": said, "won": won}))
+    return pd.concat(parts)
+
+
+def reliability(said: pd.DataFrame) -> dict[str, list[dict[str, float]]]:
+    """Return per choice and range of probabilities how many there were and how many came true."""
+    return {str(choice): list(_ranges(some)) for choice, some in said.groupby("choice")}
+
+
+def _ranges(some: pd.DataFrame) -> Iterator[dict[str, float]]:
+    for low, high in pairwise(EDGES):
+        inside = some[(some["said"] >= low) & ((some["said"] < high) | (high == EDGES[-1]))]
+        if len(inside):
+            yield {
+                "from": low,
+                "pairs": len(inside),
+                "said": float(inside["said"].mean()),
+                "came_true": float(inside["won"].mean()),
+            }
+
+
+def reliability_lines(found: dict[str, list[dict[str, float]]]) -> Sequence[str]:
+    """Return the table as text."""
+    lines = ["| choice | said, % | number | mean said, % | came true, % |", "|---|---|---|---|---|"]
+    for choice, ranges in found.items():
+        for line in ranges:
+            cells = (f"{100 * line[k]:.0f}" for k in ("said", "came_true"))
+            lines.append(
+                f"| {choice} | from {100 * line['from']:.0f} | {line['pairs']} | "
+                f"{' | '.join(cells)} |"
+            )
+    return lines

@@ -1,0 +1,1 @@
+"""``foretune plan``: deployments of language models, planned without a GPU."""

@@ -1,0 +1,202 @@
+"""``foretune plan fleet``: the cheapest mix of GPUs for a histogram of requests."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, percent, progress_bar
+from foretune.cli.plan import inputs
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretune.plan.fleet import Demand, Fleet
+
+NOTES = (
+    "rates are predicted, for requests that arrive at random: nine in ten keep to the limits",
+    "requests of different lengths on one instance are taken to share its time",
+)
+
+
+def fleet(
+    model: str = inputs.MODEL,
+    requests: Path = typer.Option(
+        ..., help="CSV or Parquet file with columns isl, osl and requests_per_s."
+    ),
+    systems: str = typer.Option("", help="Like h100_sxm,l40s. Default: all that have a price."),
+    gpus_per_instance: str = typer.Option("1,2,4,8", help="GPUs that can be rented together."),
+    available: list[str] = typer.Option(
+        [], help="Most GPUs of a system, like h100_sxm=8. Repeatable."
+    ),
+    prices: Path = inputs.PRICES,
+    backend: str = inputs.BACKEND,
+    operators: Path = inputs.OPERATORS,
+    ttft: float = inputs.TTFT,
+    tpot: float = inputs.TPOT,
+    accuracy: float = inputs.ACCURACY,
+    power_kw: float = inputs.at_most("Most kilowatts provisioned."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Choose how many of which GPUs serve all requests at the least cost, and what serves what.
+
+    The file of requests has a row per pair of lengths. A row 1024,256,5 means:
+    five requests per second with 1024 input and 256 output tokens.
+    """
+    from foretune.plan import Requirements, describe_model, find_system
+    from foretune.plan.fleet import (
+        Limits,
+        cheapest_fleet,
+        instance_types,
+        read_requests,
+        single_fleets,
+    )
+
+    inputs.known_engine(backend)
+    demands = read_requests(requests)
+    cost = inputs.read_prices(prices)
+    chosen = [find_system(name, cost) for name in (_names(systems) or cost)]
+    if not power_kw > 0:
+        raise UsageError(f"--power-kw {power_kw:g} feeds nothing: give more than 0")
+    limits = Limits(_available(available, [s.name for s in chosen]), 1e3 * power_kw)
+    described = describe_model(model)
+    clocks, _ = inputs.measured_operators(operators)
+    with progress_bar() as progress:
+        progress.start("predicting instances", len(chosen))
+        kinds = instance_types(
+            described, chosen, _sizes(gpus_per_instance), demands, clocks,
+            Requirements(ttft, tpot, accuracy), backend, said=progress.advance,
+        )  # fmt: skip
+    per_s = [demand.per_s for demand in demands]
+    mix = cheapest_fleet(kinds, per_s, limits)
+    single = single_fleets(kinds, per_s, limits)
+    alone = {s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen}
+    output = Output(as_json)
+    _show(output, f"{described.name}, {backend}", demands, mix)
+    for line in _sentences(mix, alone):
+        output.say(line)
+    output.result(_plain(demands, mix, alone))
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _sizes(text: str) -> list[int]:
+    """Return numbers of GPUs, ascending."""
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError as e:
+        raise UsageError(f"--gpus-per-instance {text} is not of the form 1,2,4,8") from e
+    for size in sizes:
+        options.at_least_one(size, "--gpus-per-instance")
+    return sizes
+
+
+def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
+    from foretune.plan import find_system
+
+    found = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not (equals and number.strip().isdigit()):
+            raise UsageError(f"--available {text} is not of the form h100_sxm=8")
+        short = find_system(name.strip()).name
+        if short not in systems:
+            raise UsageError(f"--available {text}: {short} is none of {', '.join(systems)}")
+        found[short] = int(number)
+    return found
+
+
+def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet") -> None:
+    output.table(
+        f"{title}: what to rent",
+        ("#", "rent", "instance", "layout", "formats", "busy", "USD/h"),
+        [
+            [
+                str(number),
+                str(share.count),
+                f"{share.kind.gpus} × {share.kind.system}",
+                str(share.kind.layout),
+                str(share.kind.formats),
+                percent(share.busy),
+                f"{share.count * share.kind.usd_per_hour:.2f}",
+            ]
+            for number, share in enumerate(mix.shares, 1)
+        ],
+    )
+    output.say("")
+    output.table(
+        "what serves which requests",
+        ("isl", "osl", "requests/s", "served by"),
+        [
+            [
+                str(demand.workload.isl),
+                str(demand.workload.osl),
+                f"{demand.per_s:g}",
+                ", ".join(
+                    f"#{number} {percent(share.served[i])}"
+                    for number, share in enumerate(mix.shares, 1)
+                    if share.served[i] > 0
+                ),
+            ]
+            for i, demand in enumerate(demands)
+        ],
+    )
+    output.say("")
+
+
+def _sentences(mix: "Fleet", alone: Mapping[str, float | None]) -> list[str]:
+    gpus = ", ".join(f"{count} × {system}" for system, count in mix.gpus.items())
+    lines = [
+        f"{mix.usd_per_hour:.2f} USD per hour for {gpus}; {mix.power_w / 1e3:.1f} kW provisioned"
+    ]
+    for system, cost in sorted(alone.items(), key=lambda item: item[1] or float("inf")):
+        if cost is None:
+            lines.append(f"{system} alone: not within the limits")
+        else:
+            saved = percent(1.0 - mix.usd_per_hour / cost)
+            lines.append(f"{system} alone: {cost:.2f} USD per hour, the mix saves {saved}")
+    if mix.gap > 0:
+        lines.append(f"not proven the cheapest: one may cost {percent(mix.gap)} less")
+    return lines + [f"note: {note}" for note in NOTES]
+
+
+def _plain(
+    demands: Sequence["Demand"], mix: "Fleet", alone: Mapping[str, float | None]
+) -> dict[str, Any]:
+    known = [cost for cost in alone.values() if cost is not None]
+    return {
+        "usd_per_hour": mix.usd_per_hour,
+        "power_w": mix.power_w,
+        "gpus": mix.gpus,
+        "instances": [
+            {
+                "system": share.kind.system,
+                "gpus": share.kind.gpus,
+                "count": share.count,
+                "layout": str(share.kind.layout),
+                "replicas": share.kind.replicas,
+                "formats": str(share.kind.formats),
+                "usd_per_hour": share.kind.usd_per_hour,
+                "busy": share.busy,
+                "serves": [
+                    {
+                        "isl": demand.workload.isl,
+                        "osl": demand.workload.osl,
+                        "requests_per_s": share.served[i] * demand.per_s,
+                        "most_per_s": share.kind.rates[i],
+                        "in_flight": share.kind.in_flight[i],
+                    }
+                    for i, demand in enumerate(demands)
+                    if share.served[i] > 0
+                ],
+            }
+            for share in mix.shares
+        ],
+        "single_usd_per_hour": dict(alone),
+        "saved": 1.0 - mix.usd_per_hour / min(known) if known else None,
+        "gap": mix.gap,
+        "notes": list(NOTES),
+    }

@@ -1,0 +1,208 @@
+"""``foretune plan serve``: number formats, parallelism and batch for serving a language model."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output
+from foretune.cli.plan import inputs
+from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_vllm
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from foretune.plan import Formats, Plan, System
+    from foretune.plan.serve.report import Question
+
+COLUMNS = {
+    "system": "system", "formats": "formats", "tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep",
+    "replicas": "×", "prefill": "prompts on", "workers": "workers", "batch": "batch",
+    "ttft_ms": "TTFT", "tpot_ms": "TPOT", "tokens_per_s_per_gpu": "tok/s/GPU",
+    "memory_gib": "GiB", "usd_per_million_tokens": "USD/M",
+}  # fmt: skip
+"""Column of candidates -> its heading; what is the same in all rows is left out."""
+ALWAYS = ("formats", "batch", "ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
+WIDE = 9
+"""Columns that 80 characters hold."""
+CHECKS = "Checks and results"
+"""Heading of the help's last part."""
+
+
+def serve(
+    model: str = inputs.MODEL,
+    system: str = typer.Option(
+        ..., help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
+    ),
+    gpus: int = typer.Option(..., help="How many GPUs."),
+    isl: int = inputs.ISL,
+    osl: int = inputs.OSL,
+    goal: str = typer.Option(
+        "throughput", "--for", help="What is best: throughput, cost, energy or latency."
+    ),
+    rate: float | None = typer.Option(
+        None, help="Requests per second, arriving at random; finds the fewest GPUs."
+    ),
+    pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
+    formats: str = typer.Option(
+        "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
+    ),
+    backend: str = inputs.BACKEND,
+    operators: Path = inputs.OPERATORS,
+    measured: str = typer.Option(
+        None, help="Measured deployments that correct the formulas: a table, or 'published'."
+    ),
+    prices: Path = inputs.PRICES,
+    qualities: Path = typer.Option(
+        None,
+        help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
+        "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
+        "source.",
+    ),
+    ttft: float = inputs.TTFT,
+    tpot: float = inputs.TPOT,
+    accuracy: float = inputs.ACCURACY,
+    power: float = inputs.at_most("Most watts per GPU."),
+    memory: float = inputs.at_most("Most GiB per GPU."),
+    cost: float = inputs.at_most("Most USD per million tokens."),
+    check: bool = typer.Option(
+        False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS
+    ),
+    check_vllm: bool = typer.Option(
+        False, "--verify-vllm", help="Serve the best with vLLM; measure.", rich_help_panel=CHECKS
+    ),
+    out: Path = typer.Option(
+        None, help="Keep report, table and JSON in a folder here.", rich_help_panel=CHECKS
+    ),
+    tracking_uri: str = typer.Option(
+        None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS
+    ),
+    top: int = inputs.TOP,
+    as_json: bool = options.JSON,
+) -> None:
+    """Predict every way to serve a model on some GPUs, and show the ones worth choosing.
+
+    Times of operators come from --operators, else from the package
+    aiconfigurator-core (extra 'llm'), else from rooflines.
+    """
+    for name, value in (("--top", top), ("--gpus", gpus), ("--isl", isl), ("--osl", osl)):
+        options.at_least_one(value, name)
+    if rate is not None and not 0 < rate < inputs.NO_LIMIT:
+        raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
+    if check_vllm and rate is not None:
+        raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
+    inputs.known_engine(backend)
+    from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
+    from foretune.plan.serve.deployments.learned import learned_from
+    from foretune.plan.serve.launching import launch_commands
+    from foretune.plan.serve.recording import keep, plan_answer
+    from foretune.plan.serve.report import Question
+
+    output = Output(as_json)
+    requirements = Requirements(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
+    clocks, tables = inputs.measured_operators(operators)
+    question = Question(
+        describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl), backend,
+        rate, pools, tables is not None, measured is not None,
+    )  # fmt: skip
+    correction = learned_from(measured, output.say) if measured else None
+    start = time.perf_counter()
+    found = plan(
+        question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
+        formats=_formats(formats), correction=correction, rate=rate, pools=pools,
+        accuracy=read_accuracy(qualities) if qualities else None,
+    )  # fmt: skip
+    question = replace(question, seconds=time.perf_counter() - start)
+    best = found.deployment(found.best)
+    commands = launch_commands(best, int(found.best["replicas"]))
+    _show(output, found, question, commands, top)
+    checks, results = None, dict[str, Any]()
+    try:
+        if check:
+            measurements = verify_operators(output, found, tables, backend)
+            checks = measurements.table
+            results = {"operators": measurements.to_json(), "parallel": verify_parallel(output)}
+        if check_vllm:
+            results["vllm"] = verify_vllm(output, best, found.best.to_dict())
+    finally:  # a plan is kept although it could not be checked
+        if out is not None:
+            kept = keep(found, question, clocks, out, tracking_uri, commands, checks)
+            results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
+            output.say(f"report   {kept.report}")
+            output.say(f"MLflow   {kept.mlflow_uri}, run {kept.run_id}")
+        output.result(plan_answer(found, question, commands) | results)
+
+
+def _show(
+    output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int
+) -> None:
+    """Print the front, what it means, and how to start the best."""
+    from foretune.plan.serve.explaining import notes, sentences
+    from foretune.plan.serve.planner import GUESSWORK
+
+    shown = _spread(plan, top)
+    guesses = bool((shown["guessed"] > GUESSWORK).any())
+    columns = [c for c in COLUMNS if c in ALWAYS or shown[c].nunique() > 1][: WIDE - guesses]
+    headings = [COLUMNS[c] for c in columns]
+    rows = [[_cell(name, row) for name in columns] for _, row in shown.iterrows()]
+    output.table(str(question), headings, rows)
+    if guesses:
+        output.say("? more than half of it lies outside what was measured")
+    output.say("")
+    for line in sentences(plan):
+        output.say(line)
+    for line in notes(plan, question.tables, question.corrected):
+        output.say(f"note: {line}")
+    output.say(
+        f"{len(plan.candidates)} candidates in {question.seconds:.1f} s; start the best with"
+    )
+    for command in commands.values():
+        output.say(f"\n{command}")
+
+
+def _systems(text: str, prices: Path | None) -> "list[System]":
+    """Return the systems meant, at the user's prices."""
+    from foretune.plan import known_systems, published_prices, read_prices
+    from foretune.plan.describe.local_system import planned_system
+
+    names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
+    own = read_prices(prices) if prices else {}
+    for name in own:
+        planned_system(name)  # a misspelt one would be nobody's price
+    known = published_prices() | own
+    return [planned_system(name, known) for name in dict.fromkeys(names)]
+
+
+def _formats(text: str) -> "list[Formats] | None":
+    from foretune.plan import Formats
+
+    if not text:
+        return None
+    parts = [part.strip().partition("/") for part in text.split(",")]
+    return [Formats(weights, kv=cache or "bf16") for weights, _, cache in parts]
+
+
+def _spread(plan: "Plan", top: int) -> "pd.DataFrame":
+    """Return ``top`` rows of the front, spread over it, the best among them, fastest first."""
+    import numpy as np
+
+    front, best = plan.pareto, plan.best
+    others = front.drop(index=best.name, errors="ignore")
+    places = np.linspace(0, len(others) - 1, min(top - 1, len(others))).round().astype(int)
+    names = {*others.index[places], best.name}
+    return plan.candidates.loc[list(names)].sort_values("tpot_ms")
+
+
+def _cell(name: str, row: "pd.Series[Any]") -> str:
+    from foretune.plan.serve.explaining import number
+    from foretune.plan.serve.planner import GUESSWORK
+
+    value = row[name]
+    if name in ("formats", "prefill"):
+        short = str(value).replace(", ", "/").removesuffix(" cache").replace(" × ", "×")
+        return f"{short} ?" if name == "formats" and row["guessed"] > GUESSWORK else short
+    return number(value) if isinstance(value, float) else str(value)

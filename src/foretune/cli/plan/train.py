@@ -1,0 +1,140 @@
+"""``foretune plan train``: parallelism, memory and time of training a language model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, percent
+from foretune.cli.plan import inputs
+from foretune.errors import UnknownName
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from foretune.plan.train import TrainingPlan
+
+HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB", "tok/s/GPU")
+NOTES = (
+    "formulas over measured operators, checked in benchmarks/plan_training.py",
+    "pauses, checkpoints and failures are not counted",
+)
+
+
+def train(
+    model: str = inputs.MODEL,
+    system: str = inputs.SYSTEM,
+    gpus: int = typer.Option(..., help="How many GPUs."),
+    batch: int = typer.Option(..., help="Sequences per optimizer step, of all replicas together."),
+    sequence: int = typer.Option(..., help="Tokens per sequence."),
+    tokens: float = typer.Option(
+        0.0, help="Tokens to train on; adds days and cost.", show_default=False
+    ),
+    precision: str = typer.Option("bf16", help="Of matrix products: bf16 or fp8."),
+    software: str = typer.Option(
+        "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
+    ),
+    gradients: str = typer.Option("fp32", help="Format gradients are summed in: fp32 or bf16."),
+    overlap: bool = typer.Option(
+        False, "--overlap", help="Tensor-parallel exchanges run beside matrix products."
+    ),
+    operators: Path = inputs.OPERATORS,
+    prices: Path = inputs.PRICES,
+    top: int = inputs.TOP,
+    as_json: bool = options.JSON,
+) -> None:
+    """Predict every way to train a model on some GPUs, and show the fastest."""
+    from foretune.plan import describe_model, find_system
+    from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
+
+    for name, value in (
+        ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
+    ):  # fmt: skip
+        options.at_least_one(value, name)
+    if software not in SOFTWARE:
+        raise UnknownName("software", software, SOFTWARE)
+    clocks, tables = inputs.measured_operators(operators)
+    described, hardware = describe_model(model), find_system(system, inputs.read_prices(prices))
+    kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}
+    task = TrainingTask(batch, sequence, **kinds)
+    made = plan_training(described, hardware, gpus, task, clocks, SOFTWARE[software])
+    output, shown = Output(as_json), made.candidates.head(top)
+    output.table(
+        f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
+        f"{precision}",
+        HEADINGS,
+        [_row(row) for _, row in shown.iterrows()],
+    )
+    output.say("")
+    for line in _sentences(made, tokens):
+        output.say(line)
+    notes = [*NOTES, *_unmeasured(hardware.name, tables.systems if tables else None)]
+    for note in notes:
+        output.say(f"note: {note}")
+    output.result(_json(made, shown, tokens, notes))
+
+
+def _row(row: "pd.Series[Any]") -> list[str]:
+    offload = " + offload" if row["offload"] else ""
+    return [
+        row["layout"].replace("chunks", "v"),
+        str(row["micro_batch"]),
+        str(row["zero"]),
+        f"{row['recompute']}{offload}",
+        f"{row['step_ms'] / 1e3:.4g}",
+        *(percent(row[name]) for name in ("mfu", "bubble")),
+        f"{row['memory_gib']:.1f}",
+        f"{row['tokens_per_s_per_gpu']:.0f}",
+    ]
+
+
+def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
+    """Return what to know where operators of the system were never measured."""
+    if measured is None:
+        return ["operators are rooflines: no measured tables (pip install 'foretune[llm]')"]
+    if system in measured:
+        return []
+    borrowed = f"no operator was measured on {system}: efficiencies are those of other GPUs"
+    return [f"{borrowed}; on an MI250X they promise 1.5 to 1.8 times what was published"]
+
+
+def _sentences(made: "TrainingPlan", tokens: float) -> list[str]:
+    from foretune.plan.train.planner import LIMITS
+
+    best, limit = made.best, made.limited_by
+    parts = ", ".join(
+        f"{name} {best[f'{name}_gib']:.1f}"
+        for name in ("weights", "gradients", "optimizer", "activations", "buffers")
+    )
+    share = percent(best[limit] / best["step_ms"])
+    rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
+    lines = [
+        f"best of {len(made.candidates)} recipes that fit ({made.looked_at} looked at): {rate}",
+        f"GiB of the fullest GPU: {parts}",
+        f"besides computing it waits most for {LIMITS[limit]}: {share} of the step",
+    ]
+    if len(made.candidates) > 1:
+        behind = made.candidates["step_ms"][1] / best["step_ms"] - 1
+        lines.append(f"the next recipe is {percent(behind)} behind")
+    if tokens > 0:
+        price = made.cost(tokens)
+        cost = f", {price:,.0f} USD" if price == price else ", at a price nobody gave"
+        lines.append(f"{tokens:.3g} tokens: {made.days(tokens):.1f} days{cost}")
+    return lines
+
+
+def _json(
+    made: "TrainingPlan", shown: "pd.DataFrame", tokens: float, notes: list[str]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "best": made.best.to_dict(),
+        "candidates": shown.to_dict("records"),
+        "fitting": len(made.candidates),
+        "looked_at": made.looked_at,
+        "limited_by": made.limited_by,
+        "notes": notes,
+    }
+    if tokens > 0:
+        result |= {"days": made.days(tokens), "usd": made.cost(tokens)}
+    return result

@@ -1,0 +1,176 @@
+"""``foretune plan serve … --verify``: what this machine can check of a plan."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from foretune.cli.output import Output, percent, progress_bar
+
+if TYPE_CHECKING:
+    from foretune.plan import Plan
+    from foretune.plan.check import ParallelCheck
+    from foretune.plan.check.operators import OperatorCheck
+    from foretune.plan.cost.tables import OperatorTables
+    from foretune.plan.serve.deployments.deployment import Deployment
+
+BUSY = 0.25
+"""Cores' worth of other work beyond which measured times are of that, too."""
+SHOWN = 10
+OPERATOR_COLUMNS = ("operator", "share", "predicted (90 %)", "measured")
+LAYOUT_COLUMNS = ("step", "layout", "predicted", "measured", "ratios", "95 %")
+
+
+def verify_operators(
+    output: Output, plan: "Plan", tables: "OperatorTables | None", backend: str
+) -> "OperatorCheck":
+    """Measure the operators of the two best deployments on this machine, and show them.
+
+    Args:
+        output: where the table goes.
+        plan: what is checked.
+        tables: of measured operators, which the plan was made with.
+        backend: the engine.
+    """
+    from foretune.collect import local_device
+    from foretune.collect.nvidia import local_gpus
+    from foretune.plan.check import operators
+
+    rivals = [row for row in (plan.best, plan.runner_up) if row is not None]
+    deployments = [plan.deployment(row) for row in rivals]
+    device = local_device("cuda" if local_gpus() else "cpu")
+    clock = operators.local_clock(device, tables, backend)
+    asked = operators.request_operators(deployments)
+    check = operators.verify_operators(asked, clock, planned=deployments[0].system)
+    show_operators(output, check)
+    return check
+
+
+def show_operators(output: Output, check: "OperatorCheck") -> None:
+    """Show predicted and measured times of the operators that take most of a plan's time."""
+    rows = [
+        [
+            f"{row['name']} {row['problem']} {row['format']}".strip(),
+            percent(row["share"]),
+            f"{row['predicted_ms']:.3g} ({row['low_ms']:.3g} … {row['high_ms']:.3g})",
+            "–" if row["note"] else f"{row['measured_ms']:.3g}",
+        ]
+        for row in check.table.head(SHOWN).to_dict("records")
+    ]
+    output.say(check.about)
+    output.table("operators that take most of a request, in ms", OPERATOR_COLUMNS, rows)
+    notes = check.table["note"]
+    for note, count in notes[notes != ""].value_counts().items():
+        output.say(f"note: {count} not measured: {note}")
+    if check.measured.empty:
+        output.say("no operator was measured")
+        return
+    output.say(
+        f"{len(check.measured)} of {len(check.table)} operators were measured, "
+        f"{percent(check.covered)} of the time; they take {check.step_ratio:.2f} times what was "
+        f"predicted, {percent(check.inside)} lie in their interval"
+    )
+
+
+def verify_parallel(output: Output, seconds: float = 20.0) -> dict[str, Any]:
+    """Check the order of parallel layouts on this machine's cores, and show it.
+
+    Args:
+        output: where tables go.
+        seconds: for measuring; starting processes takes as long again.
+
+    Returns:
+        The ``parallel`` part of the command's JSON.
+
+    Raises:
+        MissingExtra, MeasurementError: see `foretune.plan.check.check_parallel`.
+    """
+    from foretune.plan.check import check_parallel
+
+    others = _others_cores()
+    with progress_bar() as progress:
+        check = check_parallel(seconds=seconds, progress=progress)
+    show_parallel(output, check)
+    if others > BUSY:
+        output.say(f"note: other work kept {others:.1f} cores busy: repeat this on an idle machine")
+    return {**check.to_json(), "other_cores": others}
+
+
+def show_parallel(output: Output, check: "ParallelCheck") -> None:
+    """Show predicted and measured times of every layout, and whether their order held."""
+    rows, last = [], ""
+    for row in check.table().to_dict("records"):
+        name = str(row["problem"])
+        rows.append(
+            [
+                "" if name == last else name,
+                str(row["layout"]),
+                f"{row['predicted_ms']:.3g} ms",
+                f"{row['measured_ms']:.3g} ms",
+                f"{row['predicted_ratio']:.2f} / {row['measured_ratio']:.2f}",
+                "–" if row["layout"] == "one rank" else f"{row['low']:.2f} … {row['high']:.2f}",
+            ]
+        )
+        last = name
+    output.table(
+        f"steps on {check.ranks} processes (torch.distributed, gloo); ratios: predicted / measured",
+        LAYOUT_COLUMNS,
+        rows,
+    )
+    pairs = sum(len(each.pairs) for each in check.problems)
+    kept = sum(each.kept for each in check.problems)
+    worst = max(each.regret for each in check.problems)
+    verdict = "held" if check.held else "did NOT hold"
+    output.say(
+        f"the order of layouts {verdict}: {kept} of {pairs} pairs that are apart, the chosen "
+        f"layout at most {percent(worst)} slower than the best, times off by "
+        f"{percent(check.median_error)} (median)"
+    )
+
+
+def verify_vllm(
+    output: Output, deployment: "Deployment", best: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Serve the plan with this machine's vLLM, benchmark it, and show it beside the plan.
+
+    Args:
+        output: where the table goes.
+        deployment: of the plan's best candidate.
+        best: its row.
+
+    Returns:
+        The ``vllm`` part of the command's JSON.
+
+    Raises:
+        UsageError, MeasurementError: see `foretune.plan.check.check_vllm`.
+    """
+    from foretune.collect.nvidia import local_gpus
+    from foretune.plan.check import check_vllm
+    from foretune.plan.check.vllm_bench import require_vllm
+
+    require_vllm()
+    names = {gpu.name for gpu in local_gpus()}
+    if deployment.system.device.name not in names:
+        here = ", ".join(sorted(names)) or "no NVIDIA GPU"
+        output.say(f"note: this machine has {here}, the plan is for {deployment.system.name}")
+    with progress_bar() as progress:
+        check = check_vllm(deployment, best, progress)
+    output.table(
+        "the plan, and vLLM's benchmark of it",
+        ("figure", "predicted", "90 % interval", "measured"),
+        [
+            [
+                str(row["figure"]),
+                f"{row['predicted']:.4g}",
+                "–" if row["inside"] is None else f"{row['low']:.4g} … {row['high']:.4g}",
+                f"{row['measured']:.4g}",
+            ]
+            for row in check.table.to_dict("records")
+        ],
+    )
+    return check.to_json()
+
+
+def _others_cores() -> float:
+    """Return how many cores other processes keep busy, seen over a short while."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=0.5) / 100 * (psutil.cpu_count() or 1))

@@ -1,0 +1,139 @@
+"""``foretune plan serve`` as people type it: options, files, errors in one line."""
+
+import json
+
+import pandas as pd
+import pytest
+from commands import fails, run_json
+
+from foretune.cli import main
+from foretune.cli.plan import serve
+from foretune.errors import MeasurementError
+
+MODEL = "meta-llama/Llama-3.1-8B"
+PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "128",
+        "--formats", "bf16,fp8/fp8"]  # fmt: skip
+
+
+def answered(capsys, *arguments):
+    return run_json(capsys, *PLAN, *arguments)
+
+
+def test_people_get_a_table_sentences_and_commands(capsys):
+    assert main([*PLAN, "--tpot", "30"]) == 0
+    out = capsys.readouterr().out
+    assert "best: " in out
+    assert "vllm serve" in out
+    assert "sglang.launch_server" in out
+    assert "trtllm-serve" in out
+    table = out.split("\n\n")[0]
+    assert all(len(line) <= 80 for line in table.splitlines())
+
+
+def test_formats_goal_and_limits_count(capsys):
+    answer = answered(capsys, "--formats", "fp8/fp8", "--for", "latency", "--memory", "40")
+    assert answer["best"]["formats"] == "fp8, fp8 cache"
+    assert answer["best"]["memory_gib"] <= 40
+    assert answer["best"]["tpot_ms"] == min(row["tpot_ms"] for row in answer["pareto"])
+
+
+def test_own_prices_count(capsys, tmp_path):
+    prices = tmp_path / "prices.csv"
+    prices.write_text("system,usd_per_gpu_hour\nh100_sxm,1.0\n")
+    best = answered(capsys, "--prices", str(prices))["best"]
+    per_hour = best["tokens_per_s_per_gpu"] * 3600
+    assert best["usd_per_million_tokens"] == pytest.approx(1e6 / per_hour)
+
+
+def test_own_qualities_count(capsys, tmp_path):
+    columns = "format,method,model,benchmark,baseline,quantized,better,source"
+    path = tmp_path / "qualities.csv"
+    path.write_text(
+        f"{columns}\nfp8,mine,{MODEL},exam,100,90,higher,me\nkv:fp8,mine,{MODEL},exam,100,100,"
+        "higher,me\n"
+    )
+    assert answered(capsys, "--qualities", str(path))["best"]["accuracy"] == pytest.approx(0.9)
+    strict = answered(capsys, "--qualities", str(path), "--accuracy", "0.95")
+    assert strict["best"]["formats"].startswith("bf16")
+
+
+def test_a_rate_and_pools(capsys):
+    assert answered(capsys, "--rate", "2")["best"]["good"] >= 0.9
+    pooled = answered(capsys, "--pools")
+    assert any(row["prefill"] for row in pooled["pareto"])
+
+
+def test_a_plan_is_kept(capsys, tmp_path, template):
+    (tmp_path / "ml.db").write_bytes(template.read_bytes())
+    answer = answered(capsys, "--out", "plans", "--tracking-uri", f"sqlite:///{tmp_path}/ml.db")
+    folder = tmp_path / "plans" / "Llama-3.1-8B-h100_sxm-001"
+    assert len(pd.read_parquet(folder / "candidates.parquet")) == answer["candidates"]
+    assert (folder / "report.html").is_file()
+    assert answer["mlflow_run_id"]
+
+
+def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
+    def missing(*_):
+        raise MeasurementError("no vLLM here")
+
+    monkeypatch.setattr(serve, "verify_vllm", missing)
+    assert main([*PLAN, "--verify-vllm", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["best"]
+    assert captured.err.endswith("foretune: no vLLM here\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["--system", "h100_sxn"], "did you mean 'h100_sxm'"),
+        (["--backend", "vlm"], "'vllm'"),
+        (["--gpus", "0"], "--gpus 0"),
+        (["--isl", "0"], "--isl 0"),
+        (["--rate", "-1"], "--rate -1"),
+        (["--formats", "fp7"], "fp7"),
+        (["--for", "speed"], "goal"),
+        (["--tpot", "0.001"], "ms per further token instead of 0.001"),
+        (["--prices", "absent.csv"], "absent.csv"),
+        (["--measured", "absent.csv"], "absent.csv"),
+        (["--operators", "absent"], "absent"),
+        (["--accuracy", "95"], "accuracy 95"),
+        (["--pools", "--rate", "1"], "pools are matched to one load"),
+        (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(capsys, change, says):
+    assert main([*PLAN, *change]) != 0
+    assert says in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_an_unknown_model_offers_the_nearest(capsys):
+    wrong = [part.replace("3.1-8B", "3.1-9B") for part in PLAN]
+    assert "did you mean" in fails(capsys, 2, *wrong)
+
+
+@pytest.mark.parametrize("option", ["--system", "--gpus", "--isl", "--osl"])
+def test_what_is_forgotten_is_named(capsys, option):
+    at = PLAN.index(option)
+    assert f"Missing option '{option}'" in fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
+
+
+def test_serving_is_the_default(capsys):
+    short = answered(capsys)
+    assert short["best"] == run_json(capsys, "plan", "serve", *PLAN[1:])["best"]
+
+
+def test_a_misspelt_plan_offers_the_nearest(capsys):
+    assert "did you mean 'train'" in fails(capsys, 2, "plan", "trian", MODEL)
+
+
+def test_a_folder_may_be_called_like_a_plan(capsys, tmp_path):
+    (tmp_path / "trained").mkdir()
+    assert "config.json" in fails(capsys, 2, "plan", "trained", *PLAN[2:])
+
+
+@pytest.mark.parametrize("command", ["serve", "train", "fleet", "power"])
+def test_help_fits_a_terminal(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plan", command, "--help"]) == 0
+    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())

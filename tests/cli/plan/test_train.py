@@ -1,0 +1,78 @@
+"""``foretune plan train`` as its users meet it, by rooflines alone."""
+
+import pandas as pd
+import pytest
+from commands import fails, run_json
+
+from foretune.cli import main
+
+MODEL = "Qwen/Qwen3-32B"
+TRAIN = ["plan", "train", MODEL, "--system", "h100", "--gpus", "32", "--batch", "128",
+         "--sequence", "4096"]  # fmt: skip
+
+
+def test_people_get_a_table_and_sentences(capsys):
+    assert main([*TRAIN, "--tokens", "1e12", "--top", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "training Qwen/Qwen3-32B on 32 × h100_sxm, 128 × 4096 tokens, bf16" in shown
+    for part in ("days", "USD", "GiB of the fullest GPU", "rooflines"):
+        assert part in shown
+
+
+def test_json(capsys):
+    answer = run_json(capsys, *TRAIN, "--precision", "fp8", "--top", "2")
+    assert len(answer["candidates"]) == 2
+    assert answer["best"]["step_ms"] == answer["candidates"][0]["step_ms"]
+    said = {"tp", "pp", "dp", "cp", "ep", "chunks", "zero", "recompute", "mfu", "memory_gib"}
+    assert said <= set(answer["best"])
+    assert "days" not in answer
+
+
+def test_software_and_overlap_count(capsys):
+    step = run_json(capsys, *TRAIN)["best"]["step_ms"]
+    assert run_json(capsys, *TRAIN, "--overlap")["best"]["step_ms"] <= step
+    assert run_json(capsys, *TRAIN, "--software", "pytorch")["best"]["step_ms"] != step
+    assert run_json(capsys, *TRAIN, "--gradients", "bf16")["best"]["step_ms"] <= step
+
+
+def test_own_prices_count(capsys, tmp_path):
+    (tmp_path / "prices.csv").write_text("system,usd_per_gpu_hour\nh100_sxm,1.0\n")
+    answer = run_json(capsys, *TRAIN, "--tokens", "1e12", "--prices", "prices.csv")
+    assert answer["usd"] == pytest.approx(answer["days"] * 24 * 32)
+
+
+def test_systems_that_nobody_measured_are_said_to_be(capsys, tmp_path):
+    folder = tmp_path / "own" / "h100_sxm" / "gemm" / "sglang" / "1.0"
+    folder.mkdir(parents=True)
+    sizes = [(m, n, k) for m in (256, 4096) for n in (1024, 8192) for k in (1024, 8192)]
+    table = pd.DataFrame(sizes, columns=["m", "n", "k"])
+    work = 2.0 * table["m"] * table["n"] * table["k"] / 5e11
+    table.assign(gemm_dtype="bfloat16", kernel_source="x", latency=0.01 + work).to_parquet(
+        folder / "gemm_perf.parquet"
+    )
+    for system, said in (("mi300x", True), ("h100", False)):
+        command = [*TRAIN, "--system", system, "--operators", "own"]
+        notes = run_json(capsys, *command)["notes"]
+        assert any("no operator was measured" in note for note in notes) == said
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--system", "h100_sxn"], "did you mean 'h100_sxm'"),
+        (["--precision", "fp7"], "known: bf16, fp8"),
+        (["--gradients", "fp7"], "known: bf16, fp32"),
+        (["--software", "jax"], "known: megatron, pytorch"),
+        (["--gpus", "0"], "--gpus 0"),
+        (["--batch", "0"], "--batch 0"),
+        (["--sequence", "-1"], "--sequence -1"),
+        (["--rate", "1"], "No such option: --rate"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, more, message):
+    assert message in fails(capsys, 2, *TRAIN, *more)
+
+
+def test_an_unknown_model_offers_the_nearest(capsys):
+    wrong = [part.replace("Qwen3-32B", "Qwen3-23B") for part in TRAIN]
+    assert "did you mean" in fails(capsys, 2, *wrong)

@@ -1,0 +1,47 @@
+"""The texts: links and paths lead somewhere, and pages stay short."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "datasets/*.md", "examples/*.md")
+    for path in sorted(ROOT.glob(pattern))
+    if path.name != "CHANGELOG.md"  # speaks of what was
+]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text)
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_paths_of_code_exist(page):
+    text = page.read_text(encoding="utf-8")
+    folders = "src|datasets|collect|features|models|search|tune|plan|benchmarks|tests|examples"
+    paths = re.findall(rf"\b((?:{folders})/[\w/]*\w+\.(?:py|csv))\b", text)
+    assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_the_architecture_is_a_short_read():
+    words = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split()
+    assert len(words) <= 1500
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=named)
+def test_a_decision_is_listed_and_short(page):
+    text = page.read_text(encoding="utf-8")
+    if page.name != "README.md":
+        assert len(text.split()) <= 250
+        assert f"({page.name})" in (page.parent / "README.md").read_text(encoding="utf-8")
