@@ -4,7 +4,6 @@ import math
 import os
 import pickle
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from foretune.collect.child import ending
 from foretune.collect.nvidia import local_gpus
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
@@ -208,9 +208,8 @@ class IsolatedRunner(Runner):
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
         except (EOFError, BrokenPipeError, ConnectionResetError):
             assert self._process is not None
-            code = self._process.wait()
+            died = ending(self._process)
             self.close()
-            died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise ChildProcessError(f"the process died: {died}") from None
         except BaseException:  # a timeout, Ctrl-C: the child is in the middle of something
             self.close()

@@ -1,7 +1,6 @@
 """Processes that hold a model's parts together, as the ranks of a deployment do."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
 
+from foretune.collect.child import ending
 from foretune.errors import MeasurementError, MissingExtra
 from foretune.extras import EXTRA_OF
 
@@ -135,9 +135,7 @@ class RankGroup:
         try:
             answer = connection.recv()
         except (EOFError, ConnectionResetError):
-            code = self._processes[rank].wait()
-            died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise MeasurementError(f"rank {rank} died: {died}") from None
+            raise MeasurementError(f"rank {rank} died: {ending(self._processes[rank])}") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer

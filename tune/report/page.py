@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from foretune.replacing import replacing
 from foretune.tune.report import numbers
@@ -47,13 +46,13 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
 
 def _finalize(value: object) -> object:
     """Keep a number and its percent sign on one line."""
-    if isinstance(value, str) and not isinstance(value, Markup):
+    if isinstance(value, str) and not hasattr(value, "__html__"):
         return value.replace(" %", "\N{NO-BREAK SPACE}%")
     return value
 
 
-def _json(figure: dict[str, Any]) -> Markup:
+def _json(figure: dict[str, Any]) -> str:
     """Return a figure as JSON that cannot end the script it stands in."""
     from plotly.io.json import to_json_plotly
 
-    return Markup(to_json_plotly(figure))
+    return str(to_json_plotly(figure))
