@@ -30,7 +30,7 @@ from machine import markdown
 
 sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # stage.py
 
-from stage import Deadline, Table, labels, medians, rounded, share_of_best
+from stage import Bests, Deadline, Table, labels, library_columns, medians, share_of_best
 
 from foretune.collect import IsolatedRunner, Runner, Timing, local_device
 from foretune.collect.meters import why_no_meter
@@ -84,6 +84,7 @@ class Plan:
 
     Attributes:
         listed: configurations that run on every problem.
+        bests: the fastest of every problem so far.
         octaves: how often the space can be halved.
     """
 
@@ -94,14 +95,7 @@ class Plan:
         self.octaves = float(np.log2(len(kernel.space(problems[0]))))
         mine = [m for m in known if m.kernel == kernel.name and m.problem in set(problems)]
         self.listed = list(dict.fromkeys(m.config for m in mine))
-        self._best: dict[Problem, Measurement] = {}
-        for m in mine:
-            self.see(m)
-
-    def see(self, m: Measurement) -> None:
-        """Note a measurement."""
-        if m.ok and (m.problem not in self._best or m.time_ms < self._best[m.problem].time_ms):
-            self._best[m.problem] = m
+        self.bests = Bests(mine)
 
     def fastest(self, problem: Problem, measurements: list[Measurement]) -> list[Configuration]:
         """Return the finalists of a problem, the fastest and the default; none if none ran."""
@@ -128,8 +122,8 @@ class Plan:
         some = self.problems[int(rng.integers(len(self.problems)))]
         if not self.listed:
             yield self.kernel.default(some)
-        elif some in self._best:
-            beside = self.kernel.space(some).neighbours(self._best[some].config)
+        elif best := self.bests(self.kernel, some):
+            beside = self.kernel.space(some).neighbours(best)
             new = [c for c in beside if c not in set(self.listed)]
             yield from (new[int(i)] for i in rng.permutation(len(new))[: CHUNK // 2])
         yield from self.kernel.space(some).sample(20 * CHUNK, rng)
@@ -192,7 +186,7 @@ class Sweep:
                 self.table.append(
                     m, "default" if (config, number) == (default, 0) else role, number
                 )
-                plan.see(m)
+                plan.bests.see(m)
         return True
 
     def _race(self, kernel: Kernel, problem: Problem, finalists: list[Configuration]) -> None:
@@ -201,11 +195,7 @@ class Sweep:
         except MeasurementError as e:
             print(e, file=sys.stderr)
             return
-        library = next((name for name in raced if name.startswith("library:")), None)
-        more: dict[str, object] = {}
-        if library is not None:
-            more = {"library_ms": rounded(float(np.median(raced[library])))}
-            more["library"] = library.removeprefix("library:")
+        more = library_columns(raced)
         for config in finalists:
             if config.id in raced and not self._done(kernel, problem, config, FINAL):
                 samples = tuple(float(s) for s in raced[config.id][: TIMING.max_repeats])

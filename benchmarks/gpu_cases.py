@@ -5,14 +5,20 @@ launch Triton kernels, so that any autotuner can be put on top of them.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
+
+sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # compiling.py
+
+from compiling import described
 
 from foretune.collect.kernels import triton_attention, triton_gemm, triton_norm, triton_softmax
 from foretune.collect.kernels.triton_kernel import TritonKernel
@@ -34,7 +40,6 @@ class Case:
         heuristics: constants that follow from the others, or None.
         tuned: problems that are tuned first, one after the other.
         unseen: problems that come after.
-        inputs: of a problem; without a GPU, shapes without data.
         arguments: from problem and inputs to positional arguments, others by name, and the grid.
     """
 
@@ -45,7 +50,6 @@ class Case:
     heuristics: Mapping[str, Callable[[dict[str, Any]], Any]] | None
     tuned: list[Problem]
     unseen: list[Problem]
-    inputs: Callable[[Problem], Inputs]
     arguments: Callable[[Problem, Inputs], tuple[tuple[Any, ...], dict[str, Any], Any]]
 
     def decorated(self, autotune: Callable[..., Any], **options: Any) -> Any:
@@ -54,6 +58,11 @@ class Case:
         if self.heuristics:
             fn = triton.heuristics(self.heuristics)(fn)
         return autotune(self.configs, self.key, **options)(fn)
+
+    def inputs(self, problem: Problem) -> Inputs:
+        """Return inputs of a problem; without a GPU, shapes without data."""
+        on_gpu = torch.cuda.is_available()
+        return self.kernel.make_inputs(problem) if on_gpu else described(self.kernel, problem)
 
     def launch(self, tuner: Any, problem: Problem, inputs: Inputs) -> Launch:
         """Return a call of the decorated kernel."""
@@ -80,10 +89,10 @@ def cases(configs: int, seed: int = 0) -> dict[str, Case]:
               (8192, 2048), (1000, 10000), (65536, 1024), (4096, 16000)]  # fmt: skip
     rows = [{"R": r, "C": c} for r, c in shapes]
     return {
-        "gemm": _case(gemm, triton_gemm._gemm, products, configs, seed, _gemm_inputs,
+        "gemm": _case(gemm, triton_gemm._gemm, products, configs, seed,
                       _gemm_arguments, ["M", "N", "K"], _GEMM, SPLIT_K=1, PERSISTENT=False),
         "attention": _case(attention, triton_attention._attention, prompts, configs, seed,
-                           _attention_inputs, _attention_arguments, ["heads", "length"], None),
+                           _attention_arguments, ["heads", "length"], None),
         "softmax": _rows(softmax, triton_softmax._whole_rows, rows, configs, _softmax_arguments),
         "norm": _rows(norm, triton_norm._whole_rows, rows, configs, _norm_arguments),
     }  # fmt: skip
@@ -99,7 +108,6 @@ def _case(
     problems: list[Problem],
     configs: int,
     seed: int,
-    inputs: Callable[[Problem], Inputs],
     arguments: Callable[[Problem, Inputs], Any],
     key: list[str],
     heuristics: Any,
@@ -120,7 +128,7 @@ def _case(
     half = len(problems) // 2
     return Case(
         kernel, function, [_config(dict(ordered[i])) for i in some], key, heuristics,
-        problems[:half], problems[half:], inputs, arguments,
+        problems[:half], problems[half:], arguments,
     )  # fmt: skip
 
 
@@ -147,31 +155,8 @@ def _rows(
     half = len(problems) // 2
     return Case(
         kernel, function, listed[:configs], ["rows", "columns"], _ROWS, problems[:half],
-        problems[half:], _row_inputs, arguments,
+        problems[half:], arguments,
     )  # fmt: skip
-
-
-def _tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    if not torch.cuda.is_available():
-        return torch.empty(shape, dtype=dtype, device="meta")
-    return torch.randn(shape, dtype=dtype, device="cuda")
-
-
-def _gemm_inputs(problem: Problem) -> Inputs:
-    m, n, k = (int(problem[p]) for p in "MNK")
-    return {"a": _tensor(m, k), "b": _tensor(n, k).t()}
-
-
-def _attention_inputs(problem: Problem) -> Inputs:
-    names = "batch", "heads", "seq_len", "head_dim"
-    shape = [int(problem[n]) for n in names]
-    tensors = {name: _tensor(*shape, dtype=torch.bfloat16) for name in "qkv"}
-    return {**tensors, "causal": problem["mask"] == "causal"}
-
-
-def _row_inputs(problem: Problem) -> Inputs:
-    rows, columns = int(problem["R"]), int(problem["C"])
-    return {"x": _tensor(rows, columns), "weight": _tensor(columns), "bias": None}
 
 
 def _gemm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:

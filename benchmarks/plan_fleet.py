@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from machine import markdown
 from scipy.stats import lognorm
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
@@ -126,11 +127,7 @@ def power(clocks: OperatorClocks) -> dict[str, object]:
     made = plan(describe_model("meta-llama/Llama-2-70b-hf"), system, 8, Workload(2048, 256), clocks,
                 Requirements(tpot_ms=100.0), formats=[Formats()])  # fmt: skip
     found = oversubscriptions(Server.of_candidate(made.best, system), BUDGET_W)
-    rows = [
-        {"cap_w": one.cap_w, "servers": one.servers, "more": one.more,
-         "slowdown": one.slowdown, "tokens_per_s": one.tokens_per_s}
-        for one in found
-    ]  # fmt: skip
+    rows = [{**vars(one), "more": one.more} for one in found]
     return {"caps": rows, "barely_slower": best(found, BARELY_SLOWER).more}
 
 
@@ -152,32 +149,33 @@ def main() -> None:
 
 
 def _print_mixes(found: Sequence[dict[str, object]]) -> None:
-    print("| requests | ms per token | saved, % | published |")
-    print("|---|---|---|---|")
+    rows = [
+        [one["setting"], str(one["tpot_ms"]), f"{100 * one['least']:.0f}-{100 * one['most']:.0f}",
+         PUBLISHED[one["setting"], one["tpot_ms"]]]
+        for one in found
+    ]  # fmt: skip
+    print(markdown(["requests", "ms per token", "saved, %", "published"], rows))
+    columns = ["requests/s", "mix", "USD/h", *(f"vs {n}, %" for n in PRICES)]
     for one in found:
-        here = f"{100 * one['least']:.0f}-{100 * one['most']:.0f}"
-        published = PUBLISHED[one["setting"], one["tpot_ms"]]
-        print(f"| {one['setting']} | {one['tpot_ms']} | {here} | {published} |")
-    for one in found:
-        print(f"\n{one['setting']}, {one['tpot_ms']} ms per token, {one['lengths']} lengths\n")
-        print("| requests/s | mix | USD/h | " + " | ".join(f"vs {n}, %" for n in PRICES) + " |")
-        print("|" + "---|" * (3 + len(PRICES)))
-        for row in one["rates"]:
-            mix = ", ".join(f"{count} {name}" for name, count in row["gpus"].items())
-            saved = [f"{100 * row['saved'][n]:.0f}" if n in row["saved"] else "–" for n in PRICES]
-            print(f"| {row['rate']} | {mix} | {row['usd_per_hour']:.2f} | {' | '.join(saved)} |")
+        print(f"{one['setting']}, {one['tpot_ms']} ms per token, {one['lengths']} lengths\n")
+        rows = [
+            [str(row["rate"]), ", ".join(f"{count} {name}" for name, count in row["gpus"].items()),
+             f"{row['usd_per_hour']:.2f}",
+             *(f"{100 * row['saved'][n]:.0f}" if n in row["saved"] else "–" for n in PRICES)]
+            for row in one["rates"]
+        ]  # fmt: skip
+        print(markdown(columns, rows))
 
 
 def _print_power(servers: dict[str, object]) -> None:
-    print("\n| cap, W | servers | more, % | slower, % | tokens/s |")
-    print("|---|---|---|---|---|")
-    for one in servers["caps"]:
-        print(
-            f"| {one['cap_w']:.0f} | {one['servers']} | {100 * one['more']:.0f} "
-            f"| {100 * (one['slowdown'] - 1):.1f} | {one['tokens_per_s']:.0f} |"
-        )
+    rows = [
+        [f"{one['cap_w']:.0f}", str(one["servers"]), f"{100 * one['more']:.0f}",
+         f"{100 * (one['slowdown'] - 1):.1f}", f"{one['tokens_per_s']:.0f}"]
+        for one in servers["caps"]
+    ]  # fmt: skip
+    print(markdown(["cap, W", "servers", "more, %", "slower, %", "tokens/s"], rows))
     more = 100 * servers["barely_slower"]
-    print(f"\nat most 5 % slower: {more:.0f} % more servers (published: {100 * POLCA_MORE:.0f} %)")
+    print(f"at most 5 % slower: {more:.0f} % more servers (published: {100 * POLCA_MORE:.0f} %)")
 
 
 if __name__ == "__main__":

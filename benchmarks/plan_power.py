@@ -19,7 +19,7 @@ table of alike operators says how far apart records are of which nothing tells t
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -65,31 +65,7 @@ ALIKE_USE = 0.02
 EDGES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 2.0)
 
 
-@dataclass
-class Powers:
-    """Measured powers of one kernel.
-
-    Attributes:
-        rows: run table.
-        used: shares of the peak rates of computing and memory (rows, 2).
-        share: of the board's limit that was drawn.
-        awake: share that an awake GPU of the system draws.
-        system: short names.
-        sound: whether the power is known to be of the operator.
-    """
-
-    rows: pd.DataFrame
-    used: np.ndarray
-    share: np.ndarray
-    awake: np.ndarray
-    system: np.ndarray
-    sound: np.ndarray
-
-    def some(self, where: np.ndarray) -> "Powers":
-        """Return those rows."""
-        index = np.flatnonzero(where) if where.dtype == bool else where
-        values = (self.used, self.share, self.awake, self.system, self.sound)
-        return Powers(self.rows.iloc[index].reset_index(drop=True), *(v[index] for v in values))
+USED = ["computing", "memory"]
 
 
 def main() -> None:
@@ -100,18 +76,19 @@ def main() -> None:
     parser.add_argument("--watts", type=Path, default=shared)
     parser.add_argument("--write", action="store_true", help="rewrite the shipped forms")
     arguments = parser.parse_args()
-    powers = dict(sorted(_measured(arguments.operators, arguments.watts)))
-    _print_awake(powers)
-    fitted = {kernel: _fitted(some.some(some.sound)) for kernel, some in powers.items()}
+    powers = measured(arguments.operators, arguments.watts)
+    sound = {kernel: rows[rows["sound"]] for kernel, rows in powers.items()}
+    fitted = {kernel: _fitted(rows) for kernel, rows in sound.items()}
+    _print_awake(pd.concat(powers.values()))
     _print_forms(fitted)
     print("\nMedian / mean error of power, %; rows that are known to be of their operator")
-    for kernel, some in powers.items():
-        _print_scores(kernel, some.some(some.sound))
+    for kernel, rows in sound.items():
+        _print_scores(kernel, rows)
     print("\nThe same, all rows that were recorded")
-    for kernel, some in powers.items():
-        if not some.sound.all():
-            _print_scores(kernel, some)
-    _print_alike(powers)
+    for kernel, rows in powers.items():
+        if not rows["sound"].all():
+            _print_scores(kernel, rows)
+    _print_alike(sound)
     _print_recorded(powers)
     _print_published()
     _print_caps()
@@ -120,31 +97,27 @@ def main() -> None:
         FORMS.write_text("\n".join([*comments, *form_lines(fitted)]) + "\n", encoding="utf-8")
 
 
-def _measured(folder: Path | None, watts: Path) -> Iterator[tuple[str, Powers]]:
+def measured(folder: Path | None, watts: Path) -> dict[str, pd.DataFrame]:
+    """Return run tables of operators whose power was measured, by kernel.
+
+    Columns beside those of a run table: ``computing`` and ``memory``, shares of the peak rates in
+    use; ``share`` of the board's limit that was drawn; ``awake``, what an awake GPU of the system
+    draws of it; ``system``, its short name; ``sound``, whether the power is known to be of the
+    operator.
+    """
     files = [*(folder.rglob("*_perf.parquet") if folder else ()), *watts.glob("power_*.parquet")]
-    by_kernel: dict[str, list[Powers]] = {}
     tables = OperatorTables(folder) if folder else None
+    by_kernel: dict[str, list[pd.DataFrame]] = {}
     for path in files:
         kernel = KERNELS.get(operation_of(path) or "", "")
-        if kernel not in SIZES:
-            continue
-        rows = read(path, Request())
-        if "power_w" in rows:
+        if kernel in SIZES and "power_w" in (rows := read(path, Request())):
             by_kernel.setdefault(kernel, []).append(_powers(kernel, rows, tables))
     if not by_kernel:
         raise SystemExit("no table with powers: install aiconfigurator-core or give --watts")
-    for kernel, parts in by_kernel.items():
-        names = ("used", "share", "awake", "system", "sound")
-        yield (
-            kernel,
-            Powers(
-                pd.concat([p.rows for p in parts], ignore_index=True),
-                *(np.concatenate([getattr(p, name) for p in parts]) for name in names),
-            ),
-        )
+    return {k: pd.concat(parts, ignore_index=True) for k, parts in sorted(by_kernel.items())}
 
 
-def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> Powers:
+def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> pd.DataFrame:
     system = find_system(str(rows["device"].iloc[0]))
     device = system.device
     plain = rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.CategoricalDtype)})
@@ -154,98 +127,86 @@ def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> P
     specs = {f"device.{name}": value for name, value in device.specs.items()}
     limits = row_limits_ms(family_of(kernel), plain.assign(**specs))
     used = np.minimum(limits / plain["time_ms"].to_numpy(dtype=float)[:, None], 1.0)
-    share = (plain["power_w"] / plain["device.power_limit_w"]).to_numpy(dtype=float)
-    sound = np.ones(len(plain), dtype=bool)
+    sound: object = True
     if kernel == "gemm":
-        sound = (plain["config.format"] == "bf16").to_numpy()
+        sound = plain["config.format"] == "bf16"
     if kernel == "attention_decode":
         sound = used[:, 1] >= LEAST_BANDWIDTH
-    awake = np.full(len(plain), METERED[system.name].awake)
-    return Powers(plain, used, share, awake, np.array([system.name] * len(plain)), sound)
+    return plain.assign(
+        computing=used[:, 0],
+        memory=used[:, 1],
+        share=(plain["power_w"] / plain["device.power_limit_w"]).astype(float),
+        awake=METERED[system.name].awake,
+        system=system.name,
+        sound=sound,
+    )
 
 
-def _fitted(powers: Powers) -> dict[str, PowerForm]:
-    systems = np.unique(powers.system)
-    return {str(name): _form(powers.some(powers.system == name)) for name in systems}
+def _fitted(rows: pd.DataFrame) -> dict[str, PowerForm]:
+    """Return the form of each system's rows."""
+    forms = {}
+    for system, own in rows.groupby("system"):
+        few = np.random.default_rng(0).choice(len(own), min(MOST_FITTED, len(own)), replace=False)
+        some = own.iloc[few]
+        awake, share = (some[name].to_numpy() for name in ("awake", "share"))
+        forms[str(system)] = PowerForm.fit(some[USED].to_numpy(), awake, share)
+    return forms
 
 
-def _form(powers: Powers) -> PowerForm:
-    """Return the form of rows, each system counting alike."""
-    rng = np.random.default_rng(0)
-    groups = [np.flatnonzero(powers.system == name) for name in np.unique(powers.system)]
-    most = min(MOST_FITTED, *(len(g) for g in groups))
-    some = powers.some(np.concatenate([rng.choice(g, most, replace=False) for g in groups]))
-    return PowerForm.fit(some.used, some.awake, some.share)
-
-
-Model = Callable[[Powers, Powers], np.ndarray]
-"""Learns from the first, predicts shares of the second."""
-
-
-def _by_form(train: Powers, test: Powers) -> np.ndarray:
+def _by_form(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
     forms = _fitted(train)
-    shares = np.empty(len(test.share))
-    for system in np.unique(test.system):
-        here = np.flatnonzero(test.system == system)
+    shares = pd.Series(np.nan, index=test.index)
+    for system, own in test.groupby("system"):
         nearest = [forms[system]] if system in forms else list(forms.values())
-        each = [form.share(test.used[here], test.awake[here]) for form in nearest]
-        shares[here] = np.mean(each, axis=0)
-    return shares
+        each = [form.share(own[USED].to_numpy(), own["awake"].to_numpy()) for form in nearest]
+        shares[own.index] = np.mean(each, axis=0)
+    return shares.to_numpy()
 
 
-def _linear(train: Powers, test: Powers) -> np.ndarray:
-    def terms(powers: Powers) -> np.ndarray:
-        return np.column_stack([np.ones(len(powers.share)), powers.used])
-
-    relative = terms(train) / train.share[:, None]
+def _linear(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
+    terms, wanted = (rows[USED].assign(awake=1.0).to_numpy() for rows in (train, test))
+    relative = terms / train["share"].to_numpy()[:, None]
     values = np.linalg.lstsq(relative, np.ones(len(relative)), rcond=None)[0]
-    return np.clip(terms(test) @ values, 0.05, 1.0)
+    return np.clip(wanted @ values, 0.05, 1.0)
 
 
-def _neighbours(train: Powers, test: Powers) -> np.ndarray:
+def _neighbours(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
     from sklearn.neighbors import KNeighborsRegressor
 
     model = KNeighborsRegressor(32, weights="distance")
-    model.fit(_of_use(train), np.log(train.share))
+    model.fit(_of_use(train), np.log(train["share"]))
     return np.exp(model.predict(_of_use(test)))
 
 
-def _boosted(features: Callable[[Powers], np.ndarray]) -> Model:
-    def predict(train: Powers, test: Powers) -> np.ndarray:
-        from xgboost import XGBRegressor
+def _boosted(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
+    from xgboost import XGBRegressor
 
-        model = XGBRegressor(
-            n_estimators=200, max_depth=6, learning_rate=0.1, subsample=0.8, n_jobs=1
-        )
-        return np.exp(model.fit(features(train), np.log(train.share)).predict(features(test)))
-
-    return predict
+    model = XGBRegressor(n_estimators=200, max_depth=6, learning_rate=0.1, subsample=0.8, n_jobs=1)
+    return np.exp(model.fit(_of_sizes(train), np.log(train["share"])).predict(_of_sizes(test)))
 
 
-def _of_use(powers: Powers) -> np.ndarray:
-    return np.log(np.maximum(powers.used, 1e-5))
+def _of_use(rows: pd.DataFrame) -> np.ndarray:
+    return np.log(np.maximum(rows[USED].to_numpy(), 1e-5))
 
 
-def _of_sizes(powers: Powers) -> np.ndarray:
-    kernel = str(powers.rows["kernel"].iloc[0])
-    wide = powers.rows["config.format"].eq("bf16").to_numpy(dtype=float)
-    return np.column_stack([KINDS[kernel].places(powers.rows), wide, _of_use(powers)])
+def _of_sizes(rows: pd.DataFrame) -> np.ndarray:
+    wide = rows["config.format"].eq("bf16").to_numpy(dtype=float)
+    return np.column_stack([KINDS[str(rows["kernel"].iloc[0])].places(rows), wide, _of_use(rows)])
 
 
-MODELS: dict[str, Model] = {
-    "limit": lambda train, test: np.ones(len(test.share)),
-    "mean": lambda train, test: np.full(len(test.share), np.exp(np.log(train.share).mean())),
+MODELS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], np.ndarray]] = {
+    "limit": lambda train, test: np.ones(len(test)),
     "linear": _linear,
     "form": _by_form,
     "k-nearest": _neighbours,
-    "boosted": _boosted(_of_use),
-    "+ sizes": _boosted(_of_sizes),
+    "boosted": _boosted,
 }
+"""What learns from the first rows, and predicts shares of the second."""
 
 
-def _splits(kernel: str, powers: Powers) -> Iterator[tuple[str, np.ndarray]]:
+def _splits(kernel: str, rows: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
     """Give names of what is held out, and which rows that is."""
-    rows, rng = powers.rows, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     axes = [c for c in KINDS[kernel].axes if c in rows]
     for name, columns in (
         ("problems", [c for c in axes if c not in SIZES[kernel]]),
@@ -254,29 +215,26 @@ def _splits(kernel: str, powers: Powers) -> Iterator[tuple[str, np.ndarray]]:
         group = rows.groupby(columns, dropna=False).ngroup().to_numpy()
         count = group.max() + 1
         yield name, np.isin(group, rng.permutation(count)[: max(count // 5, 1)])
-    systems = np.unique(powers.system)
-    if len(systems) > 1:
-        yield from ((name, powers.system == name) for name in systems)
+    if rows["system"].nunique() > 1:
+        yield from ((name, rows["system"] == name) for name in sorted(rows["system"].unique()))
 
 
-def _print_scores(kernel: str, powers: Powers) -> None:
+def _print_scores(kernel: str, rows: pd.DataFrame) -> None:
     print(f"{kernel} held out".ljust(28), "rows".rjust(7), *(f"{name:>11}" for name in MODELS))
-    for name, out in _splits(kernel, powers):
-        train, test = powers.some(~out), powers.some(out)
+    for name, out in _splits(kernel, rows):
+        train, test = rows[~out], rows[out]
         cells = []
         for model in MODELS.values():
-            error = 100 * np.abs(model(train, test) / test.share - 1)
+            error = 100 * np.abs(model(train, test) / test["share"] - 1)
             cells.append(f"{np.median(error):5.1f} /{error.mean():4.0f}".rjust(11))
-        print(f"  {name}".ljust(28), f"{len(test.share):7d}", *cells)
+        print(f"  {name}".ljust(28), f"{len(test):7d}", *cells)
 
 
-def _print_awake(powers: dict[str, Powers]) -> None:
+def _print_awake(rows: pd.DataFrame) -> None:
     print("Lowest hundredth of all powers, share of the limit (shipped)")
-    for system, shipped in METERED.items():
-        some = [p.share[p.system == system] for p in powers.values()]
-        found = [np.quantile(s, 0.01) for s in some if len(s)]
-        if found:
-            print(f"  {system:12} {min(found):.3f} ({shipped.awake})")
+    lowest = rows.groupby(["system", "kernel"])["share"].quantile(0.01).groupby("system").min()
+    for system, share in lowest.items():
+        print(f"  {system:12} {share:.3f} ({METERED[system].awake})")
 
 
 def _print_forms(fitted: dict[str, dict[str, PowerForm]]) -> None:
@@ -288,37 +246,29 @@ def _print_forms(fitted: dict[str, dict[str, PowerForm]]) -> None:
             print(f"  {kernel:20} {system:12} {told[0]}   ({' '.join(told[1:])})")
 
 
-def _print_alike(powers: dict[str, Powers]) -> None:
+def _print_alike(powers: dict[str, pd.DataFrame]) -> None:
     print("\nMedian / mean difference of records next to each other in size that use the same, %")
-    for kernel, some in powers.items():
-        sound = some.some(some.sound)
-        table = sound.rows.assign(share=sound.share, place=sound.system)
-        table[["computing", "memory"]] = _of_use(sound)
-        config = [c for c in ("config.format", "config.kv_format") if c in table]
-        others = [c for c in KINDS[kernel].axes if c in table and c != SIZES[kernel][-1]]
-        by = ["place", *config, *KINDS[kernel].exact, *others]
-        by = [c for c in dict.fromkeys(by) if c in table]
-        table = table.sort_values([*by, SIZES[kernel][-1]])
-        step = table.groupby(by, dropna=False, observed=True)[["computing", "memory"]].diff().abs()
-        ratio = table.groupby(by, dropna=False, observed=True)["share"].pct_change().abs()
-        used = np.maximum(table["computing"], table["memory"])
-        bound = np.where(table["computing"] >= used, step["computing"], step["memory"])
+    for kernel, rows in powers.items():
+        size, kind = SIZES[kernel][-1], KINDS[kernel]
+        others = ["config.format", "config.kv_format", *kind.exact, *kind.axes]
+        by = ["system", *(c for c in dict.fromkeys(others) if c in rows and c != size)]
+        table = rows.assign(**dict(zip(USED, _of_use(rows).T, strict=True)))
+        groups = table.sort_values([*by, size]).groupby(by, dropna=False, observed=True)
+        step, ratio = groups[USED].diff().abs(), groups["share"].pct_change().abs()
+        table = table.loc[step.index]
+        bound = step["memory"].where(table["memory"] > table["computing"], step["computing"])
         alike = 100 * ratio[bound < ALIKE_USE]
         print(f"  {kernel:20} {len(alike):6d} pairs {alike.median():5.1f} /{alike.mean():4.0f}")
 
 
-def _print_recorded(powers: dict[str, Powers]) -> None:
+def _print_recorded(powers: dict[str, pd.DataFrame]) -> None:
     print("\nMedian share of the limit by the larger share of peak rates in use")
-    print(" " * 34, *(f"<{edge:.2f}".rjust(6) for edge in EDGES[1:]))
-    for kernel, some in powers.items():
-        for system in np.unique(some.system):
-            mine = some.some(some.system == system)
-            bin_of = np.digitize(mine.used.max(axis=1), EDGES[1:-1])
-            cells = [
-                f"{np.median(mine.share[bin_of == i]):6.2f}" if (bin_of == i).any() else " " * 6
-                for i in range(len(EDGES) - 1)
-            ]
-            print(f"  {kernel:20} {system:11}", *cells)
+    rows = pd.concat(powers.values())
+    used = pd.cut(
+        rows[USED].max(axis=1), EDGES, right=False, labels=[f"<{edge:.2f}" for edge in EDGES[1:]]
+    ).rename("in use")
+    found = rows.pivot_table("share", ["kernel", "system"], used, "median", observed=True)
+    print(found.to_string(float_format="{:.2f}".format, na_rep=""))
 
 
 PHI3_MINI = ModelDescription(
@@ -372,7 +322,7 @@ class Published:
         return found[0], found[1]
 
 
-def _published() -> Sequence[Published]:
+def _published() -> list[Published]:
     alice = "api.serialalice.pt/alice-benchmark, June 2026"
     green = "ML.ENERGY v3.0 in huggingface.co/datasets/leadgreen/green-token-index"
     llama = describe_model("meta-llama/Llama-3.1-8B")

@@ -417,16 +417,12 @@ def _print(result: dict[str, object]) -> None:
     print()
     errors_of: dict[str, dict[str, float]] = result["errors"]  # type: ignore[assignment]
     names = list(next(iter(errors_of.values())))
-    print("| source | " + " | ".join(names) + " |")
-    print("|---" * (len(names) + 1) + "|")
-    for source, values in errors_of.items():
-        cells = [
-            str(v) if isinstance(v, int)
-            else f"{v:.2f}" if n in ("rank", "own slower")
-            else f"{100 * v:.1f} %"
-            for n, v in values.items()
-        ]  # fmt: skip
-        print(f"| {source} | " + " | ".join(cells) + " |")
+    rows = [
+        [source, *(f"{v:.2f}" if n in ("rank", "own slower") else v if isinstance(v, int)
+                   else f"{100 * v:.1f} %" for n, v in values.items())]
+        for source, values in errors_of.items()
+    ]  # fmt: skip
+    print(markdown(["source", *names], [[str(cell) for cell in row] for row in rows]))
     pairs = result["pairs"]
     print(
         f"\nof {pairs['of']} pairs of recipes for one task {pairs['right']} are ordered as measured"

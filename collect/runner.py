@@ -4,7 +4,6 @@ import math
 import os
 import pickle
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from foretune.collect.child import ending
 from foretune.collect.nvidia import local_gpus
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
@@ -83,12 +82,7 @@ class Runner(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -214,9 +208,8 @@ class IsolatedRunner(Runner):
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
         except (EOFError, BrokenPipeError, ConnectionResetError):
             assert self._process is not None
-            code = self._process.wait()
+            died = ending(self._process)
             self.close()
-            died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise ChildProcessError(f"the process died: {died}") from None
         except BaseException:  # a timeout, Ctrl-C: the child is in the middle of something
             self.close()

@@ -28,7 +28,9 @@ POWER_BATCH_MS = 20.0
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Prepared:
+    """Inputs of a problem and the right result."""
+
     inputs: Inputs
     expected: Any
 
@@ -42,15 +44,18 @@ class Workbench:
         power: meter power after timing, where a meter works; otherwise it stays missing.
 
     Attributes:
+        source: what the rows' column ``source`` says.
         lost: whether a launch broke this process's use of the device: nothing runs on it any more.
     """
+
+    source = "foretune"
 
     def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
         self.device = device
         self.timing = timing or Timing()
         self.meter = find_meter(device.kind, device.index) if power else None
         self.lost = False
-        self._prepared: OrderedDict[tuple[str, Problem], _Prepared] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Problem], Prepared] = OrderedDict()
 
     def measure(
         self,
@@ -65,7 +70,7 @@ class Workbench:
             ForetuneError: nothing of this kernel can be measured here (a package is missing, …).
         """
         stopwatch = self._stopwatch(kernel, problem)
-        prepared = self._prepare(kernel, problem)
+        prepared = self.prepared(kernel, problem)
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -76,29 +81,26 @@ class Workbench:
             return self._failed(kernel, problem, config, Status.COMPILE_ERROR, e)
         compile_s = time.perf_counter() - start
         try:
-            error = _error_of(kernel, launch, prepared.expected)
+            error = self._error(kernel, launch, prepared.expected)
             if not error <= (limit := kernel.error_limit(problem, config)):
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
-                return self._failed(kernel, problem, config, Status.WRONG_RESULT, wrong)
+                return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
             samples = time_launch(launch, self.timing, incumbent_ms, stopwatch)
         except Exception as e:
             self._look_after(stopwatch)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._meter(launch, time_ms, stopwatch)
-        return Measurement(
-            kernel=kernel.name,
-            problem=problem,
-            config=config,
-            device=self.device.name,
-            status=Status.OK,
+        return self._row(
+            kernel,
+            problem,
+            config,
             time_ms=time_ms,
-            time_ms_samples=tuple(float(s) for s in samples),
+            time_ms_samples=tuple(map(float, samples)),
             power_w=power_w,
             energy_mj=energy_mj,
             compile_s=compile_s,
             relative_error=error,
-            environment=environment(kernel),
         )
 
     def race(
@@ -114,15 +116,15 @@ class Workbench:
         wrong is left out.
         """
         stopwatch = self._stopwatch(kernel, problem)
-        prepared = self._prepare(kernel, problem)
+        prepared = self.prepared(kernel, problem)
         inputs, launches = prepared.inputs, dict[str, Launch]()
         try:
             for config in configs:
                 launch = kernel.build(problem, config, inputs)
-                error = _error_of(kernel, launch, prepared.expected)
+                error = self._error(kernel, launch, prepared.expected)
                 if error <= kernel.error_limit(problem, config):
                     launches[config.id] = launch
-            if library := kernel.library(problem, inputs):
+            if library := self._library(kernel, problem, inputs):
                 launches[f"library:{library[0]}"] = library[1]
             return time_interleaved(launches, box_s, stopwatch=stopwatch)
         except Exception:
@@ -144,15 +146,40 @@ class Workbench:
         except Exception:
             self.lost = True
 
-    def _prepare(self, kernel: Kernel, problem: Problem) -> _Prepared:
+    def prepared(self, kernel: Kernel, problem: Problem) -> Prepared:
+        """Return inputs and right result; those used last stay in memory."""
         key = (kernel.name, problem)
-        if key not in self._prepared:
-            while len(self._prepared) >= INPUT_SETS_KEPT:
-                self._prepared.popitem(last=False)
-            inputs = kernel.make_inputs(problem)
-            self._prepared[key] = _Prepared(inputs, kernel.reference(inputs))
-        self._prepared.move_to_end(key)
-        return self._prepared[key]
+        if key not in self._kept:
+            self._make_room(kernel, problem)
+            inputs = self.inputs(kernel, problem)
+            self._kept[key] = Prepared(inputs, self._reference(kernel, inputs))
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
+        """Return inputs on the device."""
+        return kernel.make_inputs(problem, seed)
+
+    def _make_room(self, kernel: Kernel, problem: Problem) -> None:
+        while len(self._kept) >= INPUT_SETS_KEPT:
+            self._kept.popitem(last=False)
+
+    def _reference(self, kernel: Kernel, inputs: Inputs) -> Any:
+        return kernel.reference(inputs)
+
+    def _library(
+        self, kernel: Kernel, problem: Problem, inputs: Inputs
+    ) -> tuple[str, Launch] | None:
+        return kernel.library(problem, inputs)
+
+    def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
+        """Return the relative error of what ``launch`` computes.
+
+        The first output is spoilt and computed again: memory that still holds another
+        configuration's right result would pass for it otherwise.
+        """
+        kernel.poison(launch())
+        return kernel.relative_error(launch(), expected)
 
     def _meter(self, launch: Launch, time_ms: float, stopwatch: Stopwatch) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
@@ -182,28 +209,23 @@ class Workbench:
         problem: Problem,
         config: Configuration,
         status: Status,
-        reason: Exception | str,
+        reason: Exception,
     ) -> Measurement:
-        text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+        text = f"{type(reason).__name__}: {reason}".splitlines()[0][:300]
+        return self._row(kernel, problem, config, status, error=text)
+
+    def _row(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
+        status: Status = Status.OK,
+        **values: Any,
+    ) -> Measurement:
         return Measurement(
-            kernel=kernel.name,
-            problem=problem,
-            config=config,
-            device=self.device.name,
-            status=status,
-            error=next(iter(text.splitlines()), "")[:300],
-            environment=environment(kernel),
-        )
-
-
-def _error_of(kernel: Kernel, launch: Launch, expected: Any) -> float:
-    """Return the relative error of what ``launch`` computes.
-
-    The first output is spoilt and computed again: memory that still holds another configuration's
-    right result would pass for it otherwise.
-    """
-    kernel.poison(launch())
-    return kernel.relative_error(launch(), expected)
+            kernel.name, problem, config, self.device.name, status,
+            source=self.source, environment=environment(kernel), **values,
+        )  # fmt: skip
 
 
 def environment(kernel: Kernel) -> str:

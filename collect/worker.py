@@ -5,14 +5,11 @@ input; PARENT is the process id of who started it, which may be gone before this
 """
 
 import contextlib
-import os
-import signal
 import sys
-import threading
-import time
 from multiprocessing.connection import Client
 from typing import Any
 
+from foretune.collect.child import begin
 from foretune.collect.workbench import Workbench
 from foretune.errors import ForetuneError, MeasurementError
 
@@ -22,9 +19,7 @@ def serve(address: str, key: bytes, parent: int) -> None:
 
     Each answer comes with whether this process can go on; if not, its parent ends it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # kernels that print must not break --json
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    begin(parent)
     with Client(address, authkey=key) as connection, contextlib.suppress(EOFError, OSError):
         path, device, timing, power = connection.recv()
         sys.path += [p for p in path if p not in sys.path]  # the kernel's module may lie anywhere
@@ -47,13 +42,6 @@ def _answer(workbench: Workbench, method: str, arguments: tuple[Any, ...]) -> An
         return e
     except Exception as e:
         return MeasurementError(f"{type(e).__name__}: {e}")
-
-
-def _leave_with(parent: int) -> None:
-    """End this process when its parent is gone, even in the middle of a kernel that hangs."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 import pandas as pd
@@ -54,7 +53,7 @@ class RunLog:
             self._unlock()
             raise
         try:
-            _drop_half_line(journal_of(self.path))
+            drop_half_line(journal_of(self.path))
             self._journal = journal_of(self.path).open("a", encoding="utf-8")
         except OSError as e:
             raise OutputError(f"cannot write to {self.path.parent}: {e.strerror or e}") from e
@@ -62,12 +61,7 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -164,7 +158,7 @@ def _has_rows(journal: Path) -> bool:
     return journal.exists() and b"\n" in journal.read_bytes()
 
 
-def _drop_half_line(journal: Path) -> None:
+def drop_half_line(journal: Path) -> None:
     """Remove what a process that was killed while writing left behind the last whole line."""
     if journal.exists():
         whole = journal.read_bytes().rpartition(b"\n")

@@ -163,16 +163,6 @@ def toy_device() -> Device:
     )
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory):
-    """An empty MLflow database: making its tables takes seconds."""
-    import mlflow
-
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def toy_registered(monkeypatch):
     """Register the toy kernel under its name."""

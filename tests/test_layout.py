@@ -49,6 +49,16 @@ def module_files() -> dict[str, Path]:
 MODULES = module_files()
 
 
+@pytest.mark.parametrize("name", ["plan", "tune"])
+def test_what_lies_beside_the_code_lands_in_a_wheel(name):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"][f"foretune.{name}"]
+    kinds = {".csv", ".html", ".css", ".js"}
+    there = {p for p in (ROOT / name).rglob("*") if p.suffix in kinds}
+    assert there
+    assert there <= {p for pattern in patterns for p in (ROOT / name).glob(pattern)}
+
+
 def imports_of(path: Path) -> set[str]:
     """Return the foretune modules that a file imports: at its top, in functions, for types."""
     found = set()

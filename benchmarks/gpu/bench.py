@@ -2,21 +2,18 @@
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from compiling import Compiled, compile_in_process, compiled_ahead, processes
 from stage import Job
 
-from foretune.collect.device_timer import stopwatch_for
 from foretune.collect.nvidia import local_gpus, visible_gpus
-from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
-from foretune.collect.workbench import environment
+from foretune.collect.timer import Timing
+from foretune.collect.workbench import Prepared, Workbench
 from foretune.device import Device, named_device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.measurement import Measurement, Status
@@ -29,27 +26,15 @@ KEPT_SHARE = 0.4
 STATE_EVERY_S = 0.5
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Inputs of a problem and the right result."""
-
-    inputs: Inputs
-    expected: Any
-
-
-class Bench:
+class Bench(Workbench):
     """The current GPU.
 
     Attributes:
-        device: its descriptor.
         nvml: the module ``pynvml``.
-        source: what the rows' column ``source`` says.
         replayed: whether nothing really runs.
-        lost: whether a launch broke this process's use of the device.
     """
 
     replayed = False
-    lost = False
     source = "foretune gpu stages"
 
     def __init__(self) -> None:
@@ -58,10 +43,10 @@ class Bench:
         pynvml.nvmlInit()
         self.nvml: Any = pynvml
         torch.cuda.init()
-        self.device = next(iter(local_gpus()), Device(torch.cuda.get_device_name(), "gpu"))
-        self._kept: OrderedDict[tuple[str, Problem], Prepared] = OrderedDict()
+        device = next(iter(local_gpus()), Device(torch.cuda.get_device_name(), "gpu"))
+        super().__init__(device, TIMING, power=False)
         self._state: tuple[float, dict[str, float]] = (-math.inf, {})
-        self._handle = visible_gpus(self.nvml)[self.device.index]
+        self._handle = visible_gpus(self.nvml)[device.index]
 
     def active(self) -> AbstractContextManager[Any]:
         """Return a context in which kernels launch here."""
@@ -95,23 +80,6 @@ class Bench:
         """Return when the device is idle."""
         torch.cuda.synchronize()
 
-    def stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
-        """Return what times the kernel."""
-        return stopwatch_for(kernel, problem, self.device)
-
-    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
-        """Return inputs on the device."""
-        return kernel.make_inputs(problem, seed)
-
-    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
-        """Return the right result."""
-        return kernel.reference(inputs)
-
-    def error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
-        """Return the relative error of a launch whose output was spoilt before."""
-        kernel.poison(launch())
-        return kernel.relative_error(launch(), expected)
-
     def call(self, launch: Callable[[], Any], replayed_ms: float) -> Launch:
         """Return ``launch``, which is none of Triton's; a replay lets it take ``replayed_ms``."""
         return launch
@@ -135,79 +103,55 @@ class Bench:
 
     # --------------------------------------------------------------------------------------------
 
-    def prepared(self, kernel: Kernel, problem: Problem) -> Prepared:
-        """Return inputs and right result; those used last stay in memory."""
-        key = kernel.name, problem
-        if key not in self._kept:
-            need = kernel.memory_bytes(problem)
-            while self._kept and need + sum(map(_bytes, self._kept.values())) > self.free_bytes():
-                self._kept.popitem(last=False)
-            inputs = self.inputs(kernel, problem)
-            self._kept[key] = Prepared(inputs, self.reference(kernel, inputs))
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
-    def measure(self, job: Job, compiled: Compiled) -> Measurement:
+    def run(self, job: Job, compiled: Compiled) -> Measurement:
         """Return the time of a configuration after a check of its result; failures are statuses.
 
         Ask `lost` afterwards.
         """
-        kernel, problem, config = job.kernel, job.problem, job.config
         if compiled.error:
             return self.row(job, Status.COMPILE_ERROR, error=compiled.error)
         try:
-            prepared = self.prepared(kernel, problem)
-            launch = kernel.build(problem, config, prepared.inputs)
-            error = self.error(kernel, launch, prepared.expected)
-            if not error <= (limit := kernel.error_limit(problem, config)):
-                text = f"relative error {error:.2g} is above {limit:.2g}"
-                return self.row(job, Status.WRONG_RESULT, error=text)
-            samples = time_launch(launch, TIMING, stopwatch=self.stopwatch(kernel, problem))
-        except Exception as e:
+            m = self.measure(job.kernel, job.problem, job.config)
+        except Exception as e:  # this device has no such format, or no memory for the inputs
             return self.failed(job, e)
-        return self.row(
-            job,
-            time_ms=float(np.median(samples)),
-            time_ms_samples=tuple(map(float, samples)),
-            compile_s=compiled.seconds,
-            relative_error=error,
-        )
+        return replace(m, compile_s=compiled.seconds) if m.ok else m
 
-    def race(
-        self, kernel: Kernel, problem: Problem, jobs: list[Job], box_s: float
-    ) -> dict[str, Any]:
-        """Return times in ms of configurations, by id, and of the library's call, interleaved."""
-        prepared = self.prepared(kernel, problem)
-        launches = {}
-        for job in jobs:
-            launch = kernel.build(problem, job.config, prepared.inputs)
-            error = self.error(kernel, launch, prepared.expected)
-            if error <= kernel.error_limit(problem, job.config):
-                launches[job.config.id] = launch
-        launches |= self._library(kernel, problem, prepared.inputs)
-        watch = self.stopwatch(kernel, problem)
-        return dict(time_interleaved(launches, box_s, stopwatch=watch))
+    def row(self, job: Job, status: Status = Status.OK, **values: Any) -> Measurement:
+        """Return a measurement of a job on this device."""
+        return self._row(job.kernel, job.problem, job.config, status, **values)
 
-    def _library(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> dict[str, Launch]:
-        """Return the library's call after it ran once; nothing where it does not take these."""
+    def failed(self, job: Job, reason: Exception) -> Measurement:
+        """Return the row of a job that raised; `lost` is set if the device is gone with it."""
+        if not self.lost:
+            self._look_after(self._stopwatch(job.kernel, job.problem))
+        return self._failed(job.kernel, job.problem, job.config, Status.RUNTIME_ERROR, reason)
+
+    def _failed(self, kernel: Kernel, *about: Any) -> Measurement:
+        if isinstance(about[-1], torch.OutOfMemoryError):
+            self._kept.clear()
+            torch.cuda.empty_cache()
+        return super()._failed(kernel, *about)
+
+    def _make_room(self, kernel: Kernel, problem: Problem) -> None:
+        need = kernel.memory_bytes(problem)
+        while self._kept and need + sum(map(_bytes, self._kept.values())) > self.free_bytes():
+            self._kept.popitem(last=False)
+
+    def _library(
+        self, kernel: Kernel, problem: Problem, inputs: Inputs
+    ) -> tuple[str, Launch] | None:
+        """Return the library's call after it ran once; None where it does not take these."""
         config = kernel.default(problem)
         roofline = float(self.device.roofline_ms(kernel.cost(problem, config)))
         try:
             if (library := kernel.library(problem, inputs)) is None:
-                return {}
+                return None
             launch = self.call(library[1], 1.4 * roofline)
             launch()
             self.synchronize()
         except (RuntimeError, NotImplementedError):  # this library has no such routine
-            return {}
-        return {f"library:{library[0]}": launch}
-
-    def row(self, job: Job, status: Status = Status.OK, **values: Any) -> Measurement:
-        """Return a measurement of a job on this device."""
-        return Measurement(
-            job.kernel.name, job.problem, job.config, self.device.name, status,
-            source=self.source, environment=environment(job.kernel), **values,
-        )  # fmt: skip
+            return None
+        return library[0], launch
 
     def state(self, fresh: bool = False) -> dict[str, float]:
         """Return clocks, temperature, throttle reasons (bits) and the driver's power sample.
@@ -239,22 +183,6 @@ class Bench:
     def joules(self) -> float:
         """Return the energy counter."""
         return self.nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) * 1e-3
-
-    def forget(self) -> None:
-        """Free inputs and results."""
-        self._kept.clear()
-
-    def failed(self, job: Job, reason: Exception) -> Measurement:
-        """Return the row of a job that raised; `lost` is set if the device is gone with it."""
-        text = f"{type(reason).__name__}: {reason}".splitlines()[0][:300]
-        if isinstance(reason, torch.OutOfMemoryError):
-            self.forget()
-            torch.cuda.empty_cache()
-        try:
-            self.synchronize()
-        except Exception:
-            self.lost = True
-        return self.row(job, Status.RUNTIME_ERROR, error=text)
 
 
 def _bytes(prepared: Prepared) -> float:

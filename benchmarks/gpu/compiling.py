@@ -64,9 +64,7 @@ def compiled_ahead(
                 return
             job, future = waiting.popleft()
             try:
-                compiled = future.result(timeout=MOST_S)
-            except TimeoutError:
-                compiled = Compiled(error=f"compiling took more than {MOST_S:.0f} s")
+                compiled = _result(future)
             except BrokenExecutor:  # the compiler crashed: on this job, or on one of the others
                 _stop(pool)
                 compiled = _alone(executor, compile_job, job)
@@ -140,13 +138,18 @@ def _alone(
     """Return what comes of a job that has a process of its own."""
     pool = executor(1)
     try:
-        return pool.submit(compile_job, job).result(timeout=MOST_S)
+        return _result(pool.submit(compile_job, job))
     except BrokenExecutor:
         return Compiled(error="the compiler crashed")
-    except TimeoutError:
-        return Compiled(error=f"compiling took more than {MOST_S:.0f} s")
     finally:
         _stop(pool)
+
+
+def _result(future: Future[Compiled]) -> Compiled:
+    try:
+        return future.result(timeout=MOST_S)
+    except TimeoutError:
+        return Compiled(error=f"compiling took more than {MOST_S:.0f} s")
 
 
 def _stop(pool: Executor) -> None:

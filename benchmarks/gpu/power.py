@@ -24,9 +24,9 @@ from stage import (
     labels,
     markdown,
     medians,
-    options_of,
-    restart,
+    noise,
     rounded,
+    run_stage,
     share_of_best,
 )
 
@@ -81,14 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     stage.add_argument("--window-s", type=float, default=1.4, help="length of a window")
     stage.add_argument("--idle-s", type=float, default=10.0, help="of idling, and of spinning")
     stage.add_argument("--compilers", type=int, default=0, help="processes that compile")
-    options, bench = options_of(stage, argv)
-    deadline = Deadline(options.minutes)
-    with bench.active(), Table(options.out / "power.parquet", bench.device) as table:
-        lost = meter_all(options, bench, table, deadline)
-        if not lost:
-            print(report(options, bench, table))
-    if lost:
-        restart(argv, deadline.left_s / 60)
+    run_stage(stage, argv, "power.parquet", meter_all, report)
 
 
 def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
@@ -168,7 +161,7 @@ def meter(
     job: Job, bench: Any, window_s: float, baselines: dict[str, float], compiled: Any
 ) -> tuple[Measurement, dict[str, float]]:
     """Return time, power and energy of a configuration, and what else is known of the window."""
-    m = bench.measure(job, compiled)
+    m = bench.run(job, compiled)
     if not m.ok:
         return m, {}
     launches = [job.kernel.build(job.problem, job.config, inputs) for inputs in _sets(job, bench)]
@@ -273,7 +266,7 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
         rows.append(
             [str(kernel), str(len(of_kernel)), medians(of_kernel["power_w"], "{:.0f}"),
              f"{of_kernel['power_w'].min():.0f}–{of_kernel['power_w'].max():.0f}",
-             medians(error, "{:.2f}"), _repeats(of_kernel),
+             medians(error, "{:.2f}"), noise(of_kernel, "power_w"),
              str(int((of_kernel.get("counter.throttle_reasons", 0) > 1).sum()))]
         )  # fmt: skip
     reference = metered[metered["role"] == "reference"]["power_w"]
@@ -285,14 +278,6 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
         f" W, spin {base.get('counter.spin_w', float('nan')):.0f} W; reference in "
         f"{len(reference)} windows, largest over least {spread:.2f} %\n\n{markdown(columns, rows)}"
     )
-
-
-def _repeats(runs: pd.DataFrame) -> str:
-    """Return the median difference between two windows of the same, as percent."""
-    named = runs.assign(key=labels(runs, "problem", "config"))
-    first = named[named["counter.repeat"] == 0].set_index("key")["power_w"]
-    again = named[named["counter.repeat"] > 0].set_index("key")["power_w"]
-    return medians(100 * (again / first.reindex(again.index) - 1).abs(), "{:.2f}")
 
 
 def _sets(job: Job, bench: Any) -> Iterator[Any]:

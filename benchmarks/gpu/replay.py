@@ -4,7 +4,6 @@ It shows that a stage runs to its end, writes what it should and goes on where i
 it prints says anything about a device.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -13,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench import Bench
+from bench import TIMING, Bench
 from compiling import Compiled, compiled_ahead
 from stage import Job
 
 from foretune.collect.device_timer import DeviceStopwatch
 from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
 from foretune.collect.timer import Stopwatch
+from foretune.collect.workbench import Workbench
 from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem
@@ -35,12 +35,11 @@ class ReplayBench(Bench):
     replayed = True
 
     def __init__(self) -> None:
-        self.device = find_device("NVIDIA H200")
+        Workbench.__init__(self, find_device("NVIDIA H200"), TIMING, power=False)
         self._driver = ReplayDriver(made_up)
         self._gpu = self._driver.device_interface
         self._slept = 0.0
         self.nvml = ReplayNvml(self)
-        self._kept = OrderedDict()
         self._state = (-np.inf, {})
         self._handle = 0
 
@@ -78,7 +77,7 @@ class ReplayBench(Bench):
         """Do nothing: launches are over at once."""
         self._driver.launches.clear()  # or a whole sweep's would pile up
 
-    def stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
+    def _stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
         """Return a stopwatch on the clock of the replay."""
         return DeviceStopwatch(self.event, self.synchronize, lambda launches: None)
 
@@ -86,10 +85,10 @@ class ReplayBench(Bench):
         """Return inputs without data."""
         return kernel.inputs_without_data(problem)
 
-    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
-        """Return none."""
+    def _reference(self, kernel: Kernel, inputs: Inputs) -> Any:
+        return None
 
-    def error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
+    def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
         """Launch; nothing is computed, so nothing is wrong."""
         launch()
         self.synchronize()

@@ -10,17 +10,19 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # machine.py, beside this folder
 
 from machine import markdown
 
+from foretune.datasets.log import drop_half_line
 from foretune.datasets.runs import (
     journal_of,
     read_runs,
@@ -37,16 +39,19 @@ from foretune.replacing import replacing
 from foretune.space import Configuration
 
 __all__ = [
+    "Bests",
     "Deadline",
     "Job",
     "Stage",
     "Table",
     "labels",
+    "library_columns",
     "markdown",
     "medians",
+    "noise",
     "options_of",
-    "restart",
     "rounded",
+    "run_stage",
     "share_of_best",
     "write_json",
 ]
@@ -78,6 +83,26 @@ class Job:
     def key(self) -> Key:
         """What tells it from every other row of a table."""
         return self.kernel.name, self.problem, self.config, self.repeat
+
+
+class Bests:
+    """The fastest configuration of every problem so far."""
+
+    def __init__(self, measurements: list[Measurement]) -> None:
+        self._best: dict[tuple[str, Problem], Measurement] = {}
+        for m in measurements:
+            self.see(m)
+
+    def see(self, m: Measurement) -> None:
+        """Note a measurement."""
+        known = self._best.get((m.kernel, m.problem))
+        if m.ok and (known is None or m.time_ms < known.time_ms):
+            self._best[m.kernel, m.problem] = m
+
+    def __call__(self, kernel: Kernel, problem: Problem) -> Configuration | None:
+        """Return the fastest of a problem; None if nothing has worked."""
+        found = self._best.get((kernel.name, problem))
+        return found.config if found else None
 
 
 class Deadline:
@@ -117,7 +142,7 @@ class Table:
         self.done: set[Key] = set()
         self._device = device
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_half_line(journal_of(path))
+        drop_half_line(journal_of(path))
         self._keep(self.runs())
         self._journal = journal_of(path).open("a", encoding="utf-8")
 
@@ -197,6 +222,32 @@ def options_of(stage: Stage, argv: list[str] | None) -> tuple[argparse.Namespace
     return options, Bench()
 
 
+def run_stage(
+    stage: Stage,
+    argv: list[str] | None,
+    table: str,
+    measure: Callable[[argparse.Namespace, Any, Table, Deadline], bool],
+    report: Callable[[argparse.Namespace, Any, Table], str],
+) -> None:
+    """Measure into a table until all is done or the time is over, then print a report.
+
+    Args:
+        stage: its options.
+        argv: what was typed.
+        table: the name of its file in ``--out``.
+        measure: measures what is left; returns whether a launch broke the device's context.
+        report: says what is there by now.
+    """
+    options, bench = options_of(stage, argv)
+    deadline = Deadline(options.minutes)
+    with bench.active(), Table(options.out / table, bench.device) as rows:
+        lost = measure(options, bench, rows, deadline)
+        if not lost:
+            print(report(options, bench, rows))
+    if lost:
+        restart(argv, deadline.left_s / 60)
+
+
 def restart(argv: list[str] | None, minutes: float) -> None:
     """Begin this stage anew in the time that is left: a launch broke the process's device."""
     given = sys.argv[1:] if argv is None else argv
@@ -236,9 +287,18 @@ def medians(values: Iterable[float], form: str = "{:.3f}") -> str:
     return form.format(known.median()) if len(known) else "–"
 
 
-def _drop_half_line(journal: Path) -> None:
-    """Remove what a process that was killed while writing left behind the last whole line."""
-    if journal.exists():
-        whole = journal.read_bytes().rpartition(b"\n")
-        if whole[2]:
-            os.truncate(journal, len(whole[0]) + len(whole[1]))
+def library_columns(times: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return what interleaved times say of the library's call, for `Table.append`."""
+    name = next((name for name in times if name.startswith("library:")), None)
+    if name is None:
+        return {}
+    median = rounded(float(np.median(times[name])))
+    return {"library_ms": median, "library": name.removeprefix("library:")}
+
+
+def noise(runs: pd.DataFrame, column: str) -> str:
+    """Return the median difference between rows and their repeats, as percent."""
+    named = runs.assign(key=labels(runs, "problem", "config"))
+    first = named[named["counter.repeat"] == 0].set_index("key")[column]
+    again = named[named["counter.repeat"] > 0].set_index("key")[column]
+    return medians(100 * (again / first.reindex(again.index) - 1).abs(), "{:.2f}")

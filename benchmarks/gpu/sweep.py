@@ -11,43 +11,9 @@ import sys
 import time
 from typing import Any
 
-import pandas as pd
-from stage import (
-    Deadline,
-    Stage,
-    Table,
-    labels,
-    markdown,
-    medians,
-    options_of,
-    restart,
-    share_of_best,
-)
+from stage import Bests, Deadline, Stage, Table, markdown, medians, noise, run_stage, share_of_best
 
-from foretune.kernel import Kernel
-from foretune.measurement import Measurement, Status
-from foretune.problem import Problem
-from foretune.space import Configuration
-
-
-class Bests:
-    """The fastest configuration of every problem so far."""
-
-    def __init__(self, measurements: list[Measurement]) -> None:
-        self._best: dict[tuple[str, Problem], Measurement] = {}
-        for m in measurements:
-            self.see(m)
-
-    def see(self, m: Measurement) -> None:
-        """Note a measurement."""
-        known = self._best.get((m.kernel, m.problem))
-        if m.ok and (known is None or m.time_ms < known.time_ms):
-            self._best[m.kernel, m.problem] = m
-
-    def __call__(self, kernel: Kernel, problem: Problem) -> Configuration | None:
-        """Return the fastest of a problem; None if nothing has worked."""
-        found = self._best.get((kernel.name, problem))
-        return found.config if found else None
+from foretune.measurement import Status
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -58,14 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     stage.add_argument("--listed", type=int, default=240, help="configurations on a list")
     stage.add_argument("--blocks", type=int, default=9, help="whole lists per kernel, at most")
     stage.add_argument("--compilers", type=int, default=0, help="processes that compile")
-    options, bench = options_of(stage, argv)
-    deadline = Deadline(options.minutes)
-    with bench.active(), Table(options.out / "sweep.parquet", bench.device) as table:
-        lost = sweep(options, bench, table, deadline)
-        if not lost:
-            print(report(options, bench, table))
-    if lost:
-        restart(argv, deadline.left_s / 60)
+    run_stage(stage, argv, "sweep.parquet", sweep, report)
 
 
 def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
@@ -80,7 +39,7 @@ def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadl
             waited += time.monotonic() - asked
             if job is None:
                 break
-            m = bench.measure(job, compiled)
+            m = bench.run(job, compiled)
             table.append(m, job.role, job.repeat, **({} if bench.lost else bench.state()))
             design.bests.see(m)
             if bench.lost:
@@ -126,19 +85,10 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
         rows.append(
             [str(kernel), str(len(of_kernel)), str(int((~ok).sum())),
              str(len(of_kernel.filter(like="problem.").drop_duplicates())),
-             str(blocks.count(str(kernel))), medians(default), noise(of_kernel)]
+             str(blocks.count(str(kernel))), medians(default), noise(of_kernel[ok], "time_ms")]
         )  # fmt: skip
     columns = ["kernel", "rows", "failed", "problems", "whole lists", "default / best", "noise, %"]
     return f"{bench.device.name}; {bench.source}\n\n" + markdown(columns, rows)
-
-
-def noise(runs: pd.DataFrame) -> str:
-    """Return the median difference between defaults and their repeats, as percent."""
-    ok = runs[runs["status"] == Status.OK.value]
-    named = ok.assign(key=labels(ok, "problem", "config"))
-    first = named[named["counter.repeat"] == 0].set_index("key")["time_ms"]
-    again = named[named["counter.repeat"] > 0].set_index("key")["time_ms"]
-    return medians(100 * (again / first.reindex(again.index) - 1).abs(), "{:.2f}")
 
 
 if __name__ == "__main__":

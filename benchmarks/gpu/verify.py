@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from stage import Deadline, Job, Stage, Table, labels, markdown, medians, options_of, restart
+from stage import Deadline, Job, Stage, Table, labels, library_columns, markdown, medians, run_stage
 
 from foretune.measurement import Status
 from foretune.problem import Problem
@@ -26,20 +26,13 @@ def main(argv: list[str] | None = None) -> None:
     stage.add_argument("--finalists", type=int, default=3, help="per problem")
     stage.add_argument("--box-s", type=float, default=0.6, help="seconds per problem")
     stage.add_argument("--compilers", type=int, default=0, help="processes that compile")
-    options, bench = options_of(stage, argv)
-    if not (options.out / "sweep.parquet").exists():
-        raise SystemExit(f"{options.out} holds no sweep.parquet: run sweep.py first")
-    deadline = Deadline(options.minutes)
-    with bench.active(), Table(options.out / "verify.parquet", bench.device) as table:
-        lost = verify(options, bench, table, deadline)
-        if not lost:
-            print(report(bench, table))
-    if lost:
-        restart(argv, deadline.left_s / 60)
+    run_stage(stage, argv, "verify.parquet", verify, report)
 
 
 def verify(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
     """Race what is left; return whether a launch broke the device's context."""
+    if not (options.out / "sweep.parquet").exists():
+        raise SystemExit(f"{options.out} holds no sweep.parquet: run sweep.py first")
     jobs = [job for race in plan(options) if race[-1].key not in table.done for job in race]
     ahead, race = bench.compiled(jobs, options.compilers), list[Job]()
     try:
@@ -62,13 +55,12 @@ def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]
     """Race a problem's configurations and the library, and write rows, the default's last."""
     kernel, problem = jobs[0].kernel, jobs[0].problem
     try:
-        times = bench.race(kernel, problem, jobs, 0.0 if bench.replayed else options.box_s)
+        box_s = 0.0 if bench.replayed else options.box_s
+        times = bench.race(kernel, problem, [job.config for job in jobs], box_s)
     except Exception as e:
         table.append(bench.failed(jobs[-1], e), jobs[-1].role)
         return
-    more: dict[str, Any] = dict(bench.state())
-    if library := next((name for name in times if name.startswith("library:")), None):
-        more |= {"library_ms": float(np.median(times[library])), "library": library[8:]}
+    more = bench.state() | library_columns(times)
     for job in jobs:
         if job.config.id in times:
             samples = times[job.config.id]
@@ -108,7 +100,7 @@ def plan(options: argparse.Namespace) -> list[list[Job]]:
     return [plans[int(i)] for i in order]
 
 
-def report(bench: Any, table: Table) -> str:
+def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
     """Return a table of what is there by now."""
     runs = table.runs()
     if not len(runs) or not (runs["status"] == "ok").any():

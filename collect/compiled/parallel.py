@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from foretune.collect.child import ending
 from foretune.collect.compiled.arguments import describe
 from foretune.collect.compiled.order import Order
 from foretune.collect.compiled.outcome import Compiled
@@ -242,9 +243,7 @@ class _Worker:
 
     def _died(self) -> Compiled:
         assert self._process is not None
-        code = self._process.wait()
-        died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        job = self.job
+        died, job = ending(self._process), self.job
         self.close()
         if job is None:
             raise MeasurementError(f"a compiling process ended with {died}: see its message above")

@@ -7,14 +7,13 @@ process with it, one that never ends is killed with it; the parent starts anothe
 import contextlib
 import importlib
 import os
-import signal
 import sys
-import threading
 import time
 import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
+from foretune.collect.child import begin
 from foretune.collect.compiled.order import Order, load_kernel
 from foretune.collect.compiled.outcome import Compiled
 from foretune.errors import ForetuneError, UsageError
@@ -27,9 +26,7 @@ MAX_ERROR = 300
 
 def serve(descriptor: int) -> None:
     """Take an order, say that it can be done, then compile one configuration after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # compilers that print must not break --json
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    begin(os.getppid())
     warnings.simplefilter("ignore")  # the launching process gives Triton's own warnings
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, OSError):
         order: Order = connection.recv()
@@ -114,13 +111,6 @@ def _line(error: BaseException) -> str:
         return type(error).__name__
     told = lines[0] if type(error).__name__ == "PTXASError" else lines[-1]
     return f"{type(error).__name__}: {told}"[:MAX_ERROR]
-
-
-def _leave_with(parent: int) -> None:
-    """End this process when its parent is gone, even in the middle of a compilation."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

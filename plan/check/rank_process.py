@@ -5,22 +5,18 @@ Run as ``python -m foretune.plan.check.rank_process PIPE RANK RANKS FILE SECONDS
 
 import contextlib
 import os
-import signal
 import sys
-import threading
-import time
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
+from foretune.collect.child import begin
 from foretune.errors import ForetuneError, MeasurementError
 
 
 def serve(pipe: int, rank: int, ranks: int, meeting: str, limit_s: float, parent: int) -> None:
     """Answer (method of `Rank`, arguments) with its result, or with the error it raised."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    begin(parent)
     connection: Connection[Any, Any] = Connection(pipe)
     with connection, contextlib.suppress(EOFError, OSError):
         _pin(rank, ranks)
@@ -82,13 +78,6 @@ def _pin(rank: int, ranks: int) -> None:
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) >= ranks:
             os.sched_setaffinity(0, cores[rank * len(cores) // ranks :][: len(cores) // ranks])
-
-
-def _leave_with(parent: int) -> None:
-    """End this process when its parent is gone, even while it waits for another rank."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 if __name__ == "__main__":

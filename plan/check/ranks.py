@@ -1,7 +1,6 @@
 """Processes that hold a model's parts together, as the ranks of a deployment do."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,9 +10,9 @@ from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from foretune.collect.child import ending
 from foretune.errors import MeasurementError, MissingExtra
 from foretune.extras import EXTRA_OF
 
@@ -57,12 +56,7 @@ class RankGroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -141,9 +135,7 @@ class RankGroup:
         try:
             answer = connection.recv()
         except (EOFError, ConnectionResetError):
-            code = self._processes[rank].wait()
-            died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise MeasurementError(f"rank {rank} died: {died}") from None
+            raise MeasurementError(f"rank {rank} died: {ending(self._processes[rank])}") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer

@@ -146,10 +146,11 @@ class _Replicas:
         for i, demand in enumerate(demands):
             for size in _parts(sizes):
                 for service in services(model, system, size, demand.workload, backend, formats):
-                    kept = recovery(service.formats, model)
+                    one = service.deployment
+                    kept = recovery(one.formats, model)
                     if service.replicas > 1 or (kept is not None and kept < requirements.accuracy):
                         continue
-                    way = ways.setdefault((service.layout, service.formats), len(ways))
+                    way = ways.setdefault((one.layout, one.formats), len(ways))
                     here = one_pool([service])
                     candidates += here
                     labels += [(way, i)] * len(here)

@@ -4,7 +4,7 @@ What does not fit memory is left out here, before anything is predicted.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -43,37 +43,17 @@ class Candidate:
         """GPUs of all replicas."""
         return self.replicas * self.deployment.gpus
 
-
-@dataclass(frozen=True)
-class Service:
-    """A deployment under any load.
-
-    Attributes:
-        model, system, backend, layout, formats, workload: as in `Deployment`.
-        replicas: how many such deployments share the requests.
-    """
-
-    model: ModelDescription
-    system: System
-    backend: str
-    layout: Layout
-    formats: Formats
-    workload: Workload
-    replicas: int
-
     def loads(self) -> list[int]:
         """Return the numbers of requests in flight that are looked at, of one replica."""
-        groups = self.layout.dp
-        most = most_requests(self.model, self.layout, self.formats, self.workload, self.system)
-        loads = {groups * n for n in LOADS} | {min(most, groups * LOADS[-1])}
-        return sorted(n for n in loads if groups <= n <= most)
+        d = self.deployment
+        most = most_requests(d.model, d.layout, d.formats, d.workload, d.system)
+        loads = {d.layout.dp * n for n in LOADS} | {min(most, d.layout.dp * LOADS[-1])}
+        return sorted(n for n in loads if d.layout.dp <= n <= most)
 
-    def under(self, in_flight: int, pools: Pools | None = None) -> Deployment:
-        """Return one replica with so many requests in flight."""
-        return Deployment(
-            self.model, self.system, self.backend, self.layout, self.formats, self.workload,
-            in_flight, pools,
-        )  # fmt: skip
+    def under(self, in_flight: int, pools: Pools | None = None) -> "Candidate":
+        """Return it with so many requests in flight of each replica."""
+        deployment = replace(self.deployment, concurrency=in_flight, pools=pools)
+        return Candidate(deployment, self.replicas)
 
 
 def supported_formats(model: ModelDescription, system: System) -> list[Formats]:
@@ -90,8 +70,10 @@ def services(
     workload: Workload,
     backend: str,
     formats: Sequence[Formats] | None = None,
-) -> Iterator[Service]:
+) -> Iterator[Candidate]:
     """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
+
+    Each has one request in flight; see `Candidate.loads` and `Candidate.under`.
 
     Ranks that exchange something in every layer stay among the GPUs that fast links join: exchanges
     over a network were not measured.
@@ -103,33 +85,36 @@ def services(
                 useful = layout.dp == 1 or model.is_moe
                 near = layout.tp * layout.dp <= system.fast_domain
                 if useful and near and not refusal(layout, backend):
-                    yield Service(model, system, backend, layout, these, workload, gpus // size)
+                    replica = Deployment(model, system, backend, layout, these, workload, 1)
+                    yield Candidate(replica, gpus // size)
 
 
-def one_pool(found: Sequence[Service]) -> list[Candidate]:
+def one_pool(found: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates in which the same workers read prompts and write answers."""
-    return [Candidate(s.under(n), s.replicas) for s in found for n in s.loads()]
+    return [service.under(n) for service in found for n in service.loads()]
 
 
-def two_pools(found: Sequence[Service], gpus: int, clocks: Clocks) -> list[Candidate]:
+def two_pools(found: Sequence[Candidate], gpus: int, clocks: Clocks) -> list[Candidate]:
     """Return candidates that read prompts and write answers in pools of their own.
 
     For answers, layouts without a pipeline, their experts whole or all in slices; for prompts, of
     the same formats, the layout that reads most per GPU and the one that reads soonest. Numbers of
     workers are those of the most requests per second.
     """
-    by_formats: dict[tuple[str, Formats], list[Service]] = {}
+    by_formats: dict[tuple[str, Formats], list[Candidate]] = {}
     for service in found:
-        if _is_simple(service.layout) and service.layout.gpus < gpus and service.loads():
-            by_formats.setdefault((service.system.name, service.formats), []).append(service)
+        one = service.deployment
+        if _is_simple(one.layout) and one.gpus < gpus and service.loads():
+            by_formats.setdefault((one.system.name, one.formats), []).append(service)
     candidates = []
     for several in by_formats.values():
         loaded = [(s, n) for s in several for n in s.loads()]
-        steps = decode_ms([s.under(n) for s, n in loaded], clocks)
+        steps = decode_ms([s.under(n).deployment for s, n in loaded], clocks)
         for reader, each_ms in _readers(several, clocks):
             for (service, n), step in zip(loaded, steps, strict=True):
-                busy = n * each_ms / (service.workload.osl * step)
-                candidates += _matched(service, n, reader, busy, gpus)
+                one = service.deployment
+                busy = n * each_ms / (one.workload.osl * step)
+                candidates += _matched(one, n, reader, busy, gpus)
     return candidates
 
 
@@ -137,33 +122,33 @@ def _is_simple(layout: Layout) -> bool:
     return layout.pp == 1 and min(layout.moe_tp, layout.moe_ep) == 1
 
 
-def _readers(several: Sequence[Service], clocks: Clocks) -> list[tuple[Layout, float]]:
+def _readers(several: Sequence[Candidate], clocks: Clocks) -> list[tuple[Layout, float]]:
     """Return the layouts that read prompts best, and the milliseconds a worker takes for each."""
-    deployments = [s.under(s.layout.dp) for s in several]
+    deployments = [s.under(s.deployment.layout.dp).deployment for s in several]
     first, each = prompt_ms(deployments, clocks)
-    sizes = np.array([s.layout.gpus for s in several])
+    sizes = np.array([d.gpus for d in deployments])
     best = sorted({int(np.argmin(each * sizes)), int(np.argmin(first))})
-    return [(several[i].layout, float(each[i])) for i in best]
+    return [(deployments[i].layout, float(each[i])) for i in best]
 
 
 def _matched(
-    service: Service, in_flight: int, reader: Layout, busy: float, gpus: int
+    writer: Deployment, in_flight: int, reader: Layout, busy: float, gpus: int
 ) -> list[Candidate]:
     """Return the candidate whose pools keep up with each other best; none if there is no room.
 
     Args:
-        service: what writes answers.
+        writer: what writes answers.
         in_flight: requests of each of its workers.
         reader: what reads prompts.
         busy: workers that prompts keep busy, per worker that writes.
         gpus: for both.
     """
-    writers = np.arange(1, gpus // service.layout.gpus + 1)
-    readers = (gpus - writers * service.layout.gpus) // reader.gpus
+    writers = np.arange(1, gpus // writer.gpus + 1)
+    readers = (gpus - writers * writer.gpus) // reader.gpus
     rate = np.where(readers > 0, np.minimum(writers, readers / busy), 0.0)
     best = int(np.argmax(rate))
     if rate[best] <= 0:
         return []
     needed = min(int(readers[best]), ceil(writers[best] * busy))
     pools = Pools(reader, needed, int(writers[best]))
-    return [Candidate(service.under(in_flight * pools.decode_workers, pools))]
+    return [Candidate(writer).under(in_flight * pools.decode_workers, pools)]

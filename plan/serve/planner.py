@@ -22,7 +22,6 @@ from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest, load_curve
 from foretune.plan.serve.candidates import (
     Candidate,
-    Service,
     one_pool,
     services,
     supported_formats,
@@ -276,10 +275,12 @@ def _nearest(table: pd.DataFrame, requirements: Requirements) -> str:
     )
 
 
-def _too_large(model: ModelDescription, system: System, gpus: int, found: Sequence[Service]) -> str:
-    formats = {s.formats for s in found} or set(supported_formats(model, system))
+def _too_large(
+    model: ModelDescription, system: System, gpus: int, found: Sequence[Candidate]
+) -> str:
+    formats = {c.deployment.formats for c in found} or set(supported_formats(model, system))
     needed = [
-        rank_memory(model, layout, these, found[0].workload, layout.dp).total / GIB
+        rank_memory(model, layout, these, found[0].deployment.workload, layout.dp).total / GIB
         for these in formats
         for layout in (legal_layouts(model, gpus, these) if found else ())
     ]

@@ -1,4 +1,4 @@
-"""The report's charts, as plain Plotly figures; ``"@name"`` is a colour of the page's style."""
+"""The report's charts, as plain Plotly figures; ``"@name"`` is a color of the page's style."""
 
 import html
 import math
@@ -51,10 +51,10 @@ def trace_figure(result: TuneResult) -> Figure:
         *(
             {
                 "x": [0.4, n + 0.6], "y": [value, value], "mode": "lines",
-                "line": {"color": colour, "width": 1.5, "dash": dash},
+                "line": {"color": color, "width": 1.5, "dash": dash},
                 "hovertemplate": f"{label_text(name)} %{{y:.3g}} {unit}<extra></extra>",
             }
-            for value, name, colour, dash in lines
+            for value, name, color, dash in lines
         ),
         {
             "x": [i for i, _ in worked] + [n + 0.6] * bool(worked),
@@ -112,10 +112,10 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
             "y": part["prediction"].tolist(),
             "text": [label_text(p) for p in part["problem"]],
             "mode": "markers",
-            "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.6},
+            "marker": {"color": color, "symbol": symbol, "size": 6, "opacity": 0.6},
             "hovertemplate": "%{text}<br>measured %{x:.3g}, predicted %{y:.3g}<extra></extra>",
         }
-        for part, colour, symbol in (
+        for part, color, symbol in (
             (rows[inside], "@measured", "circle"),
             (rows[~inside], "@outside", "diamond"),
         )

@@ -1,12 +1,13 @@
 """The validation page: how good a predictor is, in one HTML file, where no campaign was run."""
 
-from collections.abc import Mapping
+import math
+from pathlib import Path
 
 import pandas as pd
 
-from foretune.models.validation.evaluation import Scores, Validation
-from foretune.tune.report.page import element, join, page
-from foretune.tune.report.sections import predictions_section
+from foretune.models.validation.evaluation import Validation
+from foretune.tune.report.page import render
+from foretune.tune.report.sections import METRICS, TARGETS, prediction_clouds
 
 
 def validation_page(title: str, validation: Validation) -> str:
@@ -16,10 +17,11 @@ def validation_page(title: str, validation: Validation) -> str:
         title: what the predictor knows, for the heading.
         validation: of its training.
     """
-    scores: Mapping[str, Scores] = validation.scores
-    section = predictions_section(held_out_rows(validation), scores)
-    header = join([element("h1", "Foretune"), element("p", title, class_="headline")])
-    return page(f"{title} – Foretune", header, [section])
+    return render(
+        Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
+        headline=title, clouds=list(prediction_clouds(held_out_rows(validation))),
+        scores=validation.scores, targets=TARGETS, metrics=METRICS, nan=math.nan,
+    )  # fmt: skip
 
 
 def held_out_rows(validation: Validation) -> pd.DataFrame:

@@ -5,7 +5,6 @@ It holds everything it needs, so it opens offline and can be mailed.
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,29 +16,20 @@ from foretune.device import SPECS, Device
 from foretune.models.explanation.attribution import Importance
 from foretune.models.validation.evaluation import Scores
 from foretune.objective import Objective
-from foretune.tune.report.page import (
-    Html,
-    count,
-    duration,
-    element,
-    join,
-    page,
-    percent,
-    ratio,
-    row,
-    section,
-    table,
-    write_page,
-)
+from foretune.tune.report.figures import pareto_figure, trace_figure, worth_figure
+from foretune.tune.report.numbers import counted, duration, percent, ratio
+from foretune.tune.report.page import render, write_page
 from foretune.tune.report.sections import (
-    energy_section,
-    failures_section,
-    parameters_section,
-    predictions_section,
-    search_section,
-    winners_section,
+    METRICS,
+    MOST_PARETO_CHARTS,
+    TARGETS,
+    energy_by_problem,
+    failures,
+    is_predicted,
+    prediction_clouds,
+    strongest_features,
 )
-from foretune.tune.report.wins import library_ratio
+from foretune.tune.report.wins import Wins
 from foretune.tune.results import TuneResult
 
 _BETTER = {
@@ -93,7 +83,36 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    return write_page(path, _document(data))
+    results, energies = data.results, energy_by_problem(data.runs)
+    rounds = sorted({r.rounds for r in results})
+    text = render(
+        Path(__file__).with_name("campaign.html"),
+        title=f"{data.kernel} on {data.device.name}",
+        headline=headline(data),
+        lead=_lead(data),
+        tiles=_tiles(data),
+        data=data,
+        spaced=lambda named: str(named).replace(",", ", "),
+        wins=Wins(results),
+        libraries=sorted({r.library.name for r in results if r.library}),
+        predicted=is_predicted(results),
+        failed=any(s.status != "ok" for r in results for s in r.trace),
+        trace_figure=trace_figure,
+        clouds=list(prediction_clouds(data.held_out)),
+        targets=TARGETS,
+        metrics=METRICS,
+        nan=math.nan,
+        worth=data.importance.sort_values("factor", ascending=False).to_dict("records"),
+        worth_figure=worth_figure,
+        rests_on=list(strongest_features(data.attribution)),
+        metered=None if energies is None else len(energies),
+        shown=(energies or [])[:MOST_PARETO_CHARTS],
+        pareto_figure=pareto_figure,
+        failures=list(failures(data.runs)),
+        rounds=" to ".join(f"{n:,}" for n in sorted({*rounds[:1], *rounds[-1:]})),
+        specs=SPECS,
+    )
+    return write_page(path, text)
 
 
 def headline(data: ReportData) -> str:
@@ -104,7 +123,7 @@ def headline(data: ReportData) -> str:
     unseen = all(_unseen(r, data.runs) for r in results)
     wins = sum(r.verified for r in results)
     outcome = (
-        f"{wins} of {count(len(results), 'unseen problem' if unseen else 'problem')} "
+        f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
         f"{_BETTER[data.objective]}: "
     )
     if wins == 0:
@@ -113,32 +132,17 @@ def headline(data: ReportData) -> str:
         outcome += ratio(_geometric_mean([r.winner.ratio for r in results]))
         outcome += " (geometric mean)" if len(results) > 1 else ""
     least, most = (choose(len(r.trace) for r in results) for choose in (min, max))
-    span = (f"{least} to " if least < most else "") + count(most, "measurement")
+    span = (f"{least} to " if least < most else "") + counted(most, "measurement")
     each = " each" if len(results) > 1 else ""
-    out_of = f" out of {count(data.space_size, 'configuration')}" if data.space_size else ""
+    out_of = f" out of {counted(data.space_size, 'configuration')}" if data.space_size else ""
     return f"{outcome}, after {span}{each}{out_of}"
 
 
-def _document(data: ReportData) -> str:
-    sections = {
-        "Winners": ("winners", winners_section(data.results)),
-        "Search": ("search", search_section(data.results)),
-        "Predictions": ("predictions", predictions_section(data.held_out, data.scores)),
-        "Parameters": ("parameters", parameters_section(data.importance, data.attribution)),
-        "Energy": ("energy", energy_section(data.runs)),
-        "Failures": ("failures", failures_section(data.runs)),
-        "Method": ("method", _method(data)),
-    }
-    links = [(anchor, title) for title, (anchor, _) in sections.items()]
-    title = f"{data.kernel} on {data.device.name}"
-    return page(f"{title} – Foretune", _top(title, data), [s for _, s in sections.values()], links)
-
-
-def _top(title: str, data: ReportData) -> Html:
-    lead = []
+def _lead(data: ReportData) -> str:
+    lines = []
     if 0 < sum(r.verified for r in data.results) < len(data.results):
-        lead.append("Where there is no measurable win the default stays and counts as 1.00×.")
-    against = [v for v in map(library_ratio, data.results) if math.isfinite(v)]
+        lines.append("Where there is no measurable win the default stays and counts as 1.00×.")
+    against = [r.library.value / r.winner.value for r in data.results if r.library]
     if against:
         names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
         ahead = sum(v > 1 for v in against)
@@ -146,84 +150,20 @@ def _top(title: str, data: ReportData) -> Html:
             f", {ratio(_geometric_mean(against))} in the geometric mean" if len(against) > 1 else ""
         )
         word = "faster" if data.objective is Objective.TIME else "better"
-        lead.append(f"Against {names}: {word} on {ahead} of {len(against)}{mean}.")
+        lines.append(f"Against {names}: {word} on {ahead} of {len(against)}{mean}.")
+    return " ".join(lines)
+
+
+def _tiles(data: ReportData) -> dict[str, str]:
     models = data.scores.get("time_ms", {}).get("grouped", {})
     error = next(iter(models.values()), {}).get("median_ape", math.nan)
     learned = data.held_out[data.held_out["target"] == "time_ms"]
-    tiles = {
+    return {
         "measurements in training": f"{len(learned):,}",
         "problems in training": f"{learned['problem'].nunique():,}",
         "median error of predicted time, whole problems held out": percent(error),
         "from start to report": duration(data.seconds),
     }
-    return join(
-        [
-            element("h1", title),
-            element("p", headline(data), class_="headline"),
-            element("p", " ".join(lead), class_="lead") if lead else "",
-            element(
-                "dl",
-                *(
-                    element("div", element("dt", name), element("dd", value))
-                    for name, value in tiles.items()
-                ),
-                class_="tiles",
-            ),
-        ]
-    )
-
-
-def _method(data: ReportData) -> Html:
-    rounds = sorted({r.rounds for r in data.results})
-    span = " to ".join(f"{n:,}" for n in sorted({*rounds[:1], *rounds[-1:]}))
-    protocol = (
-        "A time is the median of repeated launches after a warm-up; they are repeated until the "
-        "95 % interval of the median is within 1 % or the time box ends. Every output is checked "
-        "against a reference computed in higher precision."
-    )
-    if span:
-        protocol += (
-            f" Finalists, default and library then ran in turn for {span} rounds; the ratio to the "
-            "default is the median over rounds, with its distribution-free 95 % interval."
-        )
-    searchers = ", ".join(sorted({r.searcher for r in data.results})) or "none"
-    facts: dict[str, object] = {
-        "Kernel": data.kernel,
-        "Objective": f"{data.objective.value}, {data.objective.unit}",
-        "Searcher": searchers,
-        "Started": data.started_at,
-        "Took": duration(data.seconds),
-        "Environment": data.environment,
-        "MLflow": _link(data.mlflow_uri),
-    }
-    specs = _facts("What the predictor knows of the device", _specs(data.device))
-    return section(
-        "method", "How it was measured", element("p", protocol),
-        _facts("This campaign", facts), element("h3", "Device"), specs,
-    )  # fmt: skip
-
-
-def _specs(device: Device) -> dict[str, object]:
-    facts: dict[str, object] = {"Name": device.name, "Kind": device.kind}
-    facts |= {
-        "Architecture": device.architecture or "–",
-        "Source of the numbers": device.source or "–",
-    }
-    for name, value in device.specs.items():
-        meaning = element("small", SPECS.get(name, ""))
-        facts[name] = join((f"{value:,.6g}", meaning))
-    return facts
-
-
-def _facts(caption: str, facts: Mapping[str, object]) -> Html:
-    rows = [row([name, value]) for name, value in facts.items()]
-    return table(caption, (), [rows], class_="plain")
-
-
-def _link(uri: str | None) -> Html | str:
-    if uri is None:
-        return "not tracked"
-    return element("a", uri, href=uri) if uri.startswith(("http://", "https://")) else uri
 
 
 def _unseen(result: TuneResult, runs: pd.DataFrame) -> bool:

@@ -1,4 +1,4 @@
-"""The charts of a plan's report; ``"@name"`` is a colour of the page's style."""
+"""The charts of a plan's report; ``"@name"`` is a color of the page's style."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ class Segment:
 
     Attributes:
         name: what it is.
-        colour: of it.
+        color: of it.
         values: one per bar; 0 where a bar has none of it.
         labelled: whether its name stands in it, where there is room.
     """
 
     name: str
-    colour: str
+    color: str
     values: Sequence[float]
     labelled: bool = True
 
@@ -68,7 +68,7 @@ def groups(table: pd.DataFrame) -> "pd.Series[str]":
 
 
 def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the colour and symbol of each group that keeps to the limits, the best first."""
+    """Return the color and symbol of each group that keeps to the limits, the best first."""
     keeping = plan.candidates[plan.candidates["keeps"]]
     most = keeping["tokens_per_s_per_gpu"].groupby(groups(plan.candidates)).max()
     names = most.sort_values(ascending=False).index
@@ -91,13 +91,13 @@ def front_figure(plan: Plan) -> Figure:
             "line": {"color": "@interval", "width": 11},
         },
     ]  # fmt: skip
-    for name, (colour, symbol) in group_marks(plan).items():
+    for name, (color, symbol) in group_marks(plan).items():
         own = _front(table[table["keeps"] & (group == name)])
         data.append(
             {
                 **_points(own), "mode": "lines+markers", "text": _hover(plan, own),
-                "line": {"color": colour, "width": 1},
-                "marker": {"color": colour, "symbol": symbol, "size": 8,
+                "line": {"color": color, "width": 1},
+                "marker": {"color": color, "symbol": symbol, "size": 8,
                            "line": {"color": "@page", "width": 1}},
                 "hovertemplate": "%{text}<extra></extra>",
             }
@@ -144,7 +144,7 @@ def stacked_figure(
             "text": [label_text(segment.name) if segment.labelled else ""] * len(names),
             "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
             "insidetextfont": {"color": "@page"},
-            "marker": {"color": segment.colour, "line": {"color": "@page", "width": 1}},
+            "marker": {"color": segment.color, "line": {"color": "@page", "width": 1}},
             "hovertemplate": f"{label_text(segment.name)}: %{{x:.3g}} {unit}<extra></extra>",
         }
         for segment in segments

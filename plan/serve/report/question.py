@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
+from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import AT_MOST, Requirements
+from foretune.tune.report.numbers import counted, duration, number
 
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 NAMED = 3
 """Systems beyond which a title counts them."""
 
@@ -50,6 +53,33 @@ class Question:
     def short_model(self) -> str:
         """The model's name without who published it."""
         return self.model.name.rsplit("/", 1)[-1]
+
+    def facts(self, plan: Plan) -> dict[str, str]:
+        """Return what was asked in words, and how much ``plan`` looked at."""
+        model, workload = self.model, self.workload
+        billions = f"{number(model.parameters() / 1e9)} billion parameters"
+        if model.is_moe:
+            active = number(model.active_parameters() / 1e9)
+            billions += f", {active} billion of them per token"
+        cached = f", {workload.prefix:,} of them in the cache already" if workload.prefix else ""
+        looked_at = counted(len(plan.candidates), "deployment")
+        if math.isfinite(self.seconds):
+            looked_at += f" in {duration(self.seconds)}"
+        return {
+            "Model": f"{model.name}: {model.layers} layers, {billions}",
+            "GPUs": " or ".join(f"{self.gpus} × {s.name}" for s in self.systems),
+            "Engine": ENGINES.get(self.backend, self.backend),
+            "Requests": f"prompts of {workload.isl:,} tokens{cached}, answers of {workload.osl:,}",
+            "At a time": (
+                "as many as is best"
+                if self.rate is None
+                else f"as they arrive: {self.rate:g} per second"
+            ),
+            "Limits": "; ".join(limits(plan.requirements)) or "none",
+            "Best in": plan.requirements.goal,
+            "Pools": "prompts may have workers of their own" if self.pools else "one",
+            "Looked at": looked_at,
+        }
 
 
 def limits(requirements: Requirements) -> list[str]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from foretune.plan.serve.explaining import named
 from foretune.plan.serve.planner import Plan
-from foretune.tune.report.page import Html, element, join, number, percent, row, table
+from foretune.tune.report.numbers import interval, number, percent
 
 
 @dataclass(frozen=True)
@@ -41,43 +41,15 @@ COLUMNS = (
 )
 
 
-def candidates_table(
-    caption: str, plan: Plan, rows: pd.DataFrame, roles: dict[object, str] | None = None
-) -> Html:
-    """Return a table of candidates; what is known of none of them has no column.
-
-    Args:
-        caption: what it shows.
-        plan: whose candidates they are.
-        rows: of its table.
-        roles: words before the candidates of some rows, by their index.
-    """
-    columns = [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
-    headings = ["Deployment", *(_heading(c.title) for c in columns)]
-    lines = [
-        row([_name(plan, line, (roles or {}).get(index)), *(cell(line, c) for c in columns)])
-        for index, line in rows.iterrows()
-    ]
-    return table(caption, headings, [lines], class_="scores")
-
-
-def cell(line: pd.Series, column: Column) -> Html | str:
-    """Return a value, with its interval below where there is one."""
-    value = column.show(float(line[column.name]))
-    interval = interval_of(line, column.name)
-    return join([value, element("small", interval)]) if interval else value
+def known(rows: pd.DataFrame) -> list[Column]:
+    """Return the columns of what is known of some of the candidates."""
+    return [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
 
 
 def interval_of(line: pd.Series, name: str) -> str:
     """Return the interval of a predicted value; nothing where it has none."""
     low, high = (float(line.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
-    return f"{number(low)} – {number(high)}" if math.isfinite(low) else ""
-
-
-def _name(plan: Plan, line: pd.Series, role: str | None) -> Html:
-    style = "display:inline-block;min-width:15rem"
-    text = [element("b", f"{role}: ")] if role else []
-    return element("span", *text, spoken(plan, line), style=style)
+    return interval(low, high) if math.isfinite(low) else ""
 
 
 def spoken(plan: Plan, line: pd.Series) -> str:
@@ -86,8 +58,3 @@ def spoken(plan: Plan, line: pd.Series) -> str:
     for glued in (" × ", " requests"):
         words = words.replace(glued, glued.replace(" ", "\N{NO-BREAK SPACE}"))
     return words
-
-
-def _heading(title: str) -> Html:
-    style = "display:inline-block;white-space:normal;max-width:7rem"
-    return element("span", title, style=style)

@@ -11,21 +11,23 @@ from pathlib import Path
 import pandas as pd
 
 from foretune.plan.serve.deployments.physics import Clocks
+from foretune.plan.serve.explaining import LIMITS, notes, sentences
 from foretune.plan.serve.planner import Plan
-from foretune.plan.serve.report.question import Question, limits
-from foretune.plan.serve.report.rows import COLUMNS, interval_of, spoken
+from foretune.plan.serve.report.figures import front_figure, group_marks
+from foretune.plan.serve.report.question import ENGINES, Question, limits
+from foretune.plan.serve.report.rows import COLUMNS, interval_of, known, spoken
 from foretune.plan.serve.report.sections import (
-    checks_section,
-    choice_section,
-    front_section,
-    launch_section,
-    memory_section,
-    notes_section,
-    question_section,
-    systems_section,
-    times_section,
+    BEYOND,
+    PART_COLORS,
+    best_of_systems,
+    chosen,
+    memory_bars,
+    time_bars,
+    winner,
+    without,
 )
-from foretune.tune.report.page import Html, element, join, page, write_page
+from foretune.tune.report.numbers import number
+from foretune.tune.report.page import render, write_page
 
 _TILES = ("tokens_per_s_per_gpu", "tpot_ms", "ttft_ms", "usd_per_million_tokens", "power_w",
           "memory_gib")  # fmt: skip
@@ -53,52 +55,63 @@ def write_plan_report(
         UsageError: no candidate keeps to the limits.
         OutputError: the file cannot be written.
     """
-    return write_page(path, _document(plan, question, clocks, commands or {}, checks))
+    several, best = chosen(plan), best_of_systems(plan, question)
+    memory = memory_bars(plan, several)
+    parts = [p for p in PART_COLORS if p != "experts" or plan.deployments[0].model.is_moe]
+    text = render(
+        Path(__file__).with_name("plan.html"),
+        title=str(question),
+        headline=spoken(plan, plan.best),
+        lead=_lead(plan, question),
+        tiles=_tiles(plan.best),
+        plan=plan,
+        question=question,
+        commands=commands or {},
+        checks=None if checks is None else checks.map(_plain),
+        engines=ENGINES,
+        known=known,
+        spoken=spoken,
+        interval_of=interval_of,
+        sentences=sentences(plan),
+        chosen=several,
+        chosen_lines=pd.DataFrame(list(several.values())),
+        best_of_systems=best,
+        winner=winner(plan, best),
+        without=without(plan, question, best),
+        limits=limits(plan.requirements),
+        groups=[(symbol, color, name) for name, (color, symbol) in group_marks(plan).items()],
+        front=front_figure(plan),
+        part_colors=[("bar", PART_COLORS[p], LIMITS[p].partition(",")[0]) for p in parts],
+        beyond=BEYOND,
+        times=[time_bars(plan, several, clocks, phase) for phase in ("decode", "prefill")],
+        memory=memory,
+        memory_colors=[("bar", s.color, s.name) for s in memory.segments]
+        + [("line", "@text", "memory of the GPU")],
+        notes=notes(plan, question.tables, question.corrected),
+    )
+    return write_page(path, text)
 
 
-def _document(
-    plan: Plan,
-    question: Question,
-    clocks: Clocks,
-    commands: Mapping[str, str],
-    checks: pd.DataFrame | None,
-) -> str:
-    sections = {"Choice": ("choice", choice_section(plan))}
-    if len(question.systems) > 1:
-        sections["GPUs"] = ("systems", systems_section(plan, question))
-    sections["Throughput"] = ("front", front_section(plan))
-    sections["Time"] = ("times", times_section(plan, clocks))
-    sections["Memory"] = ("memory", memory_section(plan))
-    if commands:
-        sections["Start"] = ("launch", launch_section(commands))
-    if checks is not None:
-        sections["Checks"] = ("checks", checks_section(checks))
-    sections["Beware"] = ("notes", notes_section(plan, question))
-    sections["Question"] = ("question", question_section(plan, question))
-    links = [(anchor, title) for title, (anchor, _) in sections.items()]
-    title = f"{question} – Foretune"
-    return page(title, _top(plan, question), [s for _, s in sections.values()], links)
-
-
-def _top(plan: Plan, question: Question) -> Html:
-    best, load = plan.best, question.workload
+def _lead(plan: Plan, question: Question) -> str:
+    load, kept = question.workload, limits(plan.requirements)
     asked = f"For prompts of {load.isl:,} tokens and answers of {load.osl:,}"
     if question.rate is not None:
         asked += f", {question.rate:g} requests per second"
-    kept = limits(plan.requirements)
-    asked += f"; at most {', '.join(kept)}." if kept else ", without limits."
-    tiles = []
+    return asked + (f"; at most {', '.join(kept)}." if kept else ", without limits.")
+
+
+def _tiles(best: pd.Series) -> dict[str, str]:
+    tiles = {}
     for column in (c for name in _TILES for c in COLUMNS if c.name == name):
         value = float(best.get(column.name, math.nan))
         if math.isfinite(value):
             interval = interval_of(best, column.name)
             name = f"{column.title} (90 %: {interval})" if interval else column.title
-            tiles.append(element("div", element("dt", name), element("dd", column.show(value))))
-    return join(
-        [
-            element("h1", str(question)),
-            element("p", spoken(plan, best), class_="headline"),
-            element("p", asked, class_="lead"),
-            element("dl", *tiles, class_="tiles"),
-        ]
-    )
+            tiles[name] = column.show(value)
+    return tiles
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, float) else str(value)

@@ -36,26 +36,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_GROUPS = (
-    campaign,
-    runs,
-    datasets,
-    importing,
-    planning,
-    predictors,
-    calibrating,
-    explaining,
-    drifting,
-    tuning,
-    replaying,
-    policy,
-    exporting,
-    storing,
-    compiling,
-    machine,
-)
-for _commands in _GROUPS:
-    _commands.register(app)
+_GROUPS = (campaign, runs, planning, tuning, policy, storing)
+_COMMANDS = (
+    datasets.datasets, predictors.train, predictors.evaluate, predictors.predict,
+    calibrating.choose, calibrating.calibrate, explaining.explain, drifting.drift,
+    replaying.replay, exporting.export, compiling.inspect, compiling.precompile,
+    machine.devices, machine.doctor,
+)  # fmt: skip
+for _group in _GROUPS:
+    _group.register(app)
+app.command("import")(importing.import_)
+for _command in _COMMANDS:
+    app.command()(_command)
 
 
 def _version(wanted: bool) -> None:

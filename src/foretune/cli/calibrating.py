@@ -13,18 +13,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(choose)
-    app.command()(calibrate)
-
-
 def choose(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    predictor: Path = options.PREDICTOR,
     files: list[Path] = typer.Argument(
         None, help="Run tables of what is to be predicted; else what the predictor learned."
     ),
-    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    kernel: str = options.ONLY_KERNEL,
     count: int = typer.Option(64, help="Runs per device: 10 tell little, over 512 hardly more."),
     device: str = typer.Option(
         None,
@@ -80,9 +74,9 @@ def _keep_times(out: Path, chosen: "pd.DataFrame") -> None:
 
 
 def calibrate(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    predictor: Path = options.PREDICTOR,
     files: list[Path] = typer.Argument(help="Run tables of the new device: 10 … 1500 runs."),
-    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    kernel: str = options.ONLY_KERNEL,
     check: list[Path] = typer.Option([], help="Runs to score before and after."),
     out: Path = typer.Option(..., help="Folder for the calibrated predictor."),
     as_json: bool = options.JSON,

@@ -31,12 +31,6 @@ LIMIT = typer.Option(60.0, "--limit", help="Seconds one configuration may take t
 _UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(inspect)
-    app.command()(precompile)
-
-
 def inspect(
     kernel: str = KERNEL,
     arg: list[str] = ARG,
@@ -66,7 +60,7 @@ def inspect(
         {
             "kernel": kernel,
             "target": target,
-            "configs": [_plain(o) for o in outcomes],
+            "configs": outcomes,
             "features": {name: what for name, what in FEATURES.items() if name in shown},
         }
     )
@@ -105,7 +99,7 @@ def precompile(
             "cache_dir": str(cache_dir),
             "built": built,
             "failed": len(outcomes) - built,
-            "configs": [_plain(o) for o in outcomes],
+            "configs": outcomes,
         }
     )
     _exit_if_any_failed(outcomes)
@@ -200,15 +194,3 @@ def _say_failures(output: Output, outcomes: "list[Compiled]") -> None:
     for outcome in outcomes:
         if not outcome.ok:
             output.say(f"{outcome.status}: {_text(outcome.config)}: {outcome.error}")
-
-
-def _plain(outcome: "Compiled") -> dict[str, Any]:
-    return {
-        "config": dict(outcome.config),
-        "status": outcome.status.value,
-        "error": outcome.error,
-        "static": dict(outcome.static),
-        "compile_s": outcome.compile_s,
-        "cached": outcome.cached,
-        "hash": outcome.hash,
-    }

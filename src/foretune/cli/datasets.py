@@ -1,6 +1,5 @@
 """``foretune datasets``: the measured run tables that come with Foretune, and their cards."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,6 @@ from foretune.errors import UsageError
 
 if TYPE_CHECKING:
     from foretune.datasets import Card
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(datasets)
 
 
 def datasets(
@@ -38,17 +32,24 @@ def datasets(
     if out is not None:
         write_runs(out, load(name))
         output.say(f"{out}: {found.rows} rows")
-    output.result(asdict(found))
+    output.result(found)
 
 
 def _show_all(output: Output, cards: "list[Card]") -> None:
     rows = [
-        [c.name, c.device, c.ended[:10], f"{c.rows}", ", ".join(c.kernels), _reliable(c)]
+        [
+            c.name,
+            c.device,
+            c.ended[:10],
+            f"{c.rows}",
+            ", ".join(c.kernels),
+            "provisional" * bool(c.provisional),
+        ]
         for c in cards
     ]
     columns = ("name", "device", "measured", "rows", "kernels", "")
     output.table("run tables that come with Foretune", columns, rows)
-    output.result({"datasets": [asdict(c) for c in cards]})
+    output.result({"datasets": cards})
 
 
 def _show(output: Output, card: "Card") -> None:
@@ -70,7 +71,3 @@ def _show(output: Output, card: "Card") -> None:
     output.say(card.name)
     for title, text in lines.items():
         output.say(f"  {title}: {text}")
-
-
-def _reliable(card: "Card") -> str:
-    return "provisional" if card.provisional else ""

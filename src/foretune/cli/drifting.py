@@ -1,27 +1,21 @@
 """``foretune drift``: does a predictor still hold?"""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
-from foretune.cli.predictors import FILES, read_files
+from foretune.cli.predictors import read_files
 
 DRIFTED = 1
 """The exit code."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(drift)
-
-
 def drift(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
-    files: list[Path] = FILES,
-    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    predictor: Path = options.PREDICTOR,
+    files: list[Path] = options.RUNS,
+    kernel: str = options.ONLY_KERNEL,
     as_json: bool = options.JSON,
 ) -> None:
     """Compare a predictor with fresh measurements; exit code 0 if it holds, 1 if it has drifted.
@@ -45,7 +39,7 @@ def drift(
     for target, d in found.items():
         output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
     drifted = any(d.reasons for d in found.values())
-    verdicts = {t: {"verdict": d.verdict, **asdict(d)} for t, d in found.items()}
+    verdicts = {t: {"verdict": d.verdict, **vars(d)} for t, d in found.items()}
     output.result({"verdict": "drifted" if drifted else "ok", "targets": verdicts})
     if drifted:
         raise typer.Exit(DRIFTED)

@@ -22,13 +22,8 @@ LINES = 15
 """Shown to people; the JSON has all."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(explain)
-
-
 def explain(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    predictor: Path = options.PREDICTOR,
     kernel: str | None = typer.Option(None, help="The predictor's; another is refused."),
     problem: str | None = typer.Option(None, help="M=…,N=…,…: compare two configurations of it."),
     config: list[str] = typer.Option(

@@ -1,6 +1,5 @@
 """``foretune export``: measurements become a Python function that needs no Foretune."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
     from foretune.tune.exporting import Exported, Score, Shares
 
 MOST = typer.Option(8, "--max-configs", help="How many configurations the function may use.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(export)
 
 
 def export(
@@ -69,15 +63,12 @@ def export(
             "device": shares.device,
             "problems": len(shares.problems),
             "problems_where_nothing_ran": shares.nothing_ran,
-            "configs": [dict(config) for config in exported.configs],
+            "configs": exported.configs,
             "considered": len(exported.chooser.considered),
             "leaves": exported.leaves,
             "any_of_them": exported.any_of_them,
-            "same": {"function": asdict(exported.same), "single": asdict(exported.same_single)},
-            "held_out": {
-                "function": exported.held_out and asdict(exported.held_out),
-                "single": exported.held_out_single and asdict(exported.held_out_single),
-            },
+            "same": {"function": exported.same, "single": exported.same_single},
+            "held_out": {"function": exported.held_out, "single": exported.held_out_single},
         }
     )
 

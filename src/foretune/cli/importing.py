@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command("import")(import_)
-
-
 def import_(
     files: list[str] = typer.Argument(
         help="Files or folders; for aiconfigurator also 'installed' or a system, e.g. h200_sxm."

@@ -6,12 +6,6 @@ from foretune.cli import options
 from foretune.cli.output import Output
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(devices)
-    app.command()(doctor)
-
-
 def devices(
     known: bool = typer.Option(False, "--known", help="The shipped spec table instead."),
     as_json: bool = options.JSON,
@@ -45,6 +39,4 @@ def doctor(as_json: bool = options.JSON) -> None:
     findings = examine()
     rows = [[f.what, "yes" if f.works else "no", f.note] for f in findings]
     output.table("foretune doctor", ("", "here", "note"), rows)
-    output.result(
-        {"checks": [{"what": f.what, "works": f.works, "note": f.note} for f in findings]}
-    )
+    output.result({"checks": findings})

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from foretune.models import Predictor
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
+ONLY_KERNEL = typer.Option(None, help="Of this kernel only, where a file holds several.")
+PREDICTOR = typer.Argument(help="Folder of a predictor.")
+RUNS = typer.Argument(help="Run tables (Parquet).")
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 TRAINED_DEVICE = typer.Option(
     None, "--device", help="cpu, cuda:0 or a name; where training had one, that one."

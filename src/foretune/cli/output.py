@@ -5,6 +5,8 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 from rich.console import Console
@@ -36,8 +38,8 @@ class Output:
             table.add_row(*map(Text, row))
         self.human.print(table)
 
-    def result(self, data: Mapping[str, Any]) -> None:
-        """Print the JSON object, if asked for."""
+    def result(self, data: Any) -> None:
+        """Print the JSON object, if asked for: a mapping or a dataclass, and what is in it."""
         if self.as_json:
             print(json.dumps(_plain(data)))
 
@@ -88,13 +90,17 @@ class _Lines:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with what JSON cannot say (NaN, infinity) as null."""
+    """Return ``value`` as JSON says it: records as objects, NaN and infinity as null."""
+    if is_dataclass(value) and not isinstance(value, Mapping):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Enum):
+        return value.value
     return value.item() if hasattr(value, "item") else value
 
 

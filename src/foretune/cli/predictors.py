@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,12 +13,12 @@ from foretune.errors import PredictorError, UnknownName, UsageError
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
+    from foretune.device import Device
     from foretune.models import Predictor, Training
+    from foretune.space import Configuration, SearchSpace
 
-FILES = typer.Argument(help="Run tables (Parquet).")
 UNITS = {"time_ms": "ms", "power_w": "W"}
 IMPOSSIBLE = {
     "random": "there are too few rows",
@@ -30,16 +30,9 @@ MOST_EXPLAINED = 10_000
 """Rows of a table that 'evaluate' says of in what they lie outside of training."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(train)
-    app.command()(evaluate)
-    app.command()(predict)
-
-
 def train(
     context: typer.Context,
-    files: list[Path] = FILES,
+    files: list[Path] = options.RUNS,
     model: str = options.MODEL,
     target: list[str] = typer.Option([], help="time_ms, power_w (repeatable); else what is there."),
     group: str = typer.Option(
@@ -50,7 +43,7 @@ def train(
         help="How to validate: random, grouped, device, time (repeatable).",
     ),
     compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
-    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    kernel: str = options.ONLY_KERNEL,
     resume: Path = typer.Option(
         None, help="Go on with this predictor: its rows, model, targets, seed; the newest row wins."
     ),
@@ -131,9 +124,9 @@ def train(
 
 
 def evaluate(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
-    files: list[Path] = FILES,
-    kernel: str = typer.Option(None, help="Of this kernel only, where a file holds several."),
+    predictor: Path = options.PREDICTOR,
+    files: list[Path] = options.RUNS,
+    kernel: str = options.ONLY_KERNEL,
     as_json: bool = options.JSON,
 ) -> None:
     """Score a saved predictor on runs it never saw."""
@@ -165,7 +158,7 @@ def evaluate(
 
 
 def predict(
-    predictor: Path = typer.Argument(help="Folder of a predictor."),
+    predictor: Path = options.PREDICTOR,
     kernel: str = typer.Option(..., help="Name of the kernel."),
     problem: str = typer.Option(..., help="M=…,N=…,…"),
     top: int = typer.Option(10, help="How many of the best to show."),
@@ -175,19 +168,22 @@ def predict(
     """Rank the configurations of a problem without running anything."""
     import numpy as np
 
+    from foretune.features import rows_of
     from foretune.models import Predictor
 
     options.at_least_one(top, "--top")
     loaded = Predictor.load(predictor)
     if loaded.kernel_name_ != kernel:
         raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
-    wanted, configs, predicted, rows = _candidates(loaded, problem, device)
+    hardware = options.device_of(loaded, device)
+    wanted, configs, predicted = _candidates(loaded, problem, hardware)
     first = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
-    best = np.argsort(predicted[first].to_numpy(), kind="stable")[:top]
-    reasons = loaded.explain_outside(rows(best)).groupby("row")
+    best = np.argsort(predicted[first].to_numpy(), kind="stable")[:top].tolist()
+    rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
+    reasons = loaded.explain_outside(rows).groupby("row")
     entries = [
         {
-            "config": dict(configs(i)),
+            "config": dict(configs[i]),
             "time_ms": row.get("time_ms"),
             "low": row[f"{first}_low"],
             "high": row[f"{first}_high"],
@@ -198,7 +194,7 @@ def predict(
                 for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
             ],
         }
-        for k, (i, row) in enumerate((int(i), predicted.iloc[int(i)]) for i in best)
+        for k, (i, row) in enumerate((i, predicted.iloc[i]) for i in best)
     ]
     output = Output(as_json)
     watts = [] if first == "power_w" or "power_w" not in predicted else ["power_w"]
@@ -239,37 +235,25 @@ def _notes(done: "Training", splits: list[str], context: typer.Context) -> "Iter
 
 
 def _candidates(
-    loaded: "Predictor", problem: str, device: str | None
-) -> tuple[Problem, "Callable[[int], Any]", "pd.DataFrame", "Callable[[np.ndarray], pd.DataFrame]"]:
-    """Return the problem, configuration number i, predictions of all, and rows by number.
+    loaded: "Predictor", problem: str, hardware: "Device"
+) -> tuple[Problem, "SearchSpace | list[Configuration]", "pd.DataFrame"]:
+    """Return the problem, its configurations, and predictions of all.
 
     The configurations are the kernel's space; where the runs came from another tool, which has no
     space here, those that were ever measured.
     """
-    from foretune.features import candidate_rows, rows_of
+    from foretune.features import rows_of
     from foretune.registry import get_kernel, registered
 
-    name, hardware = loaded.kernel_name_, options.device_of(loaded, device)
+    name = loaded.kernel_name_
     if name in registered("kernels"):
         chosen = get_kernel(name)
         wanted = options.read_problem(chosen, problem)
         space = chosen.space(wanted)
-        predicted = loaded.predict_space(wanted, space, hardware)
-        return (
-            wanted,
-            lambda i: space[i],
-            predicted,
-            lambda numbers: candidate_rows(name, wanted, space, hardware, numbers),
-        )
+        return wanted, space, loaded.predict_space(wanted, space, hardware)
     wanted = _problem(loaded, problem)
     measured = loaded.measured_configurations(hardware.name)
-    table = rows_of(name, wanted, measured, hardware)
-    return (
-        wanted,
-        lambda i: measured[i],
-        loaded.predict(table),
-        lambda numbers: table.iloc[numbers],
-    )
+    return wanted, measured, loaded.predict(rows_of(name, wanted, measured, hardware))
 
 
 def _problem(predictor: "Predictor", text: str) -> Problem:

@@ -21,11 +21,6 @@ COLUMNS = ("searcher", "95 %", "99 %", "hit", *(f"at {n}" for n in SHOWN), "scor
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(replay)
-
-
 def replay(
     files: list[Path] = typer.Argument(help="Run tables (Parquet) of whole spaces."),
     searcher: list[str] = typer.Option(

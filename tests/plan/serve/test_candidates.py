@@ -18,28 +18,28 @@ def found(model=DENSE, gpus=8, formats="fp8"):
 
 
 def test_a_dense_model_is_split_or_repeated():
-    layouts = {(s.layout.tp, s.layout.pp, s.replicas) for s in found()}
+    layouts = {(c.deployment.layout.tp, c.deployment.layout.pp, c.replicas) for c in found()}
     assert (4, 1, 2) in layouts
     assert (1, 2, 4) in layouts
-    assert all(s.layout.dp == 1 for s in found())
+    assert all(c.deployment.layout.dp == 1 for c in found())
 
 
 def test_ranks_of_a_layer_stay_where_links_are_fast():
-    layouts = [s.layout for s in found(SPARSE, 16)]
+    layouts = [c.deployment.layout for c in found(SPARSE, 16)]
     assert max(layout.tp * layout.dp for layout in layouts) == 8
     assert max(layout.gpus for layout in layouts) == 16
 
 
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
 def test_loads_are_what_memory_holds(model):
-    for service in found(model):
-        loads = service.loads()
-        parts = (service.model, service.layout, service.formats, LOAD)
-        assert all(fits(*parts, n, service.system) for n in loads)
+    for candidate in found(model):
+        loads, one = candidate.loads(), candidate.deployment
+        parts = (one.model, one.layout, one.formats, LOAD)
+        assert all(fits(*parts, n, one.system) for n in loads)
         assert loads == sorted(set(loads))
         if loads and loads[-1] < LOADS[-1]:  # the most it holds is looked at, too
-            more = loads[-1] + service.layout.dp
-            assert not fits(*parts, more, service.system)
+            more = loads[-1] + one.layout.dp
+            assert not fits(*parts, more, one.system)
 
 
 @pytest.mark.parametrize(("gpus", "model"), [(2, DENSE), (6, DENSE), (16, DENSE), (8, SPARSE)])

@@ -26,7 +26,7 @@ from foretune.plan.serve.report.figures import (
     stacked_figure,
 )
 from foretune.plan.serve.report.rows import COLUMNS
-from foretune.tune.report.page import number
+from foretune.tune.report.numbers import number
 
 LOAD = Workload(512, 64)
 CLOCKS = OperatorClocks(None)

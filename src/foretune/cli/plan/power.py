@@ -1,7 +1,7 @@
 """``foretune plan power``: how many servers a power budget feeds, and what caps on power cost."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -74,8 +74,8 @@ def power(
     )
     output.result(
         {
-            "best": _plain(most),
-            "caps": [_plain(one) for one in found],
+            "best": {**vars(most), "more": most.more},
+            "caps": [{**vars(one), "more": one.more} for one in found],
             "server": {
                 "formats": chosen["formats"],
                 "provisioned_w": server.provisioned_w,
@@ -96,15 +96,3 @@ def _row(one: "Oversubscription", limit_w: float) -> list[str]:
         f"{one.tokens_per_s:.0f}",
         f"{one.mean_w / 1e3:.1f}",
     ]
-
-
-def _plain(one: "Oversubscription") -> dict[str, Any]:
-    return {
-        "cap_w": one.cap_w,
-        "servers": one.servers,
-        "provisioned": one.provisioned,
-        "more": one.more,
-        "slowdown": one.slowdown,
-        "tokens_per_s": one.tokens_per_s,
-        "mean_w": one.mean_w,
-    }
