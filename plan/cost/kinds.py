@@ -22,8 +22,7 @@ class OperatorKind:
     """How operators of one kernel are told apart.
 
     Attributes:
-        axes: run-table columns of sizes -> the value that stands where a table lacks them. Times
-            are interpolated along them, in octaves of one more than the size.
+        axes: run-table columns of sizes -> the value that stands where a table lacks them.
         exact: columns of text that must agree with a measurement, the most telling one first.
     """
 
@@ -50,6 +49,17 @@ class OperatorKind:
             filled = values.where(values.notna(), missing)
             total = total + "/" + filled
         return total.str.removeprefix("/")
+
+    def complete(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return ``rows`` with all columns of the kind, what a table lacks filled in."""
+        filled = dict[str, object]()
+        for column, missing in self.axes.items():
+            known = column in rows
+            filled[column] = rows[column].astype(float).fillna(missing) if known else missing
+        for column, text in self.exact.items():
+            known = column in rows
+            filled[column] = rows[column].astype(object).fillna(text) if known else text
+        return rows.assign(**filled)
 
     @staticmethod
     def _shift(column: str) -> float:
