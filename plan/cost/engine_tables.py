@@ -12,7 +12,7 @@ from foretune.datasets.importers.aiconfigurator_columns import KERNELS
 from foretune.datasets.importers.request import Request
 from foretune.datasets.importers.systems import device_of
 from foretune.device import named_device
-from foretune.plan.cost.kinds import KINDS
+from foretune.plan.cost.kinds import KINDS, with_experts
 
 ENOUGH = 0.4
 """Of the rows of the largest version: a newer one with fewer is not taken to be complete."""
@@ -73,7 +73,8 @@ class EngineTables:
             backends = COLLECTIVE_BACKENDS if op in COLLECTIVE_BACKENDS else (backend,)
             versions = self._versions(op, kernel, system, backends)
             if versions:
-                return _with_device(_newest(versions).assign(kernel=kernel), system)
+                rows = _with_device(_newest(versions).assign(kernel=kernel), system)
+                return with_experts(rows) if kernel == "moe" else rows
         return None
 
     def _messages(self, system: str) -> pd.DataFrame | None:

@@ -7,8 +7,8 @@ trained on and the code of features and models. When either changes, another one
 import hashlib
 import re
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,8 @@ from foretune.models import Predictor
 from foretune.models.trees.regressor import side_by_side
 from foretune.progress import SILENT, Progress
 
+Draw = Callable[[], AbstractContextManager[Progress]]
+"""Begins to show progress, until the context ends."""
 FOLDER = "operators"
 """Below the user's cache directory."""
 KEPT = 2
@@ -59,12 +61,14 @@ class KeptPredictors:
     Where the cache cannot be written, they serve this process alone.
 
     Args:
-        progress: told about training, which takes minutes for the first plan of a system.
+        draw: shows the progress of training, which takes minutes for the first plan of a system.
         folder: where they are kept; None takes the user's cache directory.
     """
 
-    def __init__(self, progress: Progress = SILENT, folder: Path | None = None) -> None:
-        self._progress = progress
+    def __init__(
+        self, draw: Draw = lambda: nullcontext(SILENT), folder: Path | None = None
+    ) -> None:
+        self._draw = draw
         self._folder = folder or cache_directory() / FOLDER
 
     def of(self, lessons: Sequence[Lesson]) -> list[Predictor]:
@@ -77,21 +81,26 @@ class KeptPredictors:
         found = [_read(*pair) for pair in zip(places, lessons, strict=True)]
         missing = [i for i, predictor in enumerate(found) if predictor is None]
         if missing:
-            rows = sum(len(lessons[i].runs) for i in missing)
-            self._progress.start(f"learning from {rows:,} measured operators, once", len(missing))
-            trained = side_by_side(lambda i: self._train(lessons[i], places[i]), missing)
+            trained = self._train([lessons[i] for i in missing], [places[i] for i in missing])
             for i, predictor in zip(missing, trained, strict=True):
                 found[i] = predictor
-            self._progress.say(f"predictors of operators are kept in {self._folder}")
         return [predictor for predictor in found if predictor is not None]
 
-    def _train(self, lesson: Lesson, place: Path) -> Predictor:
-        predictor = Predictor(kernel=lesson.family).fit(lesson.runs)
-        with suppress(OutputError, OSError):  # a plan is worth more than that the next one is quick
-            predictor.save(place)
-            _forget_older(place)
-        self._progress.advance(lesson.name)
-        return predictor
+    def _train(self, lessons: Sequence[Lesson], places: Sequence[Path]) -> list[Predictor]:
+        def train(number: int) -> Predictor:
+            predictor = Predictor(kernel=lessons[number].family).fit(lessons[number].runs)
+            with suppress(OutputError, OSError):  # this plan is worth more than a quick next one
+                predictor.save(places[number])
+                _forget_older(places[number])
+            progress.advance(lessons[number].name)
+            return predictor
+
+        rows = sum(len(lesson.runs) for lesson in lessons)
+        with self._draw() as progress:
+            progress.start(f"learning from {rows:,} measured operators, once", len(lessons))
+            trained = side_by_side(train, range(len(lessons)))
+            progress.say(f"predictors of operators: {self._folder}")
+        return trained
 
 
 def _read(place: Path, lesson: Lesson) -> Predictor | None:

@@ -69,6 +69,8 @@ class OperatorKind:
 
 SMALLEST = {"problem.prefix_len": 64.0, "problem.window": 64.0}
 """What is added to sizes that may be 0: differences far below it do not count."""
+UNGATED = "nongated"
+"""In the name of an implementation whose experts have no gate."""
 _FORMAT = {"config.format": "bf16"}
 _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
@@ -95,7 +97,7 @@ KINDS: dict[str, OperatorKind] = {
     "moe": OperatorKind(
         {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
          "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
-        {**_FORMAT, "problem.distribution": "power_law_1.2"},
+        {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
     ),
     "all_reduce": _COLLECTIVE,
     "all_gather": _COLLECTIVE,
@@ -113,6 +115,17 @@ KINDS: dict[str, OperatorKind] = {
 """Kernel -> its kind; operators of other kernels take their roofline."""
 
 _OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, GatedDelta)
+
+
+def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``rows`` and whether their experts are gated, if they are of implementations.
+
+    A gated expert has three matrices, any other two: what engines' tables tell by the name alone.
+    """
+    if "config.implementation" not in rows:
+        return rows
+    plain = rows["config.implementation"].astype(str).str.contains(UNGATED)
+    return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})
 
 
 def family_of(kernel: str) -> Family | None:

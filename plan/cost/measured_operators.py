@@ -54,11 +54,13 @@ class MeasuredOperators:
     Args:
         kernel: of all rows.
         rows: a run table.
-        name: of the kernel, the system and the engine, fit for a file.
+        name: of the kernel, the system and the engine.
+        together: whether one predictor learns all formats, which is for tables that are asked
+            about most of them; else each has its own.
     """
 
-    def __init__(self, kernel: str, rows: pd.DataFrame, name: str) -> None:
-        self.kernel, self.name = kernel, name
+    def __init__(self, kernel: str, rows: pd.DataFrame, name: str, together: bool = True) -> None:
+        self.kernel, self.name, self._together = kernel, name, together
         self.family = family_of(kernel)
         self._parts: dict[str, pd.DataFrame] = {}
         self._trees: dict[str, KDTree] = {}
@@ -97,8 +99,11 @@ class MeasuredOperators:
     def topic(self, key: str) -> str:
         """Return the name of the predictor of operators in formats ``key``.
 
-        One knows every format of operators that agree in all other text.
+        Text of the problem, such as how tokens spread over experts, always has its own: a plan
+        asks about one.
         """
+        if not self._together:
+            return "-".join([self.name, key])
         columns = zip(KINDS[self.kernel].exact, key.split("/"), strict=False)
         others = [part for column, part in columns if column.startswith("problem.")]
         return "-".join([self.name, *others])

@@ -161,7 +161,10 @@ class OperatorClock:
         place = (kernel, system, backend)
         if place not in self._measured:
             rows = self._tables.rows(*place) if self._tables else None
-            table = None if rows is None else MeasuredOperators(kernel, rows, "-".join(place))
+            table = None
+            if rows is not None:
+                together = backend == (self.backend or backend)
+                table = MeasuredOperators(kernel, rows, "-".join(place), together)
             self._measured[place] = table if table is not None and table.keys else None
         return self._measured[place]
 

@@ -97,9 +97,10 @@ def _prices(path: Path | None) -> dict[str, float]:
 def clocks_of(folder: Path | None) -> "OperatorClocks":
     """Return clocks of the measured operators in ``folder``, else of those that are installed."""
     from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.kept_predictors import KeptPredictors
     from foretune.plan.cost.tables import find_tables
 
-    return OperatorClocks(find_tables(folder))
+    return OperatorClocks(find_tables(folder), KeptPredictors(progress_bar))
 
 
 def _names(text: str) -> list[str]:

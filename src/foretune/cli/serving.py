@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.cli.output import Output
+from foretune.cli.output import Output, progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +77,7 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
     """
     from foretune.plan import Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.kept_predictors import KeptPredictors
     from foretune.plan.cost.tables import find_tables
     from foretune.plan.serve.deployments.learned import learned_from
     from foretune.plan.serve.launching import launch_commands
@@ -85,7 +86,7 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
     model, systems = describe_model(request.model), _systems(request.system, request.prices)
     load = Workload(request.isl, request.osl)
     tables = find_tables(request.operators)
-    clocks = OperatorClocks(tables)
+    clocks = OperatorClocks(tables, KeptPredictors(progress_bar))
     correction = learned_from(request.measured, output.say) if request.measured else None
     start = time.perf_counter()
     found = plan(

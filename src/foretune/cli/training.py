@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.cli import options
-from foretune.cli.output import Output, percent
+from foretune.cli.output import Output, percent, progress_bar
 from foretune.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def show_training_plan(
     """
     from foretune.plan import describe_model, find_system
     from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.kept_predictors import KeptPredictors
     from foretune.plan.cost.tables import find_tables
     from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
 
@@ -68,7 +69,7 @@ def show_training_plan(
     if software not in SOFTWARE:
         raise UnknownName("software", software, SOFTWARE)
     tables = find_tables(operators)
-    clocks = OperatorClocks(tables)
+    clocks = OperatorClocks(tables, KeptPredictors(progress_bar))
     described, hardware = describe_model(model), find_system(system)
     kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}
     task = TrainingTask(batch, sequence, **kinds)
