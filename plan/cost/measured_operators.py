@@ -97,16 +97,8 @@ class MeasuredOperators:
         return possible
 
     def topic(self, key: str) -> str:
-        """Return the name of the predictor of operators in formats ``key``.
-
-        Text of the problem, such as how tokens spread over experts, always has its own: a plan
-        asks about one.
-        """
-        if not self._together:
-            return "-".join([self.name, key])
-        columns = zip(KINDS[self.kernel].exact, key.split("/"), strict=False)
-        others = [part for column, part in columns if column.startswith("problem.")]
-        return "-".join([self.name, *others])
+        """Return the name of the predictor of operators in formats ``key``."""
+        return self.name if self._together else f"{self.name}-{key}"
 
     def lesson(self, topic: str) -> Lesson:
         """Return what the predictor of that name learns from."""

@@ -1,4 +1,4 @@
-"""Predictors of operators: trained once, kept, and trained anew when what they follow from changes."""
+"""Predictors of operators: trained once, kept, trained anew when rows or code change."""
 
 import os
 import subprocess
