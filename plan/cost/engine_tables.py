@@ -4,6 +4,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers import vidur
@@ -63,7 +64,8 @@ class EngineTables:
         """Return the run table of ``kernel`` measured on ``system`` with ``backend``, or None.
 
         Of several versions the newest that is complete counts; older ones only for number formats
-        that it lacks. Collectives that the engine has none of its own for are the library's.
+        that it lacks, and for power where no newer one has it: those rows have no time. Collectives
+        that the engine has none of its own for are the library's.
         """
         if kernel == "send_recv":
             return self._messages(system)
@@ -141,6 +143,9 @@ def _newest(versions: list[pd.DataFrame]) -> pd.DataFrame:
         new = rows[~rows["config.format"].isin(seen)] if "config.format" in rows else rows
         seen |= set(new["config.format"]) if "config.format" in rows else set()
         kept.append(new)
+    metered = [v for v in versions if "power_w" in v and v["power_w"].notna().any()]
+    if metered and metered[-1] is not complete[-1]:
+        kept.append(metered[-1].assign(time_ms=np.nan))
     return pd.concat([rows for rows in kept if len(rows)], ignore_index=True)
 
 

@@ -37,11 +37,13 @@ class Reading:
     Attributes:
         log_ms: logarithm of the time.
         width: half the 90 % interval of ``log_ms``.
+        watts: mean power; NaN where that of such operators was not measured.
         distance: to the nearest measurement, in octaves.
     """
 
     log_ms: np.ndarray
     width: np.ndarray
+    watts: np.ndarray
     distance: np.ndarray
 
 
@@ -65,26 +67,35 @@ class MeasuredOperators:
         self._parts: dict[str, pd.DataFrame] = {}
         self._trees: dict[str, KDTree] = {}
         kind = KINDS[kernel]
-        counts = kind.keys(rows).value_counts()
+        counts = kind.keys(rows[rows["time_ms"].notna()]).value_counts()
         self.keys = [str(key) for key, count in counts.items() if count >= LEAST_ROWS]
         self._rows = rows
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """The fastest measurement of every operator, in the columns that operators have."""
+        """The fastest measurement of every operator, in the columns that operators have.
+
+        With ``key``, its formats, and its power where that was measured.
+        """
         kind = KINDS[self.kernel]
         rows = kind.complete(self._rows)
-        specs = {c: rows[c].bfill().iloc[:1].item() for c in columns_of(rows, "device")}
-        rows = rows.assign(device=str(rows["device"].iloc[0]), **specs)
-        rows = rows.assign(key=kind.keys(rows), kernel=self.kernel, status="ok")
-        rows = rows[rows["key"].isin(self.keys) & self._possible(rows)]
+        rows = rows.assign(key=kind.keys(rows))
         columns = [*kind.axes, *kind.exact]
         # Work may depend on sizes that all rows share.
         sizes = [c for c in columns_of(rows, "problem") if c not in columns]
-        shared = [c for c in sizes if rows[c].nunique(dropna=False) == 1]
-        kept = ["kernel", "device", *specs, "status", *columns, *shared, "time_ms", "key"]
-        rows = rows.sort_values("time_ms", kind="stable").drop_duplicates(columns)
-        return rows[kept].sort_index().reset_index(drop=True)
+        same = ["device", *columns_of(rows, "device")]
+        same += [c for c in sizes if rows[c].nunique(dropna=False) == 1]
+        shared = {column: rows[column].bfill().iloc[0] for column in same}
+        rows = rows[rows["key"].isin(self.keys)].assign(**shared)
+        timed = rows[rows["time_ms"].notna()]
+        timed = timed[self._possible(timed)].sort_values("time_ms", kind="stable")
+        found = timed[[*columns, "key", "time_ms"]].drop_duplicates(columns).sort_index()
+        if "power_w" in rows:
+            limit = shared.get("device.power_limit_w", np.inf)
+            sound = (rows["power_w"] > 0) & (rows["power_w"] <= limit)
+            metered = rows.loc[sound, [*columns, "key", "power_w"]].drop_duplicates(columns)
+            found = found.merge(metered, "outer", [*columns, "key"])
+        return found.assign(kernel=self.kernel, status="ok", **shared).reset_index(drop=True)
 
     def _possible(self, rows: pd.DataFrame) -> np.ndarray:
         """Return which rows took as long as they must; all of a format with few such rows."""
@@ -128,7 +139,8 @@ class MeasuredOperators:
         exact = distance < EXACT
         log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
         width = np.where(exact, REPEATED_WIDTH, width)
-        return Reading(log_ms + self._elsewhere(key, asked, limits), width, distance)
+        watts = said.get("power_w", pd.Series(np.nan, said.index)).to_numpy()
+        return Reading(log_ms + self._elsewhere(key, asked, limits), width, watts, distance)
 
     def _elsewhere(self, key: str, asked: pd.DataFrame, limits: np.ndarray) -> np.ndarray | float:
         """Return the log of how much longer operators take with other ``limits``, as efficient."""
@@ -142,9 +154,10 @@ class MeasuredOperators:
         return unit.log_ms(limits, one(len(limits))) - unit.log_ms(there, one(len(there)))
 
     def _of(self, key: str) -> pd.DataFrame:
-        """Return the measurements in formats ``key``."""
+        """Return the times that were measured in formats ``key``."""
         if key not in self._parts:
-            self._parts[key] = self.runs[self.runs["key"] == key].reset_index(drop=True)
+            here = (self.runs["key"] == key) & self.runs["time_ms"].notna()
+            self._parts[key] = self.runs[here].reset_index(drop=True)
         return self._parts[key]
 
     def _tree(self, key: str) -> "KDTree":

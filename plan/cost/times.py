@@ -50,12 +50,14 @@ class OperatorTimes:
     Attributes:
         ms, low, high: milliseconds, and their 90 % interval.
         source: where each is from.
+        watts: mean power; NaN where that of such operators was not measured here.
     """
 
     ms: np.ndarray
     low: np.ndarray
     high: np.ndarray
     source: np.ndarray
+    watts: np.ndarray
 
 
 class OperatorClock:
@@ -102,7 +104,8 @@ class OperatorClock:
                 ``config.tp``, ``config.ep``; columns that do not concern a kernel are ignored.
         """
         n = len(operators)
-        log_ms, width, source = np.empty(n), np.empty(n), np.full(n, 3, dtype=np.int8)
+        log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
+        source = np.full(n, 3, dtype=np.int8)
         questions: list[_Question] = []
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
@@ -117,10 +120,10 @@ class OperatorClock:
             better = np.full(len(index), True)
             if question.instead:
                 better = answer[0] < log_ms[index]
-            for values, new in zip((log_ms, width, source), answer, strict=True):
+            for values, new in zip((log_ms, width, source, watts), answer, strict=True):
                 values[index[better]] = new[better]
         ms, factor = np.exp(log_ms), np.exp(width)
-        return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source])
+        return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
 
     def _questions(
         self, kernel: str, rows: pd.DataFrame, limits: np.ndarray, index: np.ndarray
@@ -175,14 +178,15 @@ class OperatorClock:
         found = self._kept.of([tables[topic].lesson(topic) for topic in new])
         self._predictors |= dict(zip(new, found, strict=True))
 
-    def _answer(self, question: "_Question") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log times, their half-widths, and the numbers of their sources."""
+    def _answer(self, question: "_Question") -> tuple[np.ndarray, ...]:
+        """Return log times, their half-widths, the numbers of their sources, and watts."""
         table, key, own = question.table, question.key, question.own
         predictor = self._predictors[table.topic(key)]
         reading = table.read(key, question.rows, question.limits, predictor)
         near = np.where(reading.distance < FAR, 1, 2)
         source = np.where(own, np.where(reading.distance < EXACT, 0, near), 2)
-        return reading.log_ms, reading.width + (0.0 if own else BORROWED_WIDTH), source
+        watts = reading.watts if own else np.full(len(source), np.nan)
+        return reading.log_ms, reading.width + (0.0 if own else BORROWED_WIDTH), source, watts
 
 
 @dataclass(frozen=True)
