@@ -79,6 +79,7 @@ class MeasuredOperators:
         """
         kind = KINDS[self.kernel]
         rows = kind.complete(self._rows)
+        del self._rows  # tables are large
         rows = rows.assign(key=kind.keys(rows))
         columns = [*kind.axes, *kind.exact]
         # Work may depend on sizes that all rows share.

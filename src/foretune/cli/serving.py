@@ -86,8 +86,11 @@ def answer(request: Request, wish: "Wish", output: Output) -> Answer:
     model, systems = describe_model(request.model), _systems(request.system, request.prices)
     load = Workload(request.isl, request.osl)
     tables = find_tables(request.operators)
-    clocks = OperatorClocks(tables, KeptPredictors(progress_bar))
-    correction = learned_from(request.measured, output.say) if request.measured else None
+    predictors = KeptPredictors(progress_bar)
+    clocks = OperatorClocks(tables, predictors)
+    correction = None
+    if request.measured:
+        correction = learned_from(request.measured, output.say, predictors)
     start = time.perf_counter()
     found = plan(
         model, systems, request.gpus, load, clocks, wish, request.backend,
