@@ -83,7 +83,7 @@ class _Known:
 
     def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
         """Return this and what is known of the operators of ``table``."""
-        times = clock.times(table)
+        times = clock.times(table, chosen=True)
         drawn = power.watts(table, times.ms)
         width = np.log(times.high / times.ms)
         guessed = np.isin(times.source, SOURCES[2:])

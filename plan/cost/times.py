@@ -96,10 +96,12 @@ class OperatorClock:
         self._kept = predictors or KeptPredictors()
         self._predictors: dict[str, Predictor] = {}
 
-    def times(self, operators: pd.DataFrame) -> OperatorTimes:
+    def times(self, operators: pd.DataFrame, chosen: bool = False) -> OperatorTimes:
         """Return how long operators take, a table in run-table columns.
 
         Args:
+            chosen: whether experts may run in any format of the same work (`SAME_WORK`), the
+                fastest that was measured, as engines choose.
             operators: ``kernel``, ``problem.…``, ``config.format``, ``config.kv_format``,
                 ``config.tp``, ``config.ep``; columns that do not concern a kernel are ignored.
         """
@@ -112,7 +114,7 @@ class OperatorClock:
             rows = operators.iloc[index].dropna(axis=1, how="all")
             limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
             log_ms[index], width[index] = _roofline(limits)
-            questions += self._questions(str(kernel), rows, limits, index)
+            questions += self._questions(str(kernel), rows, limits, index, chosen)
         self._learn(questions)
         for question in questions:
             index = question.index
@@ -126,7 +128,12 @@ class OperatorClock:
         return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
 
     def _questions(
-        self, kernel: str, rows: pd.DataFrame, limits: np.ndarray, index: np.ndarray
+        self,
+        kernel: str,
+        rows: pd.DataFrame,
+        limits: np.ndarray,
+        index: np.ndarray,
+        chosen: bool,
     ) -> "Iterator[_Question]":
         """Give what is to be asked about operators of one kernel, format by format."""
         if kernel not in KINDS:
@@ -135,7 +142,7 @@ class OperatorClock:
         keys, rows = kind.keys(rows), kind.complete(rows)
         for key in map(str, keys.unique()):
             here = np.flatnonzero((keys == key).to_numpy())
-            for choice in (key, *_choices(kernel, key)):
+            for choice in (key, *(_choices(kernel, key) if chosen else ())):
                 table, known, own = self._nearest(kernel, choice)
                 instead = choice != key
                 if table is not None and (own or not instead):

@@ -116,6 +116,38 @@ def test_an_engine_runs_the_fastest_of_several_implementations(folder):
     assert ask(clock, product(16))["ms"][0] == pytest.approx(fastest.iloc[0])
 
 
+def experts_table(kind: str, ms: float, kernel: str = "x") -> pd.DataFrame:
+    table = pd.DataFrame({"num_tokens": [2**i for i in range(12)]})
+    shape = {"hidden_size": 2048, "inter_size": 768, "topk": 8, "num_experts": 128}
+    table = table.assign(**shape, moe_tp_size=1, moe_ep_size=1, distribution="power_law_1.2")
+    return table.assign(
+        moe_dtype=kind, kernel_source=kernel, latency=ms + table["num_tokens"] / 1e3
+    )
+
+
+def experts(kind: str, **more: str) -> dict[str, object]:
+    sizes = {"tokens": 64, "hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128}
+    problem = {f"problem.{name}": value for name, value in sizes.items()}
+    config = {"config.format": kind, "config.tp": 1, "config.ep": 1}
+    return {"kernel": "moe", **problem, **config, **{f"config.{k}": v for k, v in more.items()}}
+
+
+def test_engines_choose_the_faster_of_experts_that_cost_the_same_work(tmp_path):
+    place = tmp_path / "h100_sxm" / "moe" / "trtllm" / "1.0.0"
+    place.mkdir(parents=True)
+    tables = [
+        experts_table("fp8", 3.0), experts_table("fp8_block", 1.0),
+        experts_table("fp8_block", 0.5, "nongated"),
+    ]  # fmt: skip
+    pd.concat(tables).to_parquet(place / "moe_perf.parquet")
+    clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "trtllm")
+    asked = pd.DataFrame([experts("fp8"), experts("fp8_block")])
+    assert clock.times(asked).ms == pytest.approx([3.064, 1.064])
+    assert clock.times(asked, chosen=True).ms == pytest.approx([1.064, 1.064])
+    plain = pd.DataFrame([experts("fp8_block", experts="plain")])
+    assert clock.times(plain).ms == pytest.approx([0.564])  # two matrices, not three
+
+
 def test_without_any_table_the_roofline_answers():
     answer = ask(OperatorClock(H100, None, "h100_sxm"), product(4096, n=8192, k=8192))
     assert answer["source"][0] == "roofline"
