@@ -112,6 +112,8 @@ class OperatorClock:
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
             rows = operators.iloc[index].dropna(axis=1, how="all")
+            if kernel in KINDS:
+                rows = KINDS[str(kernel)].complete(rows)
             limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
             log_ms[index], width[index] = _roofline(limits)
             questions += self._questions(str(kernel), rows, limits, index, chosen)
@@ -138,8 +140,7 @@ class OperatorClock:
         """Give what is to be asked about operators of one kernel, format by format."""
         if kernel not in KINDS:
             return
-        kind = KINDS[kernel]
-        keys, rows = kind.keys(rows), kind.complete(rows)
+        keys = KINDS[kernel].keys(rows)
         for key in map(str, keys.unique()):
             here = np.flatnonzero((keys == key).to_numpy())
             for choice in (key, *(_choices(kernel, key) if chosen else ())):

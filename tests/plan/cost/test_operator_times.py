@@ -143,7 +143,7 @@ def test_engines_choose_the_faster_of_experts_that_cost_the_same_work(tmp_path):
     clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "trtllm")
     asked = pd.DataFrame([experts("fp8"), experts("fp8_block")])
     assert clock.times(asked).ms == pytest.approx([3.064, 1.064])
-    assert clock.times(asked, chosen=True).ms == pytest.approx([1.064, 1.064])
+    assert clock.times(asked, chosen=True).ms == pytest.approx([1.064, 1.064], rel=1e-3)
     plain = pd.DataFrame([experts("fp8_block", experts="plain")])
     assert clock.times(plain).ms == pytest.approx([0.564])  # two matrices, not three
 
