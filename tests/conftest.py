@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 import foretune.collect
 from foretune import registry
+from foretune.collect.probe import cache_directory
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -144,6 +145,17 @@ def template(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("mlflow") / "template.db"
     mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_their_own(tmp_path_factory):
+    """Tests read and write no user's cache; figures of this machine's cores are taken along."""
+    folder = tmp_path_factory.mktemp("cache")
+    for path in cache_directory().glob("cpu-*.json"):
+        shutil.copy(path, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORETUNE_CACHE", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -72,9 +72,9 @@ class LocalTables(OperatorTables):
 class LocalClock(OperatorClock):
     """Answers in the ranks' format what planners ask in theirs."""
 
-    def times(self, operators: pd.DataFrame) -> OperatorTimes:
+    def times(self, operators: pd.DataFrame, chosen: bool = False) -> OperatorTimes:
         """Return how long operators take; see `OperatorClock.times`."""
         here = operators.assign(**{"config.format": FORMAT, "config.kv_format": "bf16"})
         if "problem.message_bytes" in here:
             here["problem.message_bytes"] *= WIDENED
-        return super().times(here)
+        return super().times(here, chosen)

@@ -1,5 +1,6 @@
 """Clocks of systems and engines, made when they are first needed."""
 
+from foretune.plan.cost.kept_predictors import KeptPredictors
 from foretune.plan.cost.steps import StepClock
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorClock
@@ -16,10 +17,14 @@ class OperatorClocks:
 
     Args:
         tables: of measured operators; None leaves rooflines.
+        predictors: what they taught; None takes the user's cache, and says nothing.
     """
 
-    def __init__(self, tables: OperatorTables | None) -> None:
+    def __init__(
+        self, tables: OperatorTables | None, predictors: KeptPredictors | None = None
+    ) -> None:
         self._tables = tables
+        self.predictors = predictors or KeptPredictors()
         self._clocks: dict[tuple[str, str], StepClock] = {}
 
     def __call__(self, system: System, backend: str) -> StepClock:
@@ -27,7 +32,9 @@ class OperatorClocks:
         key = system.name, backend
         if key not in self._clocks:
             others = self._alike(system)
-            clock = OperatorClock(system.device, self._tables, system.name, backend, others)
+            clock = OperatorClock(
+                system.device, self._tables, system.name, backend, others, self.predictors
+            )
             self._clocks[key] = StepClock(clock)
         return self._clocks[key]
 

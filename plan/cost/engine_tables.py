@@ -4,6 +4,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers import vidur
@@ -12,7 +13,7 @@ from foretune.datasets.importers.aiconfigurator_columns import KERNELS
 from foretune.datasets.importers.request import Request
 from foretune.datasets.importers.systems import device_of
 from foretune.device import named_device
-from foretune.plan.cost.kinds import KINDS
+from foretune.plan.cost.kinds import KINDS, with_experts
 
 ENOUGH = 0.4
 """Of the rows of the largest version: a newer one with fewer is not taken to be complete."""
@@ -63,7 +64,8 @@ class EngineTables:
         """Return the run table of ``kernel`` measured on ``system`` with ``backend``, or None.
 
         Of several versions the newest that is complete counts; older ones only for number formats
-        that it lacks. Collectives that the engine has none of its own for are the library's.
+        that it lacks, and for power where no newer one has it: those rows have no time. Collectives
+        that the engine has none of its own for are the library's.
         """
         if kernel == "send_recv":
             return self._messages(system)
@@ -73,7 +75,8 @@ class EngineTables:
             backends = COLLECTIVE_BACKENDS if op in COLLECTIVE_BACKENDS else (backend,)
             versions = self._versions(op, kernel, system, backends)
             if versions:
-                return _with_device(_newest(versions).assign(kernel=kernel), system)
+                rows = _with_device(_newest(versions).assign(kernel=kernel), system)
+                return with_experts(rows) if kernel == "moe" else rows
         return None
 
     def _messages(self, system: str) -> pd.DataFrame | None:
@@ -140,6 +143,9 @@ def _newest(versions: list[pd.DataFrame]) -> pd.DataFrame:
         new = rows[~rows["config.format"].isin(seen)] if "config.format" in rows else rows
         seen |= set(new["config.format"]) if "config.format" in rows else set()
         kept.append(new)
+    metered = [v for v in versions if "power_w" in v and v["power_w"].notna().any()]
+    if metered and metered[-1] is not complete[-1]:
+        kept.append(metered[-1].assign(time_ms=np.nan))
     return pd.concat([rows for rows in kept if len(rows)], ignore_index=True)
 
 

@@ -22,8 +22,7 @@ class OperatorKind:
     """How operators of one kernel are told apart.
 
     Attributes:
-        axes: run-table columns of sizes -> the value that stands where a table lacks them. Times
-            are interpolated along them, in octaves of one more than the size.
+        axes: run-table columns of sizes -> the value that stands where a table lacks them.
         exact: columns of text that must agree with a measurement, the most telling one first.
     """
 
@@ -51,6 +50,17 @@ class OperatorKind:
             total = total + "/" + filled
         return total.str.removeprefix("/")
 
+    def complete(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return ``rows`` with all columns of the kind, what a table lacks filled in."""
+        filled = dict[str, object]()
+        for column, missing in self.axes.items():
+            known = column in rows
+            filled[column] = rows[column].astype(float).fillna(missing) if known else missing
+        for column, text in self.exact.items():
+            known = column in rows
+            filled[column] = rows[column].astype(object).fillna(text) if known else text
+        return rows.assign(**filled)
+
     @staticmethod
     def _shift(column: str) -> float:
         """Sizes that may be 0 lie a place apart from 1, others where their logarithm is."""
@@ -59,6 +69,8 @@ class OperatorKind:
 
 SMALLEST = {"problem.prefix_len": 64.0, "problem.window": 64.0}
 """What is added to sizes that may be 0: differences far below it do not count."""
+UNGATED = "nongated"
+"""In the name of an implementation whose experts have no gate."""
 _FORMAT = {"config.format": "bf16"}
 _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
@@ -85,7 +97,7 @@ KINDS: dict[str, OperatorKind] = {
     "moe": OperatorKind(
         {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
          "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
-        {**_FORMAT, "problem.distribution": "power_law_1.2"},
+        {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
     ),
     "all_reduce": _COLLECTIVE,
     "all_gather": _COLLECTIVE,
@@ -103,6 +115,17 @@ KINDS: dict[str, OperatorKind] = {
 """Kernel -> its kind; operators of other kernels take their roofline."""
 
 _OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, GatedDelta)
+
+
+def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``rows`` and whether their experts are gated, if they are of implementations.
+
+    A gated expert has three matrices, any other two: what engines' tables tell by the name alone.
+    """
+    if "config.implementation" not in rows:
+        return rows
+    plain = rows["config.implementation"].astype(str).str.contains(UNGATED)
+    return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})
 
 
 def family_of(kernel: str) -> Family | None:

@@ -83,11 +83,15 @@ class _Known:
 
     def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
         """Return this and what is known of the operators of ``table``."""
-        times = clock.times(table)
+        times = clock.times(table, chosen=True)
         drawn = power.watts(table, times.ms)
         width = np.log(times.high / times.ms)
         guessed = np.isin(times.source, SOURCES[2:])
-        new = _Known(times.ms, width, guessed, drawn.computes, drawn.watts, drawn.measured)
+        metered = np.isfinite(times.watts)
+        here = np.clip(times.watts, power.awake_w, power.limit_w)
+        watts = np.where(metered, here, drawn.watts)
+        measured = drawn.measured | metered
+        new = _Known(times.ms, width, guessed, drawn.computes, watts, measured)
         return _Known(*(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self)))
 
 

@@ -1,6 +1,6 @@
 """How long operators take on a system: measured, interpolated, predicted or by their roofline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,19 +9,16 @@ import pandas as pd
 
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
-from foretune.plan.cost.interpolation import EXACT, Interpolation
+from foretune.models import Predictor
+from foretune.plan.cost.kept_predictors import KeptPredictors
 from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.measured_operators import EXACT, LAUNCH_MS, MeasuredOperators
 from foretune.plan.cost.tables import OperatorTables
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
 FAR = 1.0
 """Octaves to the nearest measurement beyond which a time is predicted, not interpolated."""
-LEAST_ROWS = 8
-IMPOSSIBLE = 0.3
-"""Share of the roofline below which a recorded time is an error of its table."""
-LAUNCH_MS = 0.002
-"""What an operator takes that does nothing, replayed from a graph."""
 EFFICIENCY = 0.7
 """Of peak rates, where nothing was measured."""
 ROOFLINE_WIDTH = 0.7
@@ -53,18 +50,20 @@ class OperatorTimes:
     Attributes:
         ms, low, high: milliseconds, and their 90 % interval.
         source: where each is from.
+        watts: mean power; NaN where that of such operators was not measured here.
     """
 
     ms: np.ndarray
     low: np.ndarray
     high: np.ndarray
     source: np.ndarray
+    watts: np.ndarray
 
 
 class OperatorClock:
     """Answers how long operators take with one engine on one system; never refuses.
 
-    Tables are read, and interpolations fitted, when an operator first needs them.
+    Tables are read, and predictors trained on them, when an operator first needs them.
 
     Args:
         device: of the system; its rates are the roofline.
@@ -72,6 +71,7 @@ class OperatorClock:
         system: its short name in ``tables``.
         backend: the engine; others on the same system stand in for what it lacks.
         stand_ins: systems whose efficiency is borrowed where this one was not measured.
+        predictors: where predictors are kept; None takes the user's cache.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class OperatorClock:
         system: str,
         backend: str = "",
         stand_ins: Sequence[str] = (),
+        predictors: KeptPredictors | None = None,
     ) -> None:
         self.device, self.system, self.backend = device, system, backend
         self._tables = tables
@@ -91,127 +92,129 @@ class OperatorClock:
                 tables.backends(place) if tables else (), key=lambda e: e != backend
             )
         ]
-        self._shelves: dict[tuple[str, str, str], _Shelf] = {}
+        self._measured: dict[tuple[str, str, str], MeasuredOperators | None] = {}
+        self._kept = predictors or KeptPredictors()
+        self._predictors: dict[str, Predictor] = {}
 
-    def times(self, operators: pd.DataFrame) -> OperatorTimes:
+    def times(self, operators: pd.DataFrame, chosen: bool = False) -> OperatorTimes:
         """Return how long operators take, a table in run-table columns.
 
         Args:
+            chosen: whether experts may run in any format of the same work (`SAME_WORK`), the
+                fastest that was measured, as engines choose.
             operators: ``kernel``, ``problem.…``, ``config.format``, ``config.kv_format``,
                 ``config.tp``, ``config.ep``; columns that do not concern a kernel are ignored.
         """
         n = len(operators)
-        log_ms, width = np.empty(n), np.empty(n)
-        source = np.empty(n, dtype=np.int8)
+        log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
+        source = np.full(n, 3, dtype=np.int8)
+        questions: list[_Question] = []
+        specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
             rows = operators.iloc[index].dropna(axis=1, how="all")
-            answer = self._kernel(str(kernel), rows)
-            log_ms[index], width[index], source[index] = answer
+            if kernel in KINDS:
+                rows = KINDS[str(kernel)].complete(rows)
+            limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
+            log_ms[index], width[index] = _roofline(limits)
+            questions += self._questions(str(kernel), rows, limits, index, chosen)
+        self._learn(questions)
+        for question in questions:
+            index = question.index
+            answer = self._answer(question)
+            better = np.full(len(index), True)
+            if question.instead:
+                better = answer[0] < log_ms[index]
+            for values, new in zip((log_ms, width, source, watts), answer, strict=True):
+                values[index[better]] = new[better]
         ms, factor = np.exp(log_ms), np.exp(width)
-        return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source])
+        return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
 
-    def _kernel(self, kernel: str, rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        specs = {f"device.{name}": value for name, value in self.device.specs.items()}
-        limits = np.log(row_limits_ms(family_of(kernel), rows.assign(**specs)))
-        log_ms, width = _roofline(limits)
-        source = np.full(len(rows), 3, dtype=np.int8)
-        kind = KINDS.get(kernel)
-        if kind is None:
-            return log_ms, width, source
-        keys, places = kind.keys(rows), kind.places(rows)
-        for key in keys.unique():
+    def _questions(
+        self,
+        kernel: str,
+        rows: pd.DataFrame,
+        limits: np.ndarray,
+        index: np.ndarray,
+        chosen: bool,
+    ) -> "Iterator[_Question]":
+        """Give what is to be asked about operators of one kernel, format by format."""
+        if kernel not in KINDS:
+            return
+        keys = KINDS[kernel].keys(rows)
+        for key in map(str, keys.unique()):
             here = np.flatnonzero((keys == key).to_numpy())
-            answer = self._read(kernel, str(key), places[here], limits[here])
-            if answer is None:
-                continue
-            for other in _choices(kernel, str(key)):
-                choice = self._read(kernel, other, places[here], limits[here])
-                if choice is not None and choice.own:
-                    answer = answer.fastest(choice)
-            log_ms[here], width[here], source[here] = answer.log_ms, answer.width, answer.source
-        return log_ms, width, source
+            for choice in (key, *(_choices(kernel, key) if chosen else ())):
+                table, known, own = self._nearest(kernel, choice)
+                instead = choice != key
+                if table is not None and (own or not instead):
+                    some = rows.iloc[here]
+                    yield _Question(table, known, own, instead, some, limits[here], index[here])
 
-    def _read(
-        self, kernel: str, key: str, places: np.ndarray, limits: np.ndarray
-    ) -> "_Answer | None":
-        """Return the times of operators in formats ``key``; None without any measurement."""
-        grid, own = self._nearest_grid(kernel, key)
-        if grid is None:
-            return None
-        reading = grid.read(places, limits)
-        near = np.where(reading.distance < FAR, 1, 2)
-        source = np.where(own, np.where(reading.distance < EXACT, 0, near), 2)
-        return _Answer(reading.log_ms, reading.width + (0 if own else BORROWED_WIDTH), source, own)
-
-    def _nearest_grid(self, kernel: str, key: str) -> tuple[Interpolation | None, bool]:
-        """Return the measurements of formats ``key``, or those most like it; whether its own.
+    def _nearest(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
+        """Return who measured formats ``key``, or those most like it; which; whether its own.
 
         Another engine's measurements of the same format tell more than this one's of another.
         """
         wanted = key.split("/")
         for nearness in (0, 1):
             for place in self._places:
-                shelf = self._shelf(kernel, *place)
-                if not shelf.keys:
+                table = self._table(kernel, *place)
+                if table is None:
                     continue
-                best = min(shelf.keys, key=lambda other: _difference(wanted, other.split("/")))
+                best = min(table.keys, key=lambda other: _difference(wanted, other.split("/")))
                 if nearness or best == key:
                     own = place[0] == self.system and place[1] == (self.backend or place[1])
-                    return shelf.grid(best), own and best == key
-        return None, False
+                    return table, best, own and best == key
+        return None, "", False
 
-    def _shelf(self, kernel: str, system: str, backend: str) -> "_Shelf":
+    def _table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:
+        """Return the measurements of a kernel; None where there are not enough in any format."""
         place = (kernel, system, backend)
-        if place not in self._shelves:
+        if place not in self._measured:
             rows = self._tables.rows(*place) if self._tables else None
-            self._shelves[place] = _Shelf(kernel, rows)
-        return self._shelves[place]
+            table = None
+            if rows is not None:
+                together = backend == (self.backend or backend)
+                table = MeasuredOperators(kernel, rows, "-".join(place), together)
+            self._measured[place] = table if table is not None and table.keys else None
+        return self._measured[place]
+
+    def _learn(self, questions: "Sequence[_Question]") -> None:
+        """Have the predictors at hand that answer questions."""
+        tables = {q.table.topic(q.key): q.table for q in questions}
+        new = [topic for topic in tables if topic not in self._predictors]
+        found = self._kept.of([tables[topic].lesson(topic) for topic in new])
+        self._predictors |= dict(zip(new, found, strict=True))
+
+    def _answer(self, question: "_Question") -> tuple[np.ndarray, ...]:
+        """Return log times, their half-widths, the numbers of their sources, and watts."""
+        table, key, own = question.table, question.key, question.own
+        predictor = self._predictors[table.topic(key)]
+        reading = table.read(key, question.rows, question.limits, predictor)
+        near = np.where(reading.distance < FAR, 1, 2)
+        source = np.where(own, np.where(reading.distance < EXACT, 0, near), 2)
+        watts = reading.watts if own else np.full(len(source), np.nan)
+        return reading.log_ms, reading.width + (0.0 if own else BORROWED_WIDTH), source, watts
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """Times of some operators; ``own`` if measured in their format with this engine here."""
+class _Question:
+    """Operators of one kernel in one format, and whose measurements answer for them.
 
-    log_ms: np.ndarray
-    width: np.ndarray
-    source: np.ndarray
+    Attributes:
+        table, key: the measurements, and the formats among them.
+        own: whether they are of the operators' format with this engine here.
+        instead: whether an engine would run these only where they are faster.
+        rows, limits, index: the operators, their limits and their numbers.
+    """
+
+    table: MeasuredOperators
+    key: str
     own: bool
-
-    def fastest(self, other: "_Answer") -> "_Answer":
-        """Return the faster of two for every operator."""
-        faster = other.log_ms < self.log_ms
-        return _Answer(
-            np.where(faster, other.log_ms, self.log_ms),
-            np.where(faster, other.width, self.width),
-            np.where(faster, other.source, self.source),
-            self.own,
-        )
-
-
-class _Shelf:
-    """The measurements of one kernel with one engine on one system, by their formats."""
-
-    def __init__(self, kernel: str, rows: pd.DataFrame | None) -> None:
-        self._kernel, self._rows = kernel, rows
-        self._of_row = KINDS[kernel].keys(rows) if rows is not None else None
-        self._grids: dict[str, Interpolation] = {}
-        counts = {} if self._of_row is None else self._of_row.value_counts().to_dict()
-        self.keys = [str(key) for key, count in counts.items() if count >= LEAST_ROWS]
-
-    def grid(self, key: str) -> Interpolation:
-        """Return the interpolation of the measurements of formats ``key``."""
-        if key not in self._grids:
-            assert self._rows is not None
-            assert self._of_row is not None
-            some = self._rows[(self._of_row == key).to_numpy()]
-            limits = np.log(row_limits_ms(family_of(self._kernel), some))
-            log_ms = np.log(np.maximum(some["time_ms"].to_numpy(dtype=float), 1e-9))
-            good = log_ms > np.log(LAUNCH_MS / 4)
-            good &= log_ms > limits.max(axis=1) + np.log(IMPOSSIBLE)
-            good = good if good.sum() >= LEAST_ROWS else np.ones(len(some), dtype=bool)
-            places = KINDS[self._kernel].places(some)[good]
-            self._grids[key] = Interpolation.of_distinct(places, limits[good], log_ms[good])
-        return self._grids[key]
+    instead: bool
+    rows: pd.DataFrame
+    limits: np.ndarray
+    index: np.ndarray
 
 
 def _choices(kernel: str, key: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from foretune.collect.probe import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError
 from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.kept_predictors import KeptPredictors
 from foretune.plan.cost.tables import find_tables, package_folder
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.measured import read_measured_deployments
@@ -19,16 +20,22 @@ PUBLISHED = "published"
 """Stands for the deployments that come with aiconfigurator-core."""
 
 
-def learned_from(name: str, say: Callable[[str], None] = lambda text: None) -> ServingCorrection:
+def learned_from(
+    name: str,
+    say: Callable[[str], None] = lambda text: None,
+    predictors: KeptPredictors | None = None,
+) -> ServingCorrection:
     """Return what measured deployments say about the errors of the physics.
 
-    Learning takes minutes, once: what was learned is kept in the user's cache directory, by the
-    table's content and the versions that it depends on.
+    Learning takes minutes, and some more per system whose operators have no predictors yet, once:
+    what was learned is kept in the user's cache directory, by the table's content and the versions
+    that it depends on.
 
     Args:
         name: a table of measured deployments, a file that `ServingCorrection.save` wrote, or
             ``published``.
         say: told what takes long.
+        predictors: what measured operators taught; None takes the user's cache, and says nothing.
 
     Raises:
         MissingExtra: ``published``, without the package.
@@ -43,7 +50,7 @@ def learned_from(name: str, say: Callable[[str], None] = lambda text: None) -> S
     with suppress(PredictorError):
         return ServingCorrection.load(kept)
     say(f"learning from {len(read.deployments)} measured deployments, once: it takes minutes")
-    rows = physics(read.deployments, OperatorClocks(find_tables()))
+    rows = physics(read.deployments, OperatorClocks(find_tables(), predictors))
     correction = ServingCorrection().fit(rows, read.measured, read.groups, path.name)
     with suppress(OutputError):  # a plan is worth more than that the next one is quick
         correction.save(kept)

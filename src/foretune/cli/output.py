@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -46,9 +47,15 @@ class Output:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressSeam]:
-    """Show progress on stderr: a bar on a terminal, a line per stage elsewhere."""
+    """Show progress on stderr: a bar on a terminal, a line per stage elsewhere.
+
+    Within another one, its bars stand below those of the other, which go on afterwards.
+    """
     if not sys.stderr.isatty():
         yield _Lines()
+        return
+    if (outer := _shown.get()) is not None:
+        yield outer
         return
     columns = (
         TextColumn("{task.description}"),
@@ -58,24 +65,34 @@ def progress_bar() -> Iterator[ProgressSeam]:
         TextColumn("{task.fields[note]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), expand=False) as bar:
-        yield _Bar(bar)
+        token = _shown.set(_Bar(bar))
+        try:
+            yield token.var.get()
+        finally:
+            _shown.reset(token)
 
 
 class _Bar:
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
-        self._task: Any = None
+        self._tasks: list[Any] = []
 
     def start(self, stage: str, total: int) -> None:
-        if self._task is not None:
-            self._bar.update(self._task, note="")
-        self._task = self._bar.add_task(stage, total=total, note="")
+        if self._tasks:
+            self._bar.update(self._tasks[-1], note="")
+        self._tasks.append(self._bar.add_task(stage, total=total, note=""))
 
     def advance(self, note: str = "") -> None:
-        self._bar.update(self._task, advance=1, note=note[:40])
+        task = self._tasks[-1]
+        self._bar.update(task, advance=1, note=note[:40])
+        if len(self._tasks) > 1 and self._bar.tasks[task].finished:
+            self._tasks.pop()
 
     def say(self, text: str) -> None:
         self._bar.console.print(text, markup=False)
+
+
+_shown: ContextVar[_Bar | None] = ContextVar("shown", default=None)
 
 
 class _Lines:

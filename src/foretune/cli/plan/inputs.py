@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from foretune.cli.output import progress_bar
 from foretune.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def measured_operators(folder: Path | None) -> "tuple[OperatorClocks, OperatorTa
         UsageError: there are none in ``folder``.
     """
     from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.kept_predictors import KeptPredictors
     from foretune.plan.cost.tables import find_tables
 
     tables = find_tables(folder)
-    return OperatorClocks(tables), tables
+    return OperatorClocks(tables, KeptPredictors(progress_bar)), tables

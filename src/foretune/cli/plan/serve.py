@@ -109,7 +109,7 @@ def serve(
         describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl), backend,
         rate, pools, tables is not None, measured is not None,
     )  # fmt: skip
-    correction = learned_from(measured, output.say) if measured else None
+    correction = learned_from(measured, output.say, clocks.predictors) if measured else None
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,

@@ -1,0 +1,173 @@
+"""What was measured of one kernel with one engine on one system, and who predicts the rest."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import columns_of
+from foretune.features.arrays import Groups
+from foretune.features.roofline import row_limits_ms
+from foretune.models import Predictor
+from foretune.models.experts.calibrated_roofline import CalibratedRoofline
+from foretune.plan.cost.kept_predictors import Lesson
+from foretune.plan.cost.kinds import KINDS, family_of
+
+if TYPE_CHECKING:
+    from scipy.spatial import KDTree
+
+LEAST_ROWS = 8
+"""Of a format, to speak of operators in it."""
+IMPOSSIBLE = 0.3
+"""Share of the roofline below which a recorded time is an error of its table."""
+LAUNCH_MS = 0.002
+"""What an operator takes that does nothing, replayed from a graph."""
+EXACT = 1e-6
+"""Octaves within which a measurement is of the operator itself."""
+REPEATED_WIDTH = 0.03
+"""Half a 90 % interval in logarithms, at a measurement: what repeating it would change."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of operators, one entry each.
+
+    Attributes:
+        log_ms: logarithm of the time.
+        width: half the 90 % interval of ``log_ms``.
+        watts: mean power; NaN where that of such operators was not measured.
+        distance: to the nearest measurement, in octaves.
+    """
+
+    log_ms: np.ndarray
+    width: np.ndarray
+    watts: np.ndarray
+    distance: np.ndarray
+
+
+class MeasuredOperators:
+    """The measurements of one kernel with one engine on one system.
+
+    Several implementations may have been measured of an operator: an engine runs the fastest, and
+    only that is kept. Rows faster than the hardware allows are dropped.
+
+    Args:
+        kernel: of all rows.
+        rows: a run table.
+        name: of the kernel, the system and the engine.
+        together: whether one predictor learns all formats, which is for tables that are asked
+            about most of them; else each has its own.
+    """
+
+    def __init__(self, kernel: str, rows: pd.DataFrame, name: str, together: bool = True) -> None:
+        self.kernel, self.name, self._together = kernel, name, together
+        self.family = family_of(kernel)
+        self._parts: dict[str, pd.DataFrame] = {}
+        self._trees: dict[str, KDTree] = {}
+        kind = KINDS[kernel]
+        counts = kind.keys(rows[rows["time_ms"].notna()]).value_counts()
+        self.keys = [str(key) for key, count in counts.items() if count >= LEAST_ROWS]
+        self._rows = rows
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The fastest measurement of every operator, in the columns that operators have.
+
+        With ``key``, its formats, and its power where that was measured.
+        """
+        kind = KINDS[self.kernel]
+        rows = kind.complete(self._rows)
+        del self._rows  # tables are large
+        rows = rows.assign(key=kind.keys(rows))
+        columns = [*kind.axes, *kind.exact]
+        # Work may depend on sizes that all rows share.
+        sizes = [c for c in columns_of(rows, "problem") if c not in columns]
+        same = ["device", *columns_of(rows, "device")]
+        same += [c for c in sizes if rows[c].nunique(dropna=False) == 1]
+        shared = {column: rows[column].bfill().iloc[0] for column in same}
+        rows = rows[rows["key"].isin(self.keys)].assign(**shared)
+        timed = rows[rows["time_ms"].notna()]
+        timed = timed[self._possible(timed)].sort_values("time_ms", kind="stable")
+        found = timed[[*columns, "key", "time_ms"]].drop_duplicates(columns).sort_index()
+        if "power_w" in rows:
+            limit = shared.get("device.power_limit_w", np.inf)
+            sound = (rows["power_w"] > 0) & (rows["power_w"] <= limit)
+            metered = rows.loc[sound, [*columns, "key", "power_w"]].drop_duplicates(columns)
+            found = found.merge(metered, "outer", [*columns, "key"])
+        return found.assign(kernel=self.kernel, status="ok", **shared).reset_index(drop=True)
+
+    def _possible(self, rows: pd.DataFrame) -> np.ndarray:
+        """Return which rows took as long as they must; all of a format with few such rows."""
+        limits = np.log(row_limits_ms(self.family, rows))
+        log_ms = np.log(np.maximum(rows["time_ms"].to_numpy(dtype=float), 1e-9))
+        good = log_ms > np.log(LAUNCH_MS / 4)
+        good &= ~(log_ms < limits.max(axis=1) + np.log(IMPOSSIBLE))
+        enough = pd.Series(good).groupby(rows["key"].to_numpy()).transform("sum") >= LEAST_ROWS
+        possible: np.ndarray = good | ~enough.to_numpy()
+        return possible
+
+    def topic(self, key: str) -> str:
+        """Return the name of the predictor of operators in formats ``key``."""
+        return self.name if self._together else f"{self.name}-{key}"
+
+    def lesson(self, topic: str) -> Lesson:
+        """Return what the predictor of that name learns from."""
+        keys = [key for key in self.keys if self.topic(key) == topic]
+        rows = self.runs[self.runs["key"].isin(keys)].drop(columns="key")
+        return Lesson(topic, rows.reset_index(drop=True), self.family)
+
+    def read(
+        self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: Predictor
+    ) -> Reading:
+        """Return the times of operators as if they were in formats ``key``.
+
+        Args:
+            key: formats that were measured.
+            rows: operators, `OperatorKind.complete`.
+            limits: log compute and memory time of each where and how it is to run.
+            predictor: that of their `topic`.
+        """
+        known, kind = self._of(key), KINDS[self.kernel]
+        here = known.iloc[0]
+        same = [c for c in known if c.startswith("device") or c in kind.exact]
+        asked = rows.assign(**{column: here[column] for column in same})
+        said = predictor.predict(asked)
+        log_ms = np.log(said["time_ms"].to_numpy())
+        width = np.log(said["time_ms_high"].to_numpy()) - log_ms
+        distance, nearest = self._tree(key).query(kind.places(asked))
+        exact = distance < EXACT
+        log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
+        width = np.where(exact, REPEATED_WIDTH, width)
+        watts = said.get("power_w", pd.Series(np.nan, said.index)).to_numpy()
+        return Reading(log_ms + self._elsewhere(key, asked, limits), width, watts, distance)
+
+    def _elsewhere(self, key: str, asked: pd.DataFrame, limits: np.ndarray) -> np.ndarray | float:
+        """Return the log of how much longer operators take with other ``limits``, as efficient."""
+        there = np.log(row_limits_ms(self.family, asked))
+        if np.allclose(there, limits, equal_nan=True) or not np.isfinite(limits).all():
+            return 0.0
+        known, one = self._of(key), _one_group
+        measured = np.log(row_limits_ms(self.family, known))
+        log_ms = np.log(known["time_ms"].to_numpy())
+        unit = CalibratedRoofline().fit(measured, log_ms, one(len(known)))
+        return unit.log_ms(limits, one(len(limits))) - unit.log_ms(there, one(len(there)))
+
+    def _of(self, key: str) -> pd.DataFrame:
+        """Return the times that were measured in formats ``key``."""
+        if key not in self._parts:
+            here = (self.runs["key"] == key) & self.runs["time_ms"].notna()
+            self._parts[key] = self.runs[here].reset_index(drop=True)
+        return self._parts[key]
+
+    def _tree(self, key: str) -> "KDTree":
+        from scipy.spatial import KDTree
+
+        if key not in self._trees:
+            self._trees[key] = KDTree(KINDS[self.kernel].places(self._of(key)))
+        return self._trees[key]
+
+
+def _one_group(rows: int) -> Groups:
+    return Groups(codes=np.zeros(rows, dtype=np.int64), names=["all"])
