@@ -15,8 +15,7 @@ from foretune.models.experts.places import Places
 SHARE = 0.25
 """Of the rows, in one mixed hold-out, roughly."""
 MOST = 0.45
-USUAL = 0.25
-"""A value that more rows have than this share is hardly one that future rows bring."""
+"""Nor is anything held out of what most rows agree in: few have another value, as an exception."""
 
 
 def kinds_of_novelty(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
@@ -60,15 +59,15 @@ def _mixed(
     taken = []
     for number in order:
         if number == len(kinds):
-            out = _largest(places, rng)
+            out = held_out | _largest(places, rng)
         else:
             combination = places.combination(kinds[number])
             distinct = int(combination.max()) + 1
-            if distinct < 3:
+            if distinct < 3 or np.bincount(combination).max() > MOST * n:
                 continue
-            out = np.isin(combination, _some(combination, each, rng))
-        if out.mean() <= USUAL and (held_out | out).mean() <= MOST:
-            held_out |= out
+            out = held_out | np.isin(combination, _some(combination, each, rng))
+        if out.mean() <= MOST:
+            held_out = out
             taken.append(int(number))
         if held_out.mean() >= SHARE:
             break

@@ -40,15 +40,15 @@ class OperatorKind:
 
     def keys(self, rows: pd.DataFrame) -> "pd.Series[str]":
         """Return the text of the exact columns, joined; what a table lacks is its default."""
-        total = pd.Series("", index=rows.index, dtype=object)
+        total = None
         for column, missing in self.exact.items():
-            if column not in rows:
-                total = total + "/" + missing
-                continue
-            values = rows[column].astype(object)
-            filled = values.where(values.notna(), missing)
-            total = total + "/" + filled
-        return total.str.removeprefix("/")
+            if column in rows:
+                values = rows[column].astype(object)
+                filled = values.where(values.notna(), missing)
+            else:
+                filled = pd.Series(missing, index=rows.index, dtype=object)
+            total = filled if total is None else total + "/" + filled
+        return pd.Series("", index=rows.index, dtype=object) if total is None else total
 
     def complete(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``rows`` with all columns of the kind, what a table lacks filled in."""

@@ -24,6 +24,8 @@ IMPOSSIBLE = 0.3
 """Share of the roofline below which a recorded time is an error of its table."""
 LAUNCH_MS = 0.002
 """What an operator takes that does nothing, replayed from a graph."""
+SHORTEST_MS = LAUNCH_MS / 4
+"""What tables hold that is shorter was not measured."""
 EXACT = 1e-6
 """Octaves within which a measurement is of the operator itself."""
 REPEATED_WIDTH = 0.03
@@ -67,7 +69,8 @@ class MeasuredOperators:
         self._parts: dict[str, pd.DataFrame] = {}
         self._trees: dict[str, KDTree] = {}
         kind = KINDS[kernel]
-        counts = kind.keys(rows[rows["time_ms"].notna()]).value_counts()
+        self._of_row = kind.keys(rows)
+        counts = self._of_row[rows["time_ms"] > SHORTEST_MS].value_counts()
         self.keys = [str(key) for key, count in counts.items() if count >= LEAST_ROWS]
         self._rows = rows
 
@@ -80,7 +83,7 @@ class MeasuredOperators:
         kind = KINDS[self.kernel]
         rows = kind.complete(self._rows)
         del self._rows  # tables are large
-        rows = rows.assign(key=kind.keys(rows))
+        rows = rows.assign(key=self._of_row)
         columns = [*kind.axes, *kind.exact]
         # Work may depend on sizes that all rows share.
         sizes = [c for c in columns_of(rows, "problem") if c not in columns]
@@ -88,7 +91,7 @@ class MeasuredOperators:
         same += [c for c in sizes if rows[c].nunique(dropna=False) == 1]
         shared = {column: rows[column].bfill().iloc[0] for column in same}
         rows = rows[rows["key"].isin(self.keys)].assign(**shared)
-        timed = rows[rows["time_ms"].notna()]
+        timed = rows[rows["time_ms"] > SHORTEST_MS]
         timed = timed[self._possible(timed)].sort_values("time_ms", kind="stable")
         found = timed[[*columns, "key", "time_ms"]].drop_duplicates(columns).sort_index()
         if "power_w" in rows:
@@ -100,10 +103,8 @@ class MeasuredOperators:
 
     def _possible(self, rows: pd.DataFrame) -> np.ndarray:
         """Return which rows took as long as they must; all of a format with few such rows."""
-        limits = np.log(row_limits_ms(self.family, rows))
-        log_ms = np.log(np.maximum(rows["time_ms"].to_numpy(dtype=float), 1e-9))
-        good = log_ms > np.log(LAUNCH_MS / 4)
-        good &= ~(log_ms < limits.max(axis=1) + np.log(IMPOSSIBLE))
+        least_ms = IMPOSSIBLE * row_limits_ms(self.family, rows).max(axis=1)
+        good = ~(rows["time_ms"].to_numpy(dtype=float) < least_ms)
         enough = pd.Series(good).groupby(rows["key"].to_numpy()).transform("sum") >= LEAST_ROWS
         possible: np.ndarray = good | ~enough.to_numpy()
         return possible
