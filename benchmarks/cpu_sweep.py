@@ -35,7 +35,8 @@ from stage import Deadline, Table, labels, medians, rounded, share_of_best
 from foretune.collect import IsolatedRunner, Runner, Timing, local_device
 from foretune.collect.meters import why_no_meter
 from foretune.collect.probe import probe_cpu
-from foretune.collect.workbench import environment, versions
+from foretune.collect.versions import versions
+from foretune.collect.workbench import environment
 from foretune.datasets import Card, card, shipped, to_measurements
 from foretune.device import Device
 from foretune.errors import MeasurementError

@@ -35,7 +35,7 @@ from machine import markdown
 
 import foretune
 from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
-from foretune.collect.workbench import versions
+from foretune.collect.versions import versions
 from foretune.problem import Problem
 
 BUDGETS: tuple[int | str, ...] = (0, 1, 4, 8, "auto")

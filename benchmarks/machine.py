@@ -4,7 +4,7 @@ import datetime
 import platform
 from collections.abc import Sequence
 
-from foretune.collect.workbench import versions
+from foretune.collect.versions import versions
 from foretune.device import Device
 
 

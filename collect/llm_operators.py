@@ -17,7 +17,7 @@ from foretune.collect.collection import CollectSummary
 from foretune.collect.device_timer import device_stopwatch
 from foretune.collect.timer import HOST, Timing, time_launch
 from foretune.collect.torch_operators import OperatorRun, build, memory_bytes
-from foretune.collect.workbench import versions
+from foretune.collect.versions import versions
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.extras import require

@@ -1,13 +1,10 @@
 """The workbench: builds, checks, times and meters configurations in this process."""
 
 import math
-import platform
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ import numpy as np
 from foretune.collect.device_timer import stopwatch_for
 from foretune.collect.meters import find_meter
 from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
+from foretune.collect.versions import versions
 from foretune.datasets.schema import POWER_MARGIN
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
@@ -214,30 +212,3 @@ def environment(kernel: Kernel) -> str:
     For example ``python 3.12.1, numpy 2.4.0, numba 0.63.0, matmul 1f3a5c77``.
     """
     return f"{versions()}, {kernel.name} {kernel.source_hash[:8]}"
-
-
-@cache
-def versions() -> str:
-    """Return the versions that times depend on."""
-    found = [f"python {platform.python_version()}"]
-    return ", ".join(found + _versions("foretune", "numpy", "numba", "triton", "torch"))
-
-
-@cache
-def toolchain(kind: str) -> str:
-    """Return the versions that decide about the code of kernels for one kind of device.
-
-    For example ``foretune 0.1.0, triton 3.9.0`` for ``gpu``.
-    """
-    return ", ".join(_versions("foretune", *(("triton",) if kind == "gpu" else ("numpy", "numba"))))
-
-
-def _versions(*packages: str) -> list[str]:
-    """Return name and version of those that are installed."""
-    parts = []
-    for package in packages:
-        try:
-            parts.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return parts

@@ -1,6 +1,7 @@
 """What all tests share: hypothesis' profile, markers that skip with a reason, a toy run table."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,22 +42,27 @@ def _cuda_missing() -> str | None:
     try:
         import torch
     except ImportError:
-        return "torch is not installed"
-    return None if torch.cuda.is_available() else "no CUDA device"
+        return "needs torch and a CUDA device: pip install 'foretune[gpu]'"
+    return None if torch.cuda.is_available() else "needs a CUDA device"
 
 
 def _chromium_missing() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome")
-    return None if any(map(shutil.which, names)) else f"no browser: none of {', '.join(names)}"
+    return None if any(map(shutil.which, names)) else f"needs a browser: one of {', '.join(names)}"
 
 
 def _shared_data_missing() -> str | None:
     folder = shared_folder()
-    return None if folder.is_dir() else f"{folder} is not there: set FORETUNE_SHARED_DATA"
+    return (
+        None
+        if folder.is_dir()
+        else f"needs measured data in {folder}, or where FORETUNE_SHARED_DATA says"
+    )
 
 
 def _postgres_missing() -> str | None:
-    return None if os.environ.get("FORETUNE_TEST_POSTGRES") else "FORETUNE_TEST_POSTGRES is not set"
+    url = os.environ.get("FORETUNE_TEST_POSTGRES")
+    return None if url else "needs an empty PostgreSQL database: set FORETUNE_TEST_POSTGRES"
 
 
 NEEDS = {
@@ -86,6 +92,58 @@ def _skip_what_cannot_run_here(request, _reasons):
 def _own_store(tmp_path, monkeypatch):
     """Let no test see what another one tuned, or this machine's user."""
     monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+
+
+INSTALL = {
+    "torch": "'foretune[gpu]'",
+    "triton": "'foretune[gpu]'",
+    "gymnasium": "'foretune[rl]'",
+    "aiconfigurator_core": "'foretune[llm]'",
+    "numba": "'foretune[cpu]'",
+    "kernel_tuner": "'foretune[bench]'",
+    "cmaes": "'foretune[bench]'",
+    "constraint": "python-constraint2",
+    "yaml": "pyyaml",
+}
+"""What pip installs to bring a module."""
+
+
+def _say_what_is_needed(report):
+    """Put into the reason of a skip what would make the test run."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        if found := re.search(r"could not import '(\w+)", reason):
+            module = found[1]
+            remedy = f"pip install {INSTALL.get(module, module)}"
+            report.longrepr = (path, line, f"Skipped: needs {module}: {remedy}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _say_what_is_needed((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _say_what_is_needed((yield))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Write down what was skipped, where that is asked for: another environment may run it."""
+    if path := os.environ.get("FORETUNE_SKIPPED"):
+        skipped = {f"{report.nodeid}\n" for report in terminalreporter.stats.get("skipped", [])}
+        Path(path).write_text("".join(sorted(skipped)), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory) -> Path:
+    """An empty MLflow database: making its tables takes seconds."""
+    import mlflow
+
+    path = tmp_path_factory.mktemp("mlflow") / "template.db"
+    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
 
 
 @pytest.fixture(scope="session")

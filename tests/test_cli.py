@@ -148,7 +148,8 @@ def test_tune_for_people(capsys, predictor):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_campaign_and_report(capsys, monkeypatch):
+def test_campaign_and_report(capsys, monkeypatch, place, template):
+    (place / "mlflow.db").write_bytes(template.read_bytes())
     monkeypatch.setitem(PRESETS, "quick", Preset(4, 6, 2, 1, 3, 0.01, 0.05))
     done = run_json(capsys, "campaign", "toy", "--problem", PROBLEM, "--preset", "quick")
     assert done["best"][0]["problem"]["n"] == 30

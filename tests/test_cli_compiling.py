@@ -9,7 +9,7 @@ from commands import fails, run_json
 
 from foretune.cli import main
 
-pytest.importorskip("triton", reason="triton is not installed: foretune[gpu]")
+pytest.importorskip("triton")
 
 MATMUL = ("--arg", "a=fp16*", "--arg", "b=fp16*", "--arg", "c=fp16*", "--arg", "M=4096", "--arg",
           "N=4096", "--arg", "K=4096")  # fmt: skip

@@ -20,9 +20,10 @@ A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=
 
 
 @pytest.fixture(autouse=True)
-def place(toy_place, monkeypatch):
+def place(toy_place, template, monkeypatch):
     """`toy_place`, with no MLflow set from outside."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # MLflow sets it, this takes it back
+    (toy_place / "mlflow.db").write_bytes(template.read_bytes())
     return toy_place
 
 

@@ -77,7 +77,8 @@ def test_a_rate_and_pools(capsys):
     assert any(row["prefill"] for row in pooled["pareto"])
 
 
-def test_a_plan_is_kept(capsys, tmp_path):
+def test_a_plan_is_kept(capsys, tmp_path, template):
+    (tmp_path / "ml.db").write_bytes(template.read_bytes())
     answer = answered(capsys, "--out", "plans", "--tracking-uri", f"sqlite:///{tmp_path}/ml.db")
     folder = tmp_path / "plans" / "Llama-3.1-8B-h100_sxm-001"
     assert len(pd.read_parquet(folder / "candidates.parquet")) == answer["candidates"]

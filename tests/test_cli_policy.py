@@ -9,7 +9,7 @@ from foretune.collect import plan_configurations
 from foretune.datasets import from_measurements
 from foretune.models import Predictor
 
-pytest.importorskip("torch", reason="torch is not installed: foretune[rl]")
+pytest.importorskip("torch")
 
 TRAIN = ("policy", "train", "predictor", "--updates", "40", "--out", "policy")
 

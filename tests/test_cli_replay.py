@@ -85,7 +85,7 @@ def test_a_prior_is_learned_from_other_devices_alone(capsys):
 
 
 def test_for_people(capsys):
-    pytest.importorskip("kernel_tuner", reason="kernel_tuner is not installed: foretune[bench]")
+    pytest.importorskip("kernel_tuner")
     arguments = ["replay", "a.parquet", "b.parquet", "--repeats", "2", "--budget", "12"]
     names = ["--searcher", "random", "--searcher", "kt_adaptive_tabu_greywolf"]
     assert main([*arguments, *names, "--prior", "c.parquet"]) == 0

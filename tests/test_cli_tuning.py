@@ -4,7 +4,7 @@ import math
 
 import pytest
 from commands import fails, run_json
-from toy_kernel import MeteredRunner
+from toy_kernel import FakeRunner, MeteredRunner
 
 import foretune.collect
 from foretune.cli import main
@@ -118,3 +118,52 @@ def test_an_objective_given_twice_is_one(capsys):
     out = run_json(capsys, *TUNE, "--objective", "time", "--objective", "time")
     assert out["best"]["config"]["work"] == 1
     assert math.isclose(out["best"]["speedup"], 8)
+
+
+class TestStore:
+    """What one command measured the others find."""
+
+    @pytest.fixture(autouse=True)
+    def _runner(self, monkeypatch):
+        monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda *_, **__: FakeRunner())
+
+    def test_from_collect_to_tune_and_back(self, capsys):
+        problem = ("--problems", "n=100", "--configs", "12")
+        collected = run_json(capsys, "collect", "toy", *problem, "--out", "a.parquet")
+        assert (collected["rows"], collected["reused"]) == (12, 0)
+        tuned = run_json(capsys, *TUNE)["best"]
+        assert tuned["known"] == 12
+        assert tuned["known"] + tuned["measurements"] == 40
+        assert main([*TUNE]) == 0
+        said = capsys.readouterr()
+        assert "40 measurements known from the store, nothing new is measured" in said.err
+        again = run_json(capsys, "collect", "toy", *problem, "--out", "b.parquet")
+        assert (again["rows"], again["reused"]) == (0, 12)
+        assert len(read_runs("b.parquet")) == 12
+        (listed,) = run_json(capsys, "store", "list")["subjects"]
+        assert (listed["subject"]["kernel"], listed["measurements"]) == ("toy", 40)
+        assert listed["choices"] == 1
+
+    def test_without_and_elsewhere(self, capsys):
+        run_json(capsys, *TUNE, "--store", "mine.db")
+        run_json(capsys, *TUNE, "--no-store")
+        assert run_json(capsys, *TUNE, "--store", "mine.db")["best"]["known"] == 40
+        assert run_json(capsys, *TUNE)["best"]["known"] == 0
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--budget", "auto"], "searcher 'exhaustive' cannot tell its regret: give --budget a"),
+            (["--budget", "few"], "--budget few: give a number of measurements, or auto"),
+            (["--budget", "0"], "--budget 0 leaves nothing to do"),
+            (["--regret", "-1"], "regret -1"),
+            (["--store", "a.db", "--no-store"], "--store and --no-store exclude each other"),
+        ],
+    )
+    def test_what_does_not_go_together(self, capsys, options, message):
+        assert message in fails(capsys, 2, *TUNE, *options)
+
+    def test_a_front_has_no_regret(self, capsys, metered):
+        two = ("--objective", "time", "--objective", "energy")
+        line = fails(capsys, 2, *TUNE, *two, "--budget", "auto")
+        assert line == "a Pareto front has no regret: give --budget a number"

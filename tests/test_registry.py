@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from foretune import registry
-from foretune.errors import ForetuneError, UnknownName
+from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
 from foretune.kernel import Kernel
 from foretune.models.trees.regressor import Regressor
 from foretune.registry import get_kernel, load, registered
@@ -30,15 +30,25 @@ def plugins(monkeypatch):
     registered.cache_clear()
 
 
+def load_or_skip(group, name):
+    try:
+        return load(group, name)
+    except MissingExtra as e:
+        pytest.skip(str(e))
+
+
 @pytest.mark.parametrize(("group", "name"), OURS)
 def test_every_implementation_of_ours_loads(group, name):
-    implementation = load(group, name)
-    assert issubclass(implementation, SEAMS.get(group, object))
+    assert issubclass(load_or_skip(group, name), SEAMS.get(group, object))
 
 
-@pytest.mark.parametrize("name", registry._OURS["kernels"])
-def test_a_kernel_is_registered_under_its_name(name):
-    assert get_kernel(name).name == name
+@pytest.mark.parametrize(
+    ("group", "name"), [(g, n) for g, n in OURS if g in ("kernels", "families")]
+)
+def test_what_is_known_of_kernels_goes_by_its_name_and_declares_its_columns(group, name):
+    family = load_or_skip(group, name)()
+    assert family.name == name
+    assert family.takes_numbers
 
 
 @pytest.mark.parametrize(
@@ -47,6 +57,8 @@ def test_a_kernel_is_registered_under_its_name(name):
         ("kernels", "matmull", "unknown kernel 'matmull': did you mean 'matmul'"),
         ("models", "xgbost", "unknown model 'xgbost': did you mean 'xgboost'"),
         ("searchers", "bayes", "unknown searcher 'bayes'.*surrogate"),
+        ("families", "gem", "unknown family 'gem': did you mean 'gemm'"),
+        ("meters", "nvm", "unknown meter 'nvm': did you mean 'nvml'"),
     ],
 )
 def test_unknown_names(group, name, message):
@@ -62,8 +74,9 @@ def test_another_package_can_add_a_kernel(plugins):
 
 
 def test_another_package_cannot_replace_ours(plugins):
-    plugins(matmul="foretune.collect.kernels.softmax:Softmax")
-    assert get_kernel("matmul").name == "matmul"
+    plugins(matmul="theirs.kernels:Matmul")
+    with pytest.warns(ForetuneWarning, match=r"kernel 'matmul' is .*: theirs.*ignored"):
+        assert get_kernel("matmul").name == "matmul"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from toy_kernel import DEVICE, FakeRunner, Toy, config
 
 from foretune.datasets import card, load, shipped
 from foretune.device import Device
-from foretune.models import find_pretrained, pretrained
+from foretune.models import find_pretrained
+from foretune.models.saved import pretrained
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = Device(DEVICE.name, "cpu", "toy", DEVICE.specs)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from foretune.collect import local_devices
 from foretune.collect.meters import find_meter, why_no_meter
-from foretune.collect.workbench import versions
+from foretune.collect.versions import versions
 from foretune.errors import ForetuneError
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
 

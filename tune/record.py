@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretune.collect.kernels.triton_kernel import TritonKernel
 from foretune.collect.record import Record
-from foretune.collect.workbench import toolchain
+from foretune.collect.versions import toolchain
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from stage import Deadline, Stage, markdown, options_of, rounded, write_json
 
-from foretune.collect.workbench import versions
+from foretune.collect.versions import versions
 from foretune.kernel import Launch
 
 SIDE = 8192

@@ -42,6 +42,7 @@ class Conv2d(Kernel):
     """
 
     name = "conv2d"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("H", maximum=65536, meaning="rows of the image"),
         ProblemParameter("W", maximum=65536, meaning="pixels of a row"),

@@ -35,6 +35,7 @@ class Matmul(Kernel):
     """
 
     name = "matmul"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("M", maximum=65536, meaning="rows of A and C"),
         ProblemParameter("N", maximum=65536, meaning="columns of B and C"),

@@ -40,6 +40,7 @@ class QuantizedMatvec(Kernel):
     """
 
     name = "quantized_matvec"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("N", maximum=1048576, meaning="rows of W"),
         ProblemParameter("K", maximum=1048576, meaning="columns of W"),

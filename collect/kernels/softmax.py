@@ -41,6 +41,7 @@ class Softmax(Kernel):
     """
 
     name = "softmax"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("R", maximum=16777216, meaning="rows of X"),
         ProblemParameter("C", maximum=16777216, meaning="columns of X, over which sums run"),

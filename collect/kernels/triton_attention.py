@@ -142,6 +142,7 @@ class TritonAttention(TritonKernel):
     """
 
     name = "triton_attention"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("batch", 1, maximum=65535, meaning="sequences"),
         ProblemParameter("seq_len", maximum=2**20, meaning="queries, and keys, of a sequence"),

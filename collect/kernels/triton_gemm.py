@@ -118,6 +118,7 @@ class TritonGemm(TiledProduct):
     """
 
     name = "triton_gemm"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("M", meaning="rows of A and C"),
         ProblemParameter("N", meaning="columns of B and C"),

@@ -5,15 +5,11 @@ Triton decides when it decorates a function whether that function will be compil
 imported only when somebody asks the registry for that kernel. Torch is imported on first use.
 """
 
-import hashlib
-import inspect
 import math
-import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,21 +99,6 @@ class TritonKernel(Kernel):
             return self.make_inputs(problem)
         finally:
             _WITHOUT_DATA.reset(token)
-
-    @cached_property
-    def source_hash(self) -> str:  # type: ignore[override]
-        """Identifies the kernel's code, with what it imports from kernels' files."""
-        found, left = set[str](), [type(self).__module__]
-        while left:
-            name = left.pop()
-            found.add(name)
-            used = {getattr(v, "__module__", None) or "" for v in vars(sys.modules[name]).values()}
-            left += [n for n in used - found if n.startswith(f"{__package__}.")]
-        try:
-            text = "".join(inspect.getsource(sys.modules[name]) for name in sorted(found))
-        except (OSError, TypeError):  # typed into an interpreter
-            text = type(self).__qualname__
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
         """Return the rounding error of the problem's format; `tolerance` where it has none."""

@@ -111,6 +111,7 @@ class TritonNorm(RowKernel):
     """Layer or RMS norm (``norm``) of ``X[R, C]`` along rows; knobs as of every `RowKernel`."""
 
     name = "triton_norm"
+    takes_numbers = True
     problem_parameters = (
         *RowKernel.problem_parameters,
         ProblemParameter("norm", "rms", choices=("rms", "layer"), meaning="which"),

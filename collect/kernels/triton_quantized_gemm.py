@@ -154,6 +154,7 @@ class TritonQuantizedGemm(TiledProduct):
     """
 
     name = "triton_quantized_gemm"
+    takes_numbers = True
     problem_parameters = (
         ProblemParameter("M", meaning="rows of A and C: tokens"),
         ProblemParameter("N", meaning="columns of W and C"),

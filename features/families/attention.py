@@ -18,7 +18,7 @@ class AttentionPrefill(Family):
     """Columns: problem.batch, seq_len, heads, kv_heads, head_dim (prefix_len, window)."""
 
     name = "attention_prefill"
-    source_hash = "attention-2"
+    takes_numbers = True
     causal = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
@@ -77,7 +77,7 @@ class AttentionDecode(Family):
     """Columns: problem.batch, kv_len, heads, kv_heads, head_dim (window)."""
 
     name = "attention_decode"
-    source_hash = "attention-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the cache read once, and 4·head_dim operations per head and key."""

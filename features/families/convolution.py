@@ -10,7 +10,7 @@ class Convolution(Family):
     """Columns: problem.size_0, size_1 (the output), problem.filter_height, filter_width."""
 
     name = "convolution"
-    source_hash = "convolution-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2 operations per output and filter element; image in and out moved once."""

@@ -18,7 +18,7 @@ class Gemm(Family):
     """Columns: problem.M, N, K (batch); config.format or problem.dtype."""
 
     name = "gemm"
-    source_hash = "gemm-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·M·N·K operations; A, B in their format and C in 16 bits (or 32) moved once."""

@@ -20,7 +20,7 @@ class Moe(Family):
     """Columns: problem.tokens, hidden, intermediate, top_k, experts; config.format, tp, ep."""
 
     name = "moe"
-    source_hash = "moe-3"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the products of the busiest rank; each expert that gets a token is read once.

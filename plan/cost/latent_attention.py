@@ -20,7 +20,7 @@ class LatentPrefill(Family):
     """Columns: problem.batch, seq_len, heads (prefix_len)."""
 
     name = "mla_prefill"
-    source_hash = "latent-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return products of decompressed keys and values; queries, keys and values moved once."""
@@ -40,7 +40,7 @@ class LatentDecode(Family):
     """Columns: problem.batch, kv_len, heads."""
 
     name = "mla_decode"
-    source_hash = "latent-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return products with the latent cache, which is read once for all heads."""
@@ -57,7 +57,7 @@ class LatentProjection(Family):
     """Columns: problem.tokens, heads: a product per head, into or out of the latent space."""
 
     name = "mla_bmm"
-    source_hash = "latent-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return one product of a head's vector with its NOPE x LATENT matrix."""

@@ -13,7 +13,7 @@ class GatedDelta(Family):
     """Columns: problem.batch, seq_len, num_k_heads, head_k_dim, num_v_heads, head_v_dim, d_conv."""
 
     name = "gdn"
-    source_hash = "gdn-1"
+    takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the update and the reading of the state per token; the state moved twice."""

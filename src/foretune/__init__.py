@@ -9,6 +9,7 @@ Names are imported when first used, so that ``import foretune`` costs next to no
 from typing import TYPE_CHECKING
 
 from foretune.lazy import lazy
+from foretune.version import __version__
 
 if TYPE_CHECKING:
     from foretune.collect import (
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_triton
 
-__version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "Campaign",

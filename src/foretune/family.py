@@ -8,10 +8,13 @@ A family turns the sizes of a problem into work and into quantities that mean so
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from foretune.source import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
 
@@ -47,19 +50,18 @@ class Family(ABC):
 
     Attributes:
         name: as in the run table's ``kernel`` column.
-        source_hash: identifies the code that computes cost and derived quantities.
+        takes_numbers: whether a single row may come as NumPy's numbers, which is faster than
+            arrays of one. Not for methods that index or mask their columns
+            (`foretune.testing.check_kernel` tests it).
     """
 
     name: str
-    source_hash: str
+    takes_numbers: bool = False
 
-    @property
-    def takes_numbers(self) -> bool:
-        """Whether a row by itself comes as NumPy's numbers, which is faster than arrays of one.
-
-        Foretune's own families are tested with both; others may index or mask their columns.
-        """
-        return type(self).__module__.startswith("foretune.")
+    @cached_property
+    def source_hash(self) -> str:
+        """Identifies the code: sixteen hexadecimal digits; see `foretune.source`."""
+        return code_hash(type(self), Family)
 
     @abstractmethod
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:

@@ -1,10 +1,7 @@
 """Kernels: tunable programs, seen through one small interface."""
 
-import hashlib
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -91,16 +88,6 @@ class Kernel(Family):
         if out.shape != ref.shape or not np.isfinite(out).all():
             return float("inf")
         return float(np.linalg.norm(out - ref)) / max(float(np.linalg.norm(ref)), 1e-300)
-
-    @cached_property
-    def source_hash(self) -> str:  # type: ignore[override]
-        """Identifies the kernel's code: sixteen hexadecimal digits."""
-        module = inspect.getmodule(type(self))
-        try:
-            text = inspect.getsource(module or type(self))
-        except (OSError, TypeError):  # typed into an interpreter
-            text = type(self).__qualname__
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def spread_problems(

@@ -7,11 +7,12 @@ Ours are listed here, one line each. Another package adds its own as entry point
 """
 
 import importlib
+import warnings
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from foretune.errors import ForetuneError, MissingExtra, UnknownName
+from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
 from foretune.extras import EXTRA_OF
 from foretune.kernel import Kernel
 
@@ -79,12 +80,33 @@ _OURS: dict[str, dict[str, str]] = {
     },
 }
 
+_ONE_OF = {
+    "kernels": "kernel",
+    "families": "family",
+    "meters": "meter",
+    "models": "model",
+    "searchers": "searcher",
+}
+"""What messages call one implementation of a group."""
+
 
 @cache
 def registered(group: str) -> dict[str, str]:
-    """Return the implementations of a group (``kernels``, …): name -> ``module:class``."""
-    others = {e.name: e.value for e in entry_points(group=f"foretune.{group}")}
-    return {**others, **_OURS[group]}
+    """Return the implementations of a group (``kernels``, …): name -> ``module:class``.
+
+    Warns (`ForetuneWarning`) where another package uses a name that is taken.
+    """
+    found = dict(_OURS[group])
+    for point in entry_points(group=f"foretune.{group}"):
+        holder = found.setdefault(point.name, point.value)
+        if holder != point.value:
+            warnings.warn(
+                f"{_ONE_OF[group]} {point.name!r} is {holder}: {point.value} is ignored until its "
+                "package registers it under another name",
+                ForetuneWarning,
+                stacklevel=2,
+            )
+    return found
 
 
 def load(group: str, name: str) -> Any:
@@ -96,7 +118,8 @@ def load(group: str, name: str) -> Any:
         ForetuneError: another package registered it, and it cannot be imported.
     """
     if name not in registered(group):
-        raise UnknownName(group.rstrip("s"), name, registered(group))
+        raise UnknownName(_ONE_OF[group], name, registered(group))
+    what = f"{_ONE_OF[group]} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -105,8 +128,8 @@ def load(group: str, name: str) -> Any:
             raise
         missing = (getattr(e, "name", None) or "").partition(".")[0]
         if missing in EXTRA_OF and isinstance(e, ModuleNotFoundError):
-            raise MissingExtra(missing, EXTRA_OF[missing], f"{group.rstrip('s')} {name!r}") from e
-        raise ForetuneError(f"{group.rstrip('s')} {name!r} cannot be imported: {e}") from e
+            raise MissingExtra(missing, EXTRA_OF[missing], what) from e
+        raise ForetuneError(f"{what} cannot be imported: {e}") from e
 
 
 def get_kernel(name: str) -> Kernel:

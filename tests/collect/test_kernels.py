@@ -11,13 +11,18 @@ from foretune.collect.kernels.quantized_matvec import QuantizedMatvec
 from foretune.collect.kernels.softmax import Softmax
 from foretune.collect.threads import thread_counts
 from foretune.errors import ProblemError
+from foretune.testing import check_kernel
 
 # odd sizes first: none is a multiple of a vector, a tile or a group
 CASES = {
     "matmul": (Matmul(), [{"M": 37, "N": 83, "K": 41}, {"M": 5, "N": 3, "K": 1}]),
     "quantized_matvec": (
         QuantizedMatvec(),
-        [{"N": 33, "K": 203, "max_error": 0.15}, {"N": 1, "K": 1}, {"N": 64, "K": 512}],
+        [
+            {"N": 33, "K": 203, "max_error": 0.2},  # which the coarsest format keeps
+            {"N": 1, "K": 1, "max_error": 0.2},
+            {"N": 64, "K": 512, "max_error": 0.2},
+        ],
     ),
     "softmax": (Softmax(), [{"R": 5, "C": 1037}, {"R": 1, "C": 1}, {"R": 3, "C": 1600}]),
     "conv2d": (
@@ -52,6 +57,10 @@ def error(kernel, problem, config, inputs):
     return kernel.relative_error(launch(), kernel.reference(inputs))
 
 
+def test_the_contract(case):
+    check_kernel(*case, seed=7)
+
+
 def test_name_and_error_limit(kernel, problems):
     assert kernel.name in CASES
     assert all(0 < kernel.error_limit(p, kernel.default(p)) <= 1e-4 for p in problems)
@@ -70,56 +79,6 @@ def test_default_is_in_the_space_of_any_machine(kernel, problems, threads, monke
     monkeypatch.setattr(f"{module}.thread_counts", lambda: threads)
     for problem in problems:
         assert kernel.default(problem) in kernel.space(problem)
-
-
-def test_default_and_random_configurations_are_right(kernel, problems):
-    rng = np.random.default_rng(7)
-    problem = problems[0]
-    inputs = kernel.make_inputs(problem)
-    for config in [kernel.default(problem), *kernel.space(problem).sample(5, rng)]:
-        assert error(kernel, problem, config, inputs) <= kernel.error_limit(problem, config), config
-        for other in problems[1:]:  # the same compiled code
-            space = kernel.space(other)
-            config_ = config if config in space else kernel.default(other)
-            assert error(kernel, other, config_, kernel.make_inputs(other)) < 0.2, config_
-
-
-def test_library_agrees_with_the_reference(kernel, problems):
-    for problem in problems:
-        inputs = kernel.make_inputs(problem)
-        name, launch = kernel.library(problem, inputs)
-        assert "NumPy" in name
-        assert kernel.relative_error(launch(), kernel.reference(inputs)) < 1e-5
-
-
-def test_inputs_follow_the_seed(kernel, problems):
-    for problem in problems:
-        first, again, other = (kernel.make_inputs(problem, seed) for seed in (3, 3, 4))
-        assert all(np.array_equal(first[k], again[k]) for k in first)
-        assert not all(np.array_equal(first[k], other[k]) for k in first)
-
-
-def test_cost_and_derived_are_the_same_for_one_and_for_columns(kernel, problems):
-    rng = np.random.default_rng(1)
-    rows = [(p, c) for p in problems for c in kernel.space(p).sample(50, rng)]
-    columns = [
-        {name: np.array([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
-    ]
-    many = kernel.cost(*columns)
-    many_derived = kernel.derived(*columns, {})
-    for i, row in enumerate(rows):
-        one = kernel.cost(*row)
-        assert one.flops == pytest.approx(many.flops[i])
-        assert one.bytes_moved == pytest.approx(many.bytes_moved[i])
-        derived = kernel.derived(*row, {})
-        assert derived.keys() == many_derived.keys()
-        for name, value in derived.items():
-            assert float(value) == pytest.approx(float(many_derived[name][i])), name
-    for quantity in (many.flops, many.bytes_moved):
-        assert np.all(np.isfinite(quantity) & (quantity > 0))
-    for name, values in many_derived.items():
-        assert values.shape == (len(rows),), name
-        assert np.all(np.isfinite(values) & (values >= 0)), name
 
 
 def test_training_problems_are_distinct_legal_and_moderate(kernel):

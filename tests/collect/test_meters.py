@@ -9,6 +9,8 @@ import pytest
 from foretune.collect import meters
 from foretune.collect.meters import NvmlMeter, PowerMeter, RaplMeter, Window, slope_w
 from foretune.errors import ForetuneError, MissingExtra
+from foretune.registry import load, registered
+from foretune.testing import check_meter
 
 RANGE_UJ = 262_143_328_850
 
@@ -84,9 +86,6 @@ class TestRapl:
         meter.start()
         (zones.root / "intel-rapl:0/energy_uj").unlink(missing_ok=True)
         assert math.isnan(meter.stop())
-
-    def test_stop_without_start(self, zones):
-        assert math.isnan(RaplMeter(root=zones.root).stop())
 
     def test_no_counters(self, tmp_path):
         for root in (tmp_path, tmp_path / "nothing"):
@@ -235,6 +234,16 @@ class TestNvml:
                 raise self.NVMLError_NotSupported("Not Supported")
 
         assert "Volta" in NvmlMeter(nvml=Pascal()).unavailable_because()
+
+
+@pytest.mark.parametrize("name", registered("meters"))
+def test_the_contract_on_this_machine(name):
+    check_meter(load("meters", name), seconds=0.1)
+
+
+def test_the_contract_where_it_works(zones):
+    check_meter(lambda index: RaplMeter(index, zones.root), seconds=0.01)
+    check_meter(lambda index: NvmlMeter(index, FakeNvml(), poll_s=0.0), seconds=0.01)
 
 
 def test_slope_is_least_squares():

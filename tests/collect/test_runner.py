@@ -13,14 +13,10 @@ from foretune.collect import InProcessRunner, IsolatedRunner, Timing, workbench
 from foretune.collect.meters import PowerMeter
 from foretune.errors import MeasurementError, MissingExtra, UsageError
 from foretune.measurement import Status
+from foretune.testing import check_runner
 
 TIMING = Timing(box_s=0.03, warmup_s=0.002)
 PROBLEM = Toy().problem(n=100)
-FAILURES = {
-    "wrong": (Status.WRONG_RESULT, "relative error 1"),
-    "no build": (Status.COMPILE_ERROR, "the compiler says no"),
-    "no run": (Status.RUNTIME_ERROR, "ValueError: cannot run"),
-}
 
 
 @pytest.fixture
@@ -39,34 +35,30 @@ def runner(request):
     return InProcessRunner(DEVICE, TIMING)
 
 
-def test_times_and_failures_become_rows(runner):
-    configs = [config(), *map(config, FAILURES), config(work=4)]
-    rows = list(runner.run(Toy(), PROBLEM, configs))
-    assert [m.config for m in rows] == configs
-    assert rows[0].ok
-    assert rows[0].time_ms >= 0.1
-    assert rows[0].time_ms == pytest.approx(np.median(rows[0].time_ms_samples))
-    assert rows[-1].time_ms >= 0.4
-    for m, (status, reason) in zip(rows[1:-1], FAILURES.values(), strict=True):
-        assert m.status is status
-        assert reason in m.error
-        assert "\n" not in m.error
-        assert np.isnan(m.time_ms)
-    assert all(m.device == DEVICE.name and "python" in m.environment for m in rows)
+def test_the_contract_in_this_process():
+    check_runner(InProcessRunner(DEVICE, TIMING), isolates=False)
+
+
+def test_the_contract_in_another_process():
+    check_runner(IsolatedRunner(DEVICE, TIMING, limit_s=10))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("wrong", "relative error 1"),
+        ("no build", "the compiler says no"),
+        ("no run", "ValueError: cannot run"),
+    ],
+)
+def test_failures_say_why(behaviour, reason):
+    measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config(behaviour)]))
+    assert reason in measured.error
 
 
 def test_what_nobody_can_measure_is_an_error(runner):
     with pytest.raises(MissingExtra, match=r"pip install 'foretune\[toy\]'"):
         list(runner.run(Toy(), PROBLEM, [config("no extra")]))
-
-
-def test_race_is_interleaved_with_the_library(runner):
-    first, second = config(), config(work=2)
-    times = runner.race(Toy(), PROBLEM, [first, second], box_s=0.05)
-    assert list(times) == [first.id, second.id, "library:NumPy"]
-    assert len({len(t) for t in times.values()}) == 1
-    assert times[first.id].min() >= 0.1
-    assert times[second.id].min() >= 0.2
 
 
 def test_a_hang_is_a_timeout_and_a_crash_an_error(isolated):
@@ -81,39 +73,6 @@ def test_a_hang_is_a_timeout_and_a_crash_an_error(isolated):
     assert died.status is Status.RUNTIME_ERROR
     assert "exit code 7" in died.error
     assert after.ok
-
-
-def test_a_race_of_what_dies_is_an_error(isolated):
-    with pytest.raises(MeasurementError, match="could not be compared"):
-        isolated.race(Toy(), PROBLEM, [config("die")], box_s=0.01)
-
-
-class Lazy(Toy):
-    """Its configurations of skew 2 write nothing."""
-
-    buffer = np.zeros(3)
-
-    def build(self, problem, config, inputs):
-        def launch():
-            if config["skew"] != 2:
-                self.buffer[:] = 7.0
-            return self.buffer
-
-        return launch
-
-    def reference(self, inputs):
-        return np.full(3, 7.0)
-
-
-def test_what_another_configuration_left_in_memory_does_not_pass():
-    right, wrong = InProcessRunner(DEVICE, TIMING).run(Lazy(), PROBLEM, [config(), config(skew=2)])
-    assert right.ok
-    assert wrong.status is Status.WRONG_RESULT
-
-
-def test_a_race_leaves_out_what_is_wrong():
-    times = InProcessRunner(DEVICE, TIMING).race(Lazy(), PROBLEM, [config(), config(skew=2)], 0.01)
-    assert list(times) == [config().id, "library:NumPy"]
 
 
 def test_a_kernel_of_another_device_kind_is_refused(runner):

@@ -11,7 +11,6 @@ from foretune.features.known import known_family
 
 class Theirs(Family):
     name = "theirs"
-    source_hash = "1"
 
     def cost(self, problem, config):
         return Cost(1.0, 1.0)

@@ -166,7 +166,6 @@ class Theirs(Family):
     """Written for arrays: masks, methods, a table of texts."""
 
     name = "theirs"
-    source_hash = "1"
 
     def cost(self, problem, config):
         wide = np.where(~(config["format"] == "fp8"), 2.0, 1.0)

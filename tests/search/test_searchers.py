@@ -6,59 +6,17 @@ import math
 import numpy as np
 import pytest
 
-from foretune.errors import MissingExtra, SpaceError, UnknownName, UsageError
-from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
-from foretune.problem import Problem
+from foretune.errors import MissingExtra, UnknownName, UsageError
 from foretune.registry import registered
 from foretune.search import Prior, Stopping, make_searcher
 from foretune.space import Configuration, SearchSpace
+from foretune.testing import check_searcher
+from foretune.testing.searchers import SMALL, SPACE, fails, never, prior_of, search
+from foretune.testing.searchers import time_ms as toy_ms
 
 SEARCHERS = sorted(registered("searchers").keys() - {"gp"})
 """Optuna's Gaussian process takes too long for a whole space: `test_optuna_search.py`."""
-SPACE = SearchSpace(
-    {
-        "tile": (1, 2, 4, 8, 16),
-        "unroll": (1, 2, 4),
-        "order": ("ij", "ji"),
-        "pack": (False, True),
-        "split": ("auto", 1, 2),
-    },
-    ["tile * unroll <= 32", "split != 'auto' or tile > 1"],
-)
-SMALL = SearchSpace(SPACE.parameters, ["tile in (4, 8, 16)", "unroll < 4", "split != 1"])
-TINY = SearchSpace({"x": (1, 2), "flag": (False, True)}, ["x == 1 or flag"])
-
-
-def toy_ms(config):
-    """Best at tile 8, unroll 2, ji, packed, split 2."""
-    slow = 1.3 ** abs(math.log2(config["tile"]) - 3) * 1.2 ** abs(math.log2(config["unroll"]) - 1)
-    slow *= 1.0 if config["order"] == "ji" else 1.25
-    slow *= 1.0 if config["pack"] else 1.15
-    return slow * {"auto": 1.1, 1: 1.2, 2: 1.0}[config["split"]]
-
-
 BEST = Configuration(tile=8, unroll=2, order="ji", pack=True, split=2)
-
-
-def fails(config):
-    return config["tile"] == 16 and config["pack"]
-
-
-def measure(config, law=toy_ms, broken=fails, power_w=math.nan):
-    common = ("toy", Problem(n=1), Configuration(config), "Toy CPU")
-    if broken(config):
-        return Measurement(*common, Status.RUNTIME_ERROR)
-    return Measurement(*common, Status.OK, time_ms=law(config), power_w=power_w)
-
-
-def never(config):
-    return False
-
-
-def perfect_prior(space=SPACE, law=toy_ms, spread=0.05):
-    mean = np.log([law(c) for c in space])
-    return Prior(mean, spread, np.array([0.02 if fails(c) else 0.98 for c in space]))
 
 
 def make(name, space=SPACE, seed=0, prior=None, **options):
@@ -68,25 +26,16 @@ def make(name, space=SPACE, seed=0, prior=None, **options):
         pytest.skip(str(e))
 
 
-def search(searcher, budget, n=1, **how):
-    """Return the configurations asked for, in order."""
-    asked = []
-    while len(asked) < budget:
-        batch = searcher.ask(min(n, budget - len(asked)))
-        if not batch:
-            break
-        asked += batch
-        searcher.tell(measure(c, **how) for c in batch)
-    return asked
+def perfect_prior(law=toy_ms, spread=0.05):
+    return prior_of(SPACE, law, spread)
 
 
-with_and_without_prior = pytest.mark.parametrize("guided", [False, True], ids=["alone", "guided"])
-every = pytest.mark.parametrize("name", SEARCHERS)
-
-
-@pytest.fixture
-def prior(guided):
-    return perfect_prior() if guided else None
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_the_contract(name):
+    try:
+        check_searcher(name)
+    except MissingExtra as e:
+        pytest.skip(str(e))
 
 
 def test_there_are_searchers():
@@ -96,136 +45,9 @@ def test_there_are_searchers():
     assert min(SPACE, key=toy_ms) == BEST
 
 
-@every
-@with_and_without_prior
-@pytest.mark.parametrize("n", [1, 7])
-def test_it_never_repeats_and_stays_legal(name, n, prior):
-    asked = search(make(name, prior=prior), budget=28, n=n)
-    assert len(asked) == len(set(asked)) == 28
-    assert all(c in SPACE for c in asked)
-
-
-@every
-@with_and_without_prior
-def test_it_asks_again_without_being_told(name, prior):
-    searcher = make(name, prior=prior)
-    asked = [c for _ in range(4) for c in searcher.ask(3)]
-    assert len(set(asked)) == 12
-
-
-@every
-@with_and_without_prior
-def test_the_seed_decides(name, prior):
-    one = search(make(name, seed=3, prior=prior), budget=16, n=4)
-    assert search(make(name, seed=3, prior=prior), budget=16, n=4) == one
-
-
 @pytest.mark.parametrize("name", ["random", "tpe", "surrogate"])
 def test_another_seed_searches_elsewhere(name):
     assert search(make(name, seed=0), budget=8) != search(make(name, seed=1), budget=8)
-
-
-@every
-@with_and_without_prior
-def test_it_survives_failures(name, prior):
-    searcher = make(name, prior=prior)
-    asked = search(searcher, budget=10, broken=lambda c: True)
-    assert len(set(asked)) == 10
-    assert searcher.best() is None
-    asked += search(searcher, budget=10)
-    assert len(set(asked)) == 20
-    assert searcher.best() in asked[10:]
-
-
-@every
-@with_and_without_prior
-def test_asking_for_more_than_there_is(name, guided):
-    searcher = make(name, SMALL, prior=perfect_prior(SMALL) if guided else None)
-    assert set(searcher.ask(10_000)) == set(SMALL)
-    assert searcher.ask(5) == []
-
-
-@every
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_tiny_space_is_exhausted(name, n):
-    searcher = make(name, TINY)
-    asked = search(searcher, budget=99, n=n, law=lambda c: c["x"], broken=never)
-    assert len(asked) == len(TINY) == 3
-    assert set(asked) == set(TINY)
-    assert searcher.best()["x"] == 1
-    assert searcher.ask() == []
-
-
-@every
-@pytest.mark.parametrize("parameters", [{"x": (1,)}, {}])
-def test_a_space_of_one(name, parameters):
-    searcher = make(name, SearchSpace(parameters))
-    (only,) = searcher.ask(3)
-    searcher.tell([measure(only, law=lambda c: 1.0, broken=never)])
-    assert searcher.best() == only
-    assert searcher.ask() == []
-
-
-@every
-def test_nothing_is_asked_for(name):
-    assert make(name).ask(0) == []
-
-
-@every
-@with_and_without_prior
-def test_it_learns_of_what_it_did_not_propose(name, guided):
-    searcher = make(name, SMALL, prior=perfect_prior(SMALL) if guided else None)
-    others = [c for c in SMALL if c["order"] == "ji" and not fails(c)]
-    searcher.tell(measure(c) for c in others)
-    assert searcher.best() == BEST
-    asked = search(searcher, budget=99_999, n=8)
-    assert not set(asked) & set(others)
-    assert len(asked) + len(others) == len(SMALL)
-    assert searcher.best() == BEST
-
-
-@every
-def test_what_is_outside_the_space_is_refused(name):
-    searcher = make(name)
-    with pytest.raises(SpaceError, match="not in the space"):
-        searcher.tell([measure({**BEST, "tile": 3}, law=lambda c: 1.0)])
-    assert searcher.best() is None
-    searcher.tell([])
-    assert len(searcher.ask(2)) == 2
-
-
-@every
-def test_the_incumbent_is_the_best_success(name):
-    searcher = make(name)
-    assert searcher.best() is None
-    slow, fast, broken = (
-        Configuration(tile=t, unroll=1, order="ij", pack=True, split=1) for t in (1, 4, 16)
-    )
-    searcher.tell([measure(slow), measure(broken)])
-    assert searcher.best() == slow
-    searcher.tell([measure(fast)])
-    assert searcher.best() == fast
-    searcher.tell([measure(slow, law=lambda c: 0.01)])  # a second opinion replaces the first
-    assert searcher.best() == slow
-
-
-@every
-def test_the_objective_is_minimised(name):
-    watts = {1: 10.0, 2: 1000.0}
-    time_ms = {1: 2.0, 2: 1.0}
-    for objective, best in (("time", 2), ("energy", 1), ("edp", 1)):
-        searcher = make(name, TINY, objective=Objective(objective))
-        for config in searcher.ask(3):
-            x = config["x"]
-            searcher.tell([measure(config, lambda c: time_ms[c["x"]], never, watts[x])])
-        assert searcher.best()["x"] == best, objective
-
-
-@every
-def test_without_a_meter_energy_has_no_incumbent(name):
-    searcher = make(name, objective=Objective.ENERGY)
-    assert len(set(search(searcher, budget=8))) == 8
-    assert searcher.best() is None
 
 
 def test_unknown_searchers():

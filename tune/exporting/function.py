@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from foretune import __version__
 from foretune.datasets import from_measurements
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
@@ -16,6 +15,7 @@ from foretune.tune.exporting.score import Score, score
 from foretune.tune.exporting.shares import Shares
 from foretune.tune.exporting.source import write_source
 from foretune.tune.exporting.tree import leaves
+from foretune.version import __version__
 
 MOST_CONFIGS = 8
 

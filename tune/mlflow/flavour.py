@@ -49,7 +49,7 @@ def log_model(predictor: Predictor, folder: Path, name: str = "predictor") -> "M
     """
     import mlflow
 
-    from foretune import __version__
+    from foretune.version import __version__
 
     example = input_columns(predictor.runs_).head(EXAMPLE_ROWS)
     return mlflow.pyfunc.log_model(

@@ -22,6 +22,16 @@ def plain(problem: Problem) -> Problem:
     return without(problem, CANDIDATES, GOAL)
 
 
+def origin(kernel: str, problem: Problem) -> str:
+    """Return what the source column says of runs that are written down under a second name.
+
+    Args:
+        kernel: the first name.
+        problem: what that calls the problem.
+    """
+    return f"foretune {kernel} {problem.id}"
+
+
 def without(problem: Problem, *names: str) -> Problem:
     """Return a problem without the values of some names."""
     return Problem({name: value for name, value in problem.items() if name not in names})

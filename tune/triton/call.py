@@ -7,7 +7,7 @@ from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-from foretune.collect.workbench import toolchain
+from foretune.collect.versions import toolchain
 from foretune.device import Device
 from foretune.mapping import Value
 from foretune.measurement import Measurement, Status

@@ -15,13 +15,14 @@ from typing import Any
 import triton
 
 from foretune.collect.kernels.triton_kernel import TritonKernel
-from foretune.collect.workbench import toolchain
+from foretune.collect.versions import toolchain
 from foretune.device import Device
 from foretune.kernel import Inputs
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.store import Choice, Subject
+from foretune.tune.store.problems import origin
 from foretune.tune.triton.call import problem_of
 from foretune.tune.triton.configs import LAUNCH, configuration_of
 from foretune.tune.triton.kernel_source import source_hash
@@ -90,7 +91,7 @@ class LaunchView:
         subject = run.subject
         return subject, dataclasses.replace(
             m, kernel=subject.kernel, problem=run.problem, config=run.config,
-            static={**m.static, "programs": run.programs}, source=f"foretune {m.kernel}",
+            static={**m.static, "programs": run.programs}, source=origin(m.kernel, m.problem),
             environment=subject.versions,
         )  # fmt: skip
 
@@ -104,9 +105,11 @@ class LaunchView:
     def back(
         self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]
     ) -> list[Measurement]:
-        """Return which of the function's runs were runs of the kernel on ``problem``."""
+        """Return which runs that a decorator made were runs of the kernel on ``problem``."""
         found = []
         for m in runs:
+            if m.source == origin(self._kernel.name, problem):  # seen in this mirror before
+                continue
             knobs = {n: m.config[n] for n in space.names if n in m.config}
             if len(knobs) < len(space.names) or (config := Configuration(knobs)) not in space:
                 continue
@@ -131,7 +134,7 @@ def as_called(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measure
     if not m.problem.keys() > problem.keys():
         return m
     launch = {**m.problem, **m.config}
-    if any(name not in launch for name in knobs):
+    if not knobs or any(name not in launch for name in knobs):
         return None
     return dataclasses.replace(
         m, problem=Problem({n: launch[n] for n in problem}),

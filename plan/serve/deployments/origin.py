@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import foretune
+from foretune.version import __version__
 
 PACKAGES = ("aiconfigurator-core", "xgboost")
 """Packages that what was learned follows from: measured operators, boosted trees."""
@@ -28,7 +28,7 @@ class Origin:
     @classmethod
     def now(cls, file: str, rows: int) -> "Origin":
         """Return that of what is learned here and now."""
-        found = {"foretune": foretune.__version__}
+        found = {"foretune": __version__}
         for name in PACKAGES:
             try:
                 found[name] = version(name)

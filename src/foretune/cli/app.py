@@ -7,7 +7,6 @@ import threading
 
 import typer
 
-from foretune import __version__
 from foretune.cli import (
     calibrating,
     campaign,
@@ -29,6 +28,7 @@ from foretune.cli import (
     tuning,
 )
 from foretune.errors import ForetuneError
+from foretune.version import __version__
 
 INTERRUPTED = 130
 

@@ -21,7 +21,7 @@ TRAINED_DEVICE = typer.Option(
 JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
 OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
 MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
-SEARCHERS = "surrogate, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner's)."
+SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
 SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
 SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
 STORE = typer.Option(

@@ -65,9 +65,9 @@ def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
         rows.setdefault(where, []).append([s.subject.kernel, s.subject.source[:8], *counts])
     output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
     for where, listed in rows.items():
-        output.say("")
+        output.say(f"\n{where}")
         columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
-        output.table(where, columns, listed)
+        output.table("", columns, listed)
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
 
 
@@ -237,12 +237,20 @@ def _write_runs(tuned: "Tuned", subjects: list["Subject"], path: Path) -> int:
 
 
 def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
-    from foretune.tune.store.problems import by_problem, matches
+    """Forget problems, and what a decorator of the kernel's function calls their runs."""
+    from foretune.tune.store.problems import by_problem, matches, origin
 
+    measured = by_problem(target.measurements(subject))
+    known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
+    origins = {origin(subject.kernel, p) for p in known}
+    forgotten = sum(target.forget(subject, p) for p in known)
     if wanted is None:
-        return target.forget(subject)
-    known = {*by_problem(target.measurements(subject)), *target.choices(subject)}
-    return sum(target.forget(subject, p) for p in known if matches(p, wanted))
+        forgotten += target.forget(subject)
+    for other in target.subjects():
+        for problem, rows in by_problem(target.measurements(other)).items():
+            if origins & {m.source for m in rows}:
+                forgotten += target.forget(other, problem)
+    return forgotten
 
 
 def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> list[dict[str, Any]]:

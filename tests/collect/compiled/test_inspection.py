@@ -13,7 +13,7 @@ from foretune.collect.compiled.features import BINARY, CLASSES, OCCUPANCY, SPECI
 from foretune.collect.compiled.opcodes import GROUPS, IGNORED, classes, mnemonics
 from foretune.errors import ForetuneError, UnknownName, UsageError
 
-pytest.importorskip("triton", reason="triton is not installed: foretune[gpu]")
+pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")

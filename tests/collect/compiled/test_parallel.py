@@ -11,7 +11,7 @@ from foretune.collect.compiled.parallel import reference_of
 from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
 from foretune.measurement import Status
 
-pytest.importorskip("triton", reason="triton is not installed: foretune[gpu]")
+pytest.importorskip("triton")
 SM_90 = find_target("sm_90")
 F16 = Tensor("float16")
 VECTORS = [F16, F16, F16, 4096]

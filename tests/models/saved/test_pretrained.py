@@ -10,7 +10,8 @@ import pytest
 from foretune.datasets import card, load
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
-from foretune.models import Predictor, find_pretrained, pretrained
+from foretune.models import Predictor, find_pretrained
+from foretune.models.saved import pretrained
 from foretune.models.saved.pretrained import NotShipped, Pretrained, shipped_predictors
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import tasks_of
@@ -183,8 +184,7 @@ def test_every_shipped_one_is_of_a_shipped_table(of_it):
 
 def test_every_shipped_one_is_found_on_its_device(of_it):
     kernel = get_kernel(of_it.kernel)
-    if kernel.source_hash != of_it.source:
-        pytest.skip("the kernel's code has changed since: measure again, benchmarks/cpu_sweep.py")
+    assert kernel.source_hash == of_it.source, "measure again: benchmarks/cpu_sweep.py, shipped.py"
     device = Device(of_it.device, kernel.device_kind, of_it.architecture, of_it.specs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

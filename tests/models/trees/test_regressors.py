@@ -2,20 +2,15 @@
 
 import numpy as np
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.ensemble import EnsembleModel
 from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.regressor import ROWS_PER_THREAD, Regressor, side_by_side, threads_for
 from foretune.registry import load, registered
+from foretune.testing import check_regressor
 
 MODELS = [BoostingModel(rounds=30), ForestModel(trees=10), EnsembleModel()]
-
-
-@parametrize_with_checks(MODELS)
-def test_scikit_learns_contract(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(params=MODELS, ids=lambda m: type(m).__name__)
@@ -37,30 +32,8 @@ def test_every_registered_model_is_tested():
     assert {load("models", name) for name in ("xgboost", "random_forest", "ensemble")} == tested
 
 
-def test_it_learns_and_gaps_do_not_disturb_it(model):
-    X, y = data()
-    fitted = model.fit(X, y)
-    new, truth = data(seed=1)
-    predicted = fitted.predict(new)
-    assert predicted.dtype == np.float64
-    assert fitted.score(new, truth) > 0.6
-
-
-def test_it_comes_back_from_disk_the_same(model, tmp_path):
-    X, y = data()
-    fitted = model.fit(X, y)
-    path = tmp_path / f"model{model.suffix}"
-    fitted.save(path)
-    loaded = type(model).load(path)
-    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
-    assert loaded.n_features_in_ == 4
-
-
-def test_rows_of_none_and_one(model):
-    X, y = data()
-    fitted = model.fit(X, y)
-    assert fitted.predict(X[:0]).shape == (0,)
-    np.testing.assert_array_equal(fitted.predict(X[7:8]), fitted.predict(X)[7:8])
+def test_the_contract(model):
+    check_regressor(model)
 
 
 def test_the_seed_decides(model):
@@ -96,15 +69,6 @@ def test_a_probability():
 def test_small_data_has_one_thread():
     assert threads_for(0) == threads_for(ROWS_PER_THREAD) == 1
     assert threads_for(10**9) >= 1
-
-
-def test_a_quick_model_is_unfitted_and_learns_the_same(model):
-    X, y = data()
-    quick = model.fit(X, y).quick()
-    assert type(quick) is type(model)
-    assert not hasattr(quick, "n_features_in_")
-    new, truth = data(seed=1)
-    assert quick.fit(X, y).score(new, truth) > 0.6
 
 
 def test_a_quick_boosted_model_has_half_the_trees_that_count_twice():

@@ -17,7 +17,7 @@ from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
-pytest.importorskip("kernel_tuner", reason="kernel_tuner is not installed: foretune[bench]")
+pytest.importorskip("kernel_tuner")
 
 STRATEGIES = sorted(name for name in registered("searchers") if name.startswith("kt_"))
 SPACE = SearchSpace(

@@ -18,7 +18,7 @@ from foretune.search.policies.placement import Placement
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration, SearchSpace
 
-gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: foretune[rl]")
+gymnasium = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 environment = importlib.import_module("foretune.search.policies.environment")

@@ -36,7 +36,7 @@ from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
-torch = pytest.importorskip("torch", reason="torch is not installed: foretune[rl]")
+torch = pytest.importorskip("torch")
 from foretune.search.policies.agents import Agents  # noqa: E402
 from foretune.search.policies.placement import Placement, Placing  # noqa: E402
 from foretune.search.policies.policy import Policy, name_groups  # noqa: E402

@@ -98,7 +98,7 @@ def test_killed_and_started_again(place, after):
     state = json.loads((done.folder / "campaign.json").read_text())
     assert len(state["tracked"]) == 2
 
-    whole = run_campaign(KERNEL, FakeRunner(), TINY, out=place / "whole")
+    whole = run_campaign(KERNEL, FakeRunner(), TINY, out=place / "whole", store=False)
     assert [r.winner for r in whole.results] == [r.winner for r in done.results]
     assert [s.config for r in whole.results for s in r.trace] == [
         s.config for r in done.results for s in r.trace

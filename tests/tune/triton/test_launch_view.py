@@ -148,6 +148,13 @@ def test_what_the_decorator_measured_is_known_to_tune(driver, tuned):
     assert StoredRecord(GEMM, H200).known(GEMM.problem(M=512, N=512, K=1024)) == []
 
 
+def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
+    assert main(["store", "forget", "triton_gemm", "--problem", "K=1024"]) == 0
+    assert StoredRecord(GEMM, H200).known(PROBLEM) == []
+    multiply(decorated(whole(tuned)[:4], budget=2))
+    assert len(driver.launches) > 1
+
+
 def test_energy_is_no_answer_to_who_wants_time(driver, tuned):
     """A choice of least time is not taken by who minimises something else."""
     kernel = decorated(whole(tuned)[:3], objective="energy", budget=1)

@@ -1,0 +1,106 @@
+"""What identifies the code of a kernel or a family: rows measured with other code are not of it.
+
+The modules of the class and of its bases count, and what they import, anywhere in them, as far as
+it belongs to the same work:
+
+- of Foretune, `OURS`: what computes, generates and runs kernels. The nouns only describe kernels,
+  and how a time is taken (`foretune.collect.workbench`) is not part of what is timed;
+- of another package, its modules;
+- of a file by itself, the files and packages in the same folder.
+
+Other packages are known by their versions, which every row notes. Comments, docstrings and layout
+do not count, and every version of Python finds the same.
+"""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+OURS = ("foretune.collect.", "foretune.features.families.")
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders in which files that lie side by side have nothing to do with each other."""
+
+
+@cache
+def code_hash(kind: type, noun: type) -> str:
+    """Return sixteen hexadecimal digits that identify the code of a class.
+
+    Args:
+        kind: the class. Typed into an interpreter, without a file, only its name counts.
+        noun: what it derives from: bases that do not derive from it do not count.
+    """
+    found: dict[Path, str] = {}
+    for module in {c.__module__ for c in kind.__mro__ if issubclass(c, noun)}:
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file and module.rpartition(".")[0] != "foretune":  # that is the noun itself
+            _collect(module, Path(file), found)
+    text = "\n".join(sorted(found.values())) or kind.__qualname__
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _collect(module: str, file: Path, found: dict[Path, str]) -> None:
+    """Add the code of a module, and of what it imports, to what was ``found`` so far."""
+    top, *inside = module.split(".") + ["__init__"] * (file.stem == "__init__")
+    root = file.parents[len(inside)]
+    beside = not inside and root.name not in INSTALLED
+    mine = OURS if top == "foretune" else (f"{top}.", "") if beside else (f"{top}.",)
+    left = [(module, file)]
+    while left:
+        name, path = left.pop()
+        if path not in found:
+            tree, found[path] = _read(path)
+            package = name if path.stem == "__init__" else name.rpartition(".")[0]
+            imported = _imported(tree, package, root)
+            left += [(n, p) for n, p in imported if f"{n}.".startswith(mine)]
+
+
+@cache
+def _read(path: Path) -> tuple[ast.AST, str]:
+    """Return the syntax of a file, and as text what counts of it."""
+    tree = ast.parse(path.read_bytes())
+    return tree, repr(_code(tree))
+
+
+def _imported(tree: ast.AST, package: str, root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the modules below ``root`` that a module of ``package`` imports, and their files."""
+    names: list[tuple[str, ...]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(alias.name,) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".") if node.level else []
+            parts = [*above[: len(above) + 1 - node.level], node.module or ""]
+            base = ".".join(filter(None, parts))
+            names += [(f"{base}.{alias.name}", base) for alias in node.names]
+    for either in names:  # what is imported from a package may be a module of it
+        files = ((name, _file(name, root)) for name in either)
+        yield from [(name, path) for name, path in files if path][:1]
+
+
+def _file(module: str, root: Path) -> Path | None:
+    base = root.joinpath(*module.split("."))
+    there = (base.with_name(f"{base.name}.py"), base / "__init__.py")
+    return next((path for path in there if path.is_file()), None)
+
+
+def _code(node: Any) -> Any:
+    """Return syntax as lists, without positions, docstrings, and fields new Pythons have empty."""
+    if isinstance(node, ast.AST):
+        fields = ((name, _code(value)) for name, value in ast.iter_fields(node))
+        return [type(node).__name__, *(f for f in fields if f[1] not in (None, []))]
+    if isinstance(node, list):
+        return [_code(each) for each in node if not _is_text(each)]
+    return node
+
+
+def _is_text(node: Any) -> bool:
+    """Whether a statement is nothing but a text: a docstring."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

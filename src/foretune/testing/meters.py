@@ -1,0 +1,53 @@
+"""Whether a power meter keeps its contract: it says why it cannot work, and never invents."""
+
+import math
+import time
+from collections.abc import Callable
+
+from foretune.collect.meters import PowerMeter
+from foretune.testing.contract import BrokenContract, must
+
+
+def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None:
+    """Meter a busy processor where the meter works, and see that it says why where it does not.
+
+    Args:
+        make: the meter's class, which takes the number of a device.
+        seconds: length of a window; NVML's counters tick every 20 to 100 ms.
+
+    Raises:
+        BrokenContract: the meter does not do what `PowerMeter` promises; the message says what.
+    """
+    try:
+        meter, absent = make(0), make(1000)
+    except Exception as e:
+        raise BrokenContract(f"a meter that cannot work must still construct: {e!r}") from e
+    must(meter.name, "the meter has no name")
+    must(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
+    for each in (meter, absent):
+        reason = each.unavailable_because()
+        told = reason is None or (reason and "\n" not in reason)
+        must(told, f"unavailable_because returns {reason!r}: None, or a reason on one line")
+    must(_harmless(_joules(meter)), "stop without start does not return NaN, or joules")
+    for _ in range(2 if meter.unavailable_because() is None else 0):  # a meter is used again
+        with meter.window() as window:
+            _be_busy(seconds)
+        must(_harmless(window.joules), f"{window.joules} joules were metered")
+        must(window.seconds >= seconds, f"{window.seconds} s of a window of {seconds} s")
+
+
+def _joules(meter: PowerMeter) -> float:
+    try:
+        return meter.stop()
+    except Exception as e:
+        raise BrokenContract(f"stop without start raises {e!r}") from e
+
+
+def _harmless(joules: float) -> bool:
+    return math.isnan(joules) or 0 < joules < math.inf
+
+
+def _be_busy(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass

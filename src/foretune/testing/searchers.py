@@ -1,0 +1,217 @@
+"""Whether a searcher keeps its contract: never twice, never outside, the same for the same seed."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from foretune.errors import SpaceError
+from foretune.measurement import Measurement, Status
+from foretune.objective import Goal, Objective
+from foretune.problem import Problem
+from foretune.search import Prior, Searcher, make_searcher
+from foretune.space import Configuration, SearchSpace
+from foretune.testing.contract import BrokenContract, must
+
+SPACE = SearchSpace(
+    {
+        "tile": (1, 2, 4, 8, 16),
+        "unroll": (1, 2, 4),
+        "order": ("ij", "ji"),
+        "pack": (False, True),
+        "split": ("auto", 1, 2),
+    },
+    ["tile * unroll <= 32", "split != 'auto' or tile > 1"],
+)
+SMALL = SearchSpace(SPACE.parameters, ["tile in (4, 8, 16)", "unroll < 4", "split != 1"])
+TINY = SearchSpace({"tile": (1, 2), "pack": (False, True)}, ["tile == 1 or pack"])
+ONE = SearchSpace({"tile": (1,)})
+NONE = SearchSpace({})
+
+Law = Callable[[Configuration], float]
+Test = Callable[[Configuration], bool]
+Kind = str | Callable[..., Searcher]
+
+
+def time_ms(config: Configuration) -> float:
+    """Return a time that is least at tile 8, unroll 2, ji, packed, split 2."""
+    tile, unroll = (math.log2(float(config[name])) for name in ("tile", "unroll"))
+    slow = 1.3 ** abs(tile - 3) * 1.2 ** abs(unroll - 1)
+    slow *= 1.0 if config["order"] == "ji" else 1.25
+    slow *= 1.0 if config["pack"] else 1.15
+    return slow * {"auto": 1.1, 1: 1.2, 2: 1.0}[config["split"]]
+
+
+def fails(config: Configuration) -> bool:
+    """Return whether a configuration of `SPACE` cannot run."""
+    return bool(config["tile"] == 16 and config["pack"])
+
+
+def never(config: Configuration) -> bool:
+    """Return that a configuration runs."""
+    return False
+
+
+def always(config: Configuration) -> bool:
+    """Return that a configuration fails."""
+    return True
+
+
+def measured(
+    config: Configuration, law: Law = time_ms, broken: Test = fails, power_w: float = math.nan
+) -> Measurement:
+    """Return what a runner would."""
+    common = ("probe", Problem(n=1), config, "made up")
+    if broken(config):
+        return Measurement(*common, Status.RUNTIME_ERROR)
+    return Measurement(*common, Status.OK, time_ms=law(config), power_w=power_w)
+
+
+def prior_of(space: SearchSpace, law: Law = time_ms, spread: float = 0.05) -> Prior:
+    """Return the prior of one who knows which configurations fail, and believes in ``law``."""
+    mean = np.log([law(config) for config in space])
+    return Prior(mean, spread, np.array([0.02 if fails(config) else 0.98 for config in space]))
+
+
+def search(
+    searcher: Searcher, budget: int, n: int = 1, law: Law = time_ms, broken: Test = fails
+) -> list[Configuration]:
+    """Ask and tell until ``budget`` is spent or nothing is left; return what was asked for."""
+    asked: list[Configuration] = []
+    while len(asked) < budget:
+        batch = searcher.ask(min(n, budget - len(asked)))
+        if not batch:
+            break
+        asked += batch
+        searcher.tell(measured(config, law, broken) for config in batch)
+    return asked
+
+
+def check_searcher(kind: Kind) -> None:
+    """Search spaces of one to 156 configurations, some of which fail, with and without a prior.
+
+    Args:
+        kind: as in `foretune.make_searcher`: a registered name, or a `Searcher` class.
+
+    Raises:
+        BrokenContract: the searcher does not do what `Searcher` promises; the message says what.
+    """
+    for guided in (False, True):
+        _check_asking(kind, guided)
+        _check_failures(kind, guided)
+        _check_others(kind, guided)
+    _check_ends(kind)
+    _check_incumbent(kind)
+    _check_objectives(kind)
+    _check_outside(kind)
+
+
+def _make(
+    kind: Kind, space: SearchSpace, guided: bool = False, objective: Goal = Objective.TIME
+) -> Searcher:
+    prior = prior_of(space) if guided else None
+    return make_searcher(kind, space, objective, seed=3, prior=prior)
+
+
+def _tile(searcher: Searcher) -> object:
+    best = searcher.best()
+    return best and best["tile"]
+
+
+def _must_be_new(asked: list[Configuration], n: int, space: SearchSpace, when: str) -> None:
+    must(len(asked) == n, f"{when}, {len(asked)} of {n} configurations were proposed")
+    must(len(set(asked)) == n, f"{when}, a configuration was proposed twice")
+    must(all(c in space for c in asked), f"{when}, a configuration outside the space was proposed")
+
+
+def _check_asking(kind: Kind, guided: bool) -> None:
+    with_it = " with a prior" if guided else ""
+    must(_make(kind, SPACE, guided).ask(0) == [], "ask(0) proposes something")
+    for n in (1, 7):
+        asked = search(_make(kind, SPACE, guided), 28, n)
+        _must_be_new(asked, 28, SPACE, f"asked for {n} at a time{with_it}")
+        again = search(_make(kind, SPACE, guided), 28, n)
+        must(asked == again, f"the same seed proposes others{with_it}")
+    silent = _make(kind, SPACE, guided)
+    asked = [c for _ in range(4) for c in silent.ask(3)]
+    _must_be_new(asked, 12, SPACE, f"told nothing{with_it}")
+    greedy = _make(kind, SMALL, guided)
+    _must_be_new(greedy.ask(10_000), len(SMALL), SMALL, f"asked for more than there is{with_it}")
+    must(greedy.ask(5) == [], "something is proposed after the whole space was")
+
+
+def _check_failures(kind: Kind, guided: bool) -> None:
+    searcher = _make(kind, SPACE, guided)
+    asked = search(searcher, 10, broken=always)
+    must(searcher.best() is None, "best() is a configuration though all failed")
+    later = search(searcher, 10)
+    _must_be_new(asked + later, 20, SPACE, "after ten failures")
+    must(searcher.best() in later, "best() is not among those that ran")
+
+
+def _check_others(kind: Kind, guided: bool) -> None:
+    """What others measured is learned from, and not proposed."""
+    searcher = _make(kind, SMALL, guided)
+    others = [c for c in SMALL if c["order"] == "ji" and not fails(c)]
+    searcher.tell(measured(config) for config in others)
+    best = min(others, key=time_ms)
+    must(searcher.best() == best, "best() ignores what it did not propose")
+    asked = search(searcher, len(SPACE), n=8)
+    _must_be_new([*others, *asked], len(SMALL), SMALL, "told of what it did not propose")
+    must(searcher.best() == best, "best() is not the best of a whole space")
+
+
+def _check_ends(kind: Kind) -> None:
+    for n in (1, 3):
+        searcher = _make(kind, TINY)
+        asked = search(searcher, 99, n, law=lambda c: float(c["tile"]), broken=never)
+        _must_be_new(asked, len(TINY), TINY, "in a space of three")
+        must(_tile(searcher) == 1, "best() of a space of three is another")
+        must(searcher.ask() == [], "something is proposed after the whole space was")
+    for space in (ONE, NONE):
+        searcher = _make(kind, space)
+        _must_be_new(searcher.ask(3), 1, space, "in a space of one")
+        searcher.tell([measured(space[0], lambda c: 1.0, never)])
+        must(searcher.best() == space[0] and not searcher.ask(), "a space of one has no best()")
+
+
+def _check_incumbent(kind: Kind) -> None:
+    searcher = _make(kind, SPACE)
+    must(searcher.best() is None, "best() is a configuration before anything was told")
+    slow, fast, broken = (
+        Configuration(tile=t, unroll=1, order="ij", pack=True, split=1) for t in (1, 4, 16)
+    )
+    for told, law, best in (
+        ([slow, broken], time_ms, slow),
+        ([fast], time_ms, fast),
+        ([slow], lambda c: 0.01, slow),  # a second opinion replaces the first
+    ):
+        searcher.tell(measured(config, law) for config in told)
+        must(searcher.best() == best, f"best() is {searcher.best()}, not {best}")
+
+
+def _check_objectives(kind: Kind) -> None:
+    watts, times = {1: 10.0, 2: 1000.0}, {1: 2.0, 2: 1.0}
+    for objective, best in ((Objective.TIME, 2), (Objective.ENERGY, 1), (Objective.EDP, 1)):
+        searcher = _make(kind, TINY, objective=objective)
+        for config in searcher.ask(3):
+            tile = int(config["tile"])
+            searcher.tell([measured(config, lambda c: times[int(c["tile"])], never, watts[tile])])
+        must(_tile(searcher) == best, f"best() is not of least {objective}")
+    unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
+    _must_be_new(search(unmetered, 8), 8, SPACE, "without a meter")
+    must(unmetered.best() is None, "best() of energy that nobody metered is a configuration")
+
+
+def _check_outside(kind: Kind) -> None:
+    searcher = _make(kind, SPACE)
+    outside = Configuration({**SPACE[0], "tile": 3})
+    try:
+        searcher.tell([measured(outside, lambda c: 1.0, never)])
+    except SpaceError:
+        must(searcher.best() is None, "what is outside the space became best()")
+    else:
+        raise BrokenContract("tell takes a configuration outside the space: raise SpaceError")
+    empty: Iterable[Measurement] = ()
+    searcher.tell(empty)
+    _must_be_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")

@@ -1,0 +1,267 @@
+"""The checks find what is wrong: each of these implementations breaks one promise."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from foretune.collect import InProcessRunner, Timing
+from foretune.collect.meters import PowerMeter
+from foretune.device import Device
+from foretune.family import Cost
+from foretune.models.trees.forest import ForestModel
+from foretune.search.random import RandomSearcher
+from foretune.space import Configuration, SearchSpace
+from foretune.testing import (
+    BrokenContract,
+    check_kernel,
+    check_meter,
+    check_regressor,
+    check_runner,
+    check_searcher,
+)
+from foretune.testing.probe_kernel import ProbeKernel
+
+
+class Kernel(ProbeKernel):
+    """Adds one, in blocks of numbers."""
+
+    def space(self, problem):
+        return SearchSpace({"block": (1, 2, 3)})
+
+    def default(self, problem):
+        return Configuration(block=2)
+
+    def build(self, problem, config, inputs):
+        return super().build(problem, {"does": "works", "rounds": 1}, inputs)
+
+
+class OutsideItsSpace(Kernel):
+    def default(self, problem):
+        return Configuration(block=4)
+
+
+class ForgetsTheRest(Kernel):
+    def build(self, problem, config, inputs):
+        whole = int(problem["n"]) // config["block"] * config["block"]
+
+        out = np.empty(int(problem["n"]))
+
+        def launch():
+            out[:whole] = inputs["x"][:whole] + 1
+            return out
+
+        return launch
+
+
+class CannotBuild(Kernel):
+    def build(self, problem, config, inputs):
+        if config["block"] == 3:
+            raise RuntimeError("out of registers")
+        return super().build(problem, config, inputs)
+
+
+class IgnoresTheSeed(Kernel):
+    def make_inputs(self, problem, seed=0):
+        return super().make_inputs(problem, 1)
+
+
+class CostOfScalars(Kernel):
+    def cost(self, problem, config):
+        return Cost(flops=float(np.max(problem["n"])), bytes_moved=1.0)
+
+
+class ManyTrainingProblems(Kernel):
+    def training_problems(self, n, seed=0):
+        return super().training_problems(n, seed) * 2
+
+
+class SlowLibrary(Kernel):
+    def library(self, problem, inputs):
+        return "NumPy", lambda: inputs["x"] + 2
+
+
+def test_a_kernel_that_keeps_its_contract():
+    check_kernel(Kernel(), [{"n": 7}, {"n": 1}])
+    check_kernel(Kernel())
+    check_kernel(CannotBuild(), [{"n": 7}], may_fail=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (OutsideItsSpace, "default of .* is not in the space"),
+        (ForgetsTheRest, "is off by inf"),
+        (CannotBuild, "block=3.* raises RuntimeError: out of registers"),
+        (IgnoresTheSeed, "make_inputs is the same for every seed"),
+        (CostOfScalars, "cost.flops of .* by itself and"),
+        (ManyTrainingProblems, "training_problems repeat"),
+        (SlowLibrary, "library NumPy is off by"),
+    ],
+)
+def test_kernels_that_do_not(kind, message):
+    with pytest.raises(BrokenContract, match=message):
+        check_kernel(kind(), [{"n": 7}, {"n": 5}])
+
+
+def test_a_kernel_that_no_other_process_can_import():
+    class Local(Kernel):
+        pass
+
+    with pytest.raises(BrokenContract, match="cannot be sent to a measuring process"):
+        check_kernel(Local())
+
+
+CPU = Device("made up", "cpu")
+
+
+class Runner(InProcessRunner):
+    """Changes what is measured before it hands it on."""
+
+    change: dict = {}  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__(CPU, Timing(box_s=0.01, warmup_s=0.0), power=False)
+
+    def run(self, *args, **named):
+        for m in super().run(*args, **named):
+            yield dataclasses.replace(m, **self.change) if m.ok else m
+
+
+class SwallowsFailures(Runner):
+    def run(self, *args, **named):
+        return (m for m in super().run(*args, **named) if m.ok)
+
+
+class TooFast(Runner):
+    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}  # noqa: RUF012
+
+
+class OfNowhere(Runner):
+    change = {"device": "another"}  # noqa: RUF012
+
+
+class TakesAnything(Runner):
+    def check(self, kernel):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (SwallowsFailures, "not one measurement per configuration"),
+        (TooFast, "cannot take below"),
+        (OfNowhere, "is of device 'another'"),
+        (TakesAnything, "kernel for a gpu is not refused"),
+    ],
+)
+def test_runners_that_break_their_contract(kind, message):
+    with pytest.raises(BrokenContract, match=message):
+        check_runner(kind(), isolates=False)
+
+
+class Meter(PowerMeter):
+    name, device_kind = "made up", "cpu"
+    joules = 1.0
+
+    def __init__(self, index):
+        pass
+
+    def unavailable_because(self):
+        return None
+
+    def start(self):
+        pass
+
+    def stop(self):
+        return self.joules
+
+
+class NoWatts(Meter):
+    joules = 0.0
+
+
+class Talkative(Meter):
+    def unavailable_because(self):
+        return "no\ncounter"
+
+
+class FailsEarly(Meter):
+    def __init__(self, index):
+        if index:
+            raise OSError("no such device")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (NoWatts, "stop without start"),
+        (Talkative, "a reason on one line"),
+        (FailsEarly, "must still construct"),
+    ],
+)
+def test_meters_that_break_their_contract(kind, message):
+    check_meter(Meter, seconds=0.0)
+    with pytest.raises(BrokenContract, match=message):
+        check_meter(kind, seconds=0.0)
+
+
+class Forgetful(ForestModel):
+    @classmethod
+    def load(cls, path):
+        loaded = super().load(path)
+        loaded.n_features_in_ = 0
+        return loaded
+
+
+class Constant(ForestModel):
+    def _predict(self, X):
+        return np.zeros(len(X))
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Constant])
+def test_regressors_that_break_their_contract(kind):
+    with pytest.raises(BrokenContract):
+        check_regressor(kind(trees=3))
+
+
+class Repeats(RandomSearcher):
+    def ask(self, n=1):
+        return [self.space[0]] * n
+
+
+class Unseeded(RandomSearcher):
+    def _prepare(self):
+        self.rng = np.random.default_rng()
+
+
+class Boastful(RandomSearcher):
+    def best(self):
+        return super().best() or self.space[0]
+
+
+class TakesAllObjectives(RandomSearcher):
+    def tell(self, measurements):
+        super().tell(dataclasses.replace(m, power_w=math.nan, energy_mj=math.nan)
+                     if m.ok else m for m in measurements)  # fmt: skip
+
+
+class Endless(RandomSearcher):
+    def ask(self, n=1):
+        return super().ask(n) or [self.space[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Repeats, "ask\\(0\\)|proposed twice"),
+        (Unseeded, "the same seed proposes others"),
+        (Boastful, "best\\(\\) is a configuration"),
+        (TakesAllObjectives, "not of least energy"),
+        (Endless, "ask\\(0\\) proposes something"),
+    ],
+)
+def test_searchers_that_break_their_contract(kind, message):
+    with pytest.raises(BrokenContract, match=message):
+        check_searcher(kind)

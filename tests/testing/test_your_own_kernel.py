@@ -1,0 +1,54 @@
+"""The page about kernels of one's own: its code runs, as a reader would run it."""
+
+import re
+import runpy
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from foretune import registry
+from foretune.collect import probe
+from foretune.device import Device
+from foretune.registry import get_kernel, registered
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-kernel.md"
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+FILES = {text.split()[1]: text for kind, text in BLOCKS if kind == "python"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the page's files, from which Python imports."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("transpose_kernel", None)
+
+
+def test_the_kernel_keeps_the_contract(folder):
+    runpy.run_path(str(folder / "check.py"))
+
+
+def test_it_is_tuned(folder, monkeypatch, capsys):
+    device = Device("This CPU", "cpu", specs={"fp32_gflops": 50.0, "memory_gbps": 10.0})
+    monkeypatch.setattr(probe, "local_cpu", lambda: device)  # not measured again
+    result = runpy.run_path(str(folder / "tune.py"))["result"]
+    assert len(result.trace) == 6
+    assert result.verified
+    assert "the default's speed" in capsys.readouterr().out
+
+
+def test_it_is_registered(folder, monkeypatch):
+    (text,) = [text for kind, text in BLOCKS if kind == "toml"]
+    points = tomllib.loads(text)["project"]["entry-points"]["foretune.kernels"]
+    found = [EntryPoint(name, value, "foretune.kernels") for name, value in points.items()]
+    monkeypatch.setattr(registry, "entry_points", lambda group: found)
+    registered.cache_clear()
+    try:
+        assert get_kernel("transpose").problem(R=2, C=3) == {"R": 2, "C": 3}
+    finally:
+        registered.cache_clear()
