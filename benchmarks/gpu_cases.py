@@ -5,20 +5,14 @@ launch Triton kernels, so that any autotuner can be put on top of them.
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
-
-sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # compiling.py
-
-from compiling import described
 
 from foretune.collect.kernels import triton_attention, triton_gemm, triton_norm, triton_softmax
 from foretune.collect.kernels.triton_kernel import TritonKernel
@@ -61,8 +55,9 @@ class Case:
 
     def inputs(self, problem: Problem) -> Inputs:
         """Return inputs of a problem; without a GPU, shapes without data."""
+        kernel = self.kernel
         on_gpu = torch.cuda.is_available()
-        return self.kernel.make_inputs(problem) if on_gpu else described(self.kernel, problem)
+        return kernel.make_inputs(problem) if on_gpu else kernel.inputs_without_data(problem)
 
     def launch(self, tuner: Any, problem: Problem, inputs: Inputs) -> Launch:
         """Return a call of the decorated kernel."""
