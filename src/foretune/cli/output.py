@@ -63,9 +63,10 @@ def progress_bar() -> Iterator[ProgressSeam]:
         TextColumn("{task.fields[note]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), expand=False) as bar:
-        token = _shown.set(_Bar(bar))
+        shown = _Bar(bar)
+        token = _shown.set(shown)
         try:
-            yield token.var.get()
+            yield shown
         finally:
             _shown.reset(token)
 
