@@ -35,7 +35,7 @@ ONE_SIDED = 2.0
 SMALL_GAP = 0.05
 WRAP = 2**64 - 1
 PER_AXIS = ("value", "below", "above", "step_below", "step_above")
-ALONE = -1
+ALONE, MOST_COMPANY = -1, 3
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Neighbourhood:
         return [*named, "interpolation", "trust"]
 
     def company(self, look: np.ndarray) -> np.ndarray:
-        """Return along which axes rows have neighbours on both sides, a bit for each axis.
+        """Return along how many axes rows have neighbours on both sides, `MOST_COMPANY` at most.
 
         `ALONE` if there are none on their own device, on neither side: the device may be new.
 
@@ -176,7 +176,7 @@ class Neighbourhood:
         )
         own = [i for i, axis in enumerate(self.axes) if axis.column != DEVICE_AXIS]
         alone = ~(below | above)[:, own].any(axis=1)
-        return np.where(alone, ALONE, (below & above) @ (1 << np.arange(len(self.axes))))
+        return np.where(alone, ALONE, np.minimum((below & above).sum(axis=1), MOST_COMPANY))
 
     def measure_axes(self, places: Places, values: np.ndarray) -> None:
         """Learn how well interpolation along each axis does, each row from the others."""

@@ -2,10 +2,10 @@
 
 Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
 others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
-factor makes 90 % of the held-out errors fit. Rows that are new in different ways (along which axes
-they have neighbours tells) have factors of their own (Mondrian, in their words), or easy ones would
-make up for hard ones. How errors grow outside the range of the rows learned from is learned
-where rows were held out there; beyond that, intervals grow with the distance.
+factor makes 90 % of the held-out errors fit. Rows with many neighbours, with few and with none (on
+a new device, say) have factors of their own (Mondrian, in their words), or easy ones would make up
+for hard ones. How errors grow outside the range of the rows learned from is learned where rows were
+held out there; beyond that, intervals grow with the distance.
 """
 
 import json
@@ -59,7 +59,7 @@ class Spread:
             errors: log of truth over prediction.
             holdouts: which rows were held out together; the factor is found across them.
             octaves_outside: how far each row lay outside the range of those learned from.
-            company: along which axes each row had neighbours, a number per class.
+            company: how many neighbours each row had, in a few classes.
             seed: of the model.
         """
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
