@@ -11,7 +11,7 @@ from foretune.registry import registered
 from foretune.search import Prior, Stopping, make_searcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import check_searcher
-from foretune.testing.searchers import SMALL, SPACE, fails, never, prior_of, search
+from foretune.testing.searchers import SMALL, SPACE, fails, measured, never, prior_of, search
 from foretune.testing.searchers import time_ms as toy_ms
 
 SEARCHERS = sorted(registered("searchers").keys() - {"gp"})
@@ -183,12 +183,12 @@ class TestRegret:
         assert searcher.gain() < 0.001
 
     def test_a_search_that_stops_on_it_found_what_matters(self, name):
-        searcher, measured = make(name, seed=1), 0
-        while not Stopping(regret=0.05).is_over(searcher, measured):
+        searcher, spent = make(name, seed=1), 0
+        while not Stopping(regret=0.05).is_over(searcher, spent):
             (config,) = searcher.ask()
-            searcher.tell([measure(config)])
-            measured += 1
-        assert measured < len(SPACE) / 2
+            searcher.tell([measured(config)])
+            spent += 1
+        assert spent < len(SPACE) / 2
         assert toy_ms(searcher.best()) <= 1.1 * toy_ms(BEST)
 
     def test_asking_for_it_changes_no_proposal(self, name):
@@ -198,7 +198,7 @@ class TestRegret:
             (config,) = asked.ask()
             assert plain.ask() == [config]
             for searcher in (plain, asked):
-                searcher.tell([measure(config)])
+                searcher.tell([measured(config)])
             _ = asked.gain()
 
 
