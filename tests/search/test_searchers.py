@@ -183,12 +183,12 @@ class TestRegret:
         assert searcher.gain() < 0.001
 
     def test_a_search_that_stops_on_it_found_what_matters(self, name):
-        searcher, count = make(name, seed=1), 0
-        while not Stopping(regret=0.05).is_over(searcher, count):
+        searcher, spent = make(name, seed=1), 0
+        while not Stopping(regret=0.05).is_over(searcher, spent):
             (config,) = searcher.ask()
             searcher.tell([measured(config)])
-            count += 1
-        assert count < len(SPACE) / 2
+            spent += 1
+        assert spent < len(SPACE) / 2
         assert toy_ms(searcher.best()) <= 1.1 * toy_ms(BEST)
 
     def test_asking_for_it_changes_no_proposal(self, name):
