@@ -22,7 +22,9 @@ FEATURES_VERSION = 5
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
-LEARNED = ("columns", "numbers", "categories", "specs", "roofline_known")
+LEARNED = {
+    "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
+}  # fmt: skip
 MAY_BE_UNKNOWN = "device."
 """Columns that training had and rows may lack: a descriptor that says less."""
 
@@ -141,8 +143,8 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Return what `to_json` wrote; other values may stand beside it."""
         features = cls(family, compiled)
-        for name in LEARNED:
-            setattr(features, f"{name}_", data[name])
+        for name, kind in LEARNED.items():
+            setattr(features, f"{name}_", kind(data[name]))
         return features
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
