@@ -14,8 +14,6 @@ from foretune.space import Configuration
 Phase = Literal["prefill", "decode", "mixed"]
 KEPT = 2**17
 """Operators of each kind that are kept for the next time."""
-CHUNK = 256
-"""Tokens of which long prompts' chunks are multiples."""
 WIDE = 2.0
 """Bytes of an activation that ranks exchange."""
 
@@ -68,13 +66,7 @@ class Part:
 def gemm(
     name: str, phase: Phase, count: float, m: float, n: float, k: float, kind: str
 ) -> Operator:
-    """Return a projection of ``m`` tokens from width ``k`` to ``n``.
-
-    Engines cut long prompts into chunks of round sizes. Tables hold odd sizes too, in which
-    products take up to a third longer.
-    """
-    if m > CHUNK:
-        m = CHUNK * -(-m // CHUNK)
+    """Return a projection of ``m`` tokens from width ``k`` to ``n``."""
     return Operator("gemm", Problem(M=m, N=n, K=k), count, phase, Configuration(format=kind), name)
 
 
