@@ -124,7 +124,8 @@ class OperatorClock:
             better = np.full(len(index), True)
             if question.instead:
                 better = answer[0] < log_ms[index]
-            for values, new in zip((log_ms, width, source, watts), answer, strict=True):
+            columns: tuple[np.ndarray, ...] = log_ms, width, source, watts
+            for values, new in zip(columns, answer, strict=True):
                 values[index[better]] = new[better]
         ms, factor = np.exp(log_ms), np.exp(width)
         return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
