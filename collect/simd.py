@@ -10,7 +10,6 @@ Widths above the machine's are split by LLVM, so every width runs everywhere. La
 double precision, or the 32-bit integers that quantized weights become on their way to floats.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -102,21 +101,6 @@ def _halved(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> An
 
 def _larger(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-
-def _lanewise(emit: Callable[..., Any]) -> Any:
-    """Make an intrinsic whose arguments and result are vectors of one type.
-
-    ``emit`` gets the builder and the vectors, and returns what computes the result.
-    """
-
-    def typed(typingctx: Any, first: Any, *others: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return emit(builder, *args)
-
-        return first(first, *[first] * len(others)), codegen
-
-    return intrinsic(prefer_literal=True)(functools.wraps(emit)(typed))
 
 
 @intrinsic(prefer_literal=True)
@@ -247,34 +231,54 @@ def keep_first(typingctx: Any, value: Any, count: Any, fill: Any) -> Any:
     return value(value, types.intp, value.element), codegen
 
 
-@_lanewise
-def add(builder: Any, a: Any, b: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def add(typingctx: Any, a: Any, b: Any) -> Any:
     """Return ``a + b``."""
-    return builder.fadd(a, b)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fadd(*args)
+
+    return a(a, a), codegen
 
 
-@_lanewise
-def subtract(builder: Any, a: Any, b: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def subtract(typingctx: Any, a: Any, b: Any) -> Any:
     """Return ``a - b``."""
-    return builder.fsub(a, b)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fsub(*args)
+
+    return a(a, a), codegen
 
 
-@_lanewise
-def multiply(builder: Any, a: Any, b: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def multiply(typingctx: Any, a: Any, b: Any) -> Any:
     """Return ``a * b``."""
-    return builder.fmul(a, b)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fmul(*args)
+
+    return a(a, a), codegen
 
 
-@_lanewise
-def maximum(builder: Any, a: Any, b: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def maximum(typingctx: Any, a: Any, b: Any) -> Any:
     """Return the larger of ``a`` and ``b`` in every lane; of NaN and ``b``, ``b``."""
-    return _larger(builder, a, b)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _larger(builder, *args)
+
+    return a(a, a), codegen
 
 
-@_lanewise
-def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return ``a * b + c``, fused where the machine can."""
-    return _overloaded(builder, "fmuladd", a.type, [a, b, c])
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _overloaded(builder, "fmuladd", args[0].type, list(args))
+
+    return a(a, b, c), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -288,16 +292,24 @@ def to_float(typingctx: Any, value: Any) -> Any:
     return vector(value), codegen
 
 
-@_lanewise
-def low_nibble(builder: Any, value: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def low_nibble(typingctx: Any, value: Any) -> Any:
     """Return bits 0 to 3 of every lane."""
-    return builder.and_(value, _constant(value.type, 15))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.and_(args[0], _constant(args[0].type, 15))
+
+    return value(value), codegen
 
 
-@_lanewise
-def high_nibble(builder: Any, value: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def high_nibble(typingctx: Any, value: Any) -> Any:
     """Return bits 4 and above of every lane."""
-    return builder.lshr(value, _constant(value.type, 4))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.lshr(args[0], _constant(args[0].type, 4))
+
+    return value(value), codegen
 
 
 # exp(x) = 2^n · exp(r) with n = round(x / ln 2) and r = x − n·ln 2 in [−ln 2 / 2, ln 2 / 2] (Cody
@@ -315,37 +327,57 @@ _EXP = (
 )
 
 
-@_lanewise
-def exp_exponent(builder: Any, value: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def exp_exponent(typingctx: Any, value: Any) -> Any:
     """Return the whole n for which ``exp(value) / 2**n`` is nearest to 1."""
-    scaled = builder.fmul(value, _constant(value.type, _LOG2_E))
-    return _overloaded(builder, "rint", value.type, [scaled])
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        scaled = builder.fmul(args[0], _constant(args[0].type, _LOG2_E))
+        return _overloaded(builder, "rint", args[0].type, [scaled])
+
+    return value(value), codegen
 
 
-@_lanewise
-def exp_mantissa(builder: Any, value: Any, exponent: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def exp_mantissa(typingctx: Any, value: Any, exponent: Any) -> Any:
     """Return ``exp(value) / 2**exponent`` for the exponent of `exp_exponent`.
 
     The relative error is below 2e-7 in single precision as long as ``|value|`` is below 1e4.
     """
-    vector, rest = value.type, value
-    for part in _LN_2:
-        rest = _overloaded(builder, "fmuladd", vector, [exponent, _constant(vector, -part), rest])
-    result = _constant(vector, _EXP[-1])
-    for power in reversed(_EXP[:-1]):
-        result = _overloaded(builder, "fmuladd", vector, [result, rest, _constant(vector, power)])
-    return result
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        vector = args[0].type
+        rest = args[0]
+        for part in _LN_2:
+            rest = _overloaded(
+                builder, "fmuladd", vector, [args[1], _constant(vector, -part), rest]
+            )
+        result = _constant(vector, _EXP[-1])
+        for coefficient in reversed(_EXP[:-1]):
+            result = _overloaded(
+                builder, "fmuladd", vector, [result, rest, _constant(vector, coefficient)]
+            )
+        return result
+
+    return value(value, value), codegen
 
 
-@_lanewise
-def power_of_two(builder: Any, value: Any) -> Any:
+@intrinsic(prefer_literal=True)
+def power_of_two(typingctx: Any, value: Any) -> Any:
     """Return ``2**value`` of whole numbers up to 127 in single precision; 0 from -127 down."""
-    vector = value.type
-    exponent = _larger(builder, value, _constant(vector, -127.0))
-    # the bits of the result, as a number: (exponent + 127) · 2^23, exact in single precision
-    terms = [exponent, _constant(vector, 2.0**23), _constant(vector, 127.0 * 2**23)]
-    bits = _overloaded(builder, "fmuladd", vector, terms)
-    return builder.bitcast(builder.fptosi(bits, ir.VectorType(_INT32, vector.count)), vector)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        vector = args[0].type
+        exponent = _larger(builder, args[0], _constant(vector, -127.0))
+        # the bits of the result, as a number: (exponent + 127) · 2^23, exact in single precision
+        shift = _constant(vector, 2.0**23)
+        bits = _overloaded(
+            builder, "fmuladd", vector, [exponent, shift, _constant(vector, 127.0 * 2**23)]
+        )
+        whole = builder.fptosi(bits, ir.VectorType(_INT32, vector.count))
+        return builder.bitcast(whole, vector)
+
+    return value(value), codegen
 
 
 @intrinsic(prefer_literal=True)
