@@ -9,12 +9,14 @@ number, and that is the number of its leaf.
 Importing this module needs Numba (the extra ``cpu``).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
+import numba
 import numpy as np
 
-from foretune.models.trees.compiling import compiled
 from foretune.models.trees.nodes import Trees
 from foretune.models.trees.row_bits import (
     WORD,
@@ -31,6 +33,7 @@ from foretune.models.trees.row_bits import (
 )
 
 Array = np.ndarray
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEEPEST = 8
 """A leaf's number fits into a byte."""
@@ -132,6 +135,15 @@ def _walked(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
             turns[child] = turns[level] + (turn << step)
         level = np.concatenate([trees.left[level], trees.left[level] + 1])
     return tree, depth, number, turns
+
+
+def compiled(function: F) -> F:
+    """Return ``function`` compiled by Numba; kept on disk where there is a place for it."""
+    make: Any = partial(numba.njit, nogil=True, error_model="numpy")
+    try:
+        return make(cache=True)(function)
+    except RuntimeError:  # there is no folder to write the cache to
+        return make()(function)
 
 
 @compiled

@@ -1,8 +1,7 @@
 """A row through the trees of several models at once, before XGBoost has read its arguments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -60,20 +59,9 @@ class Walk:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
-        total = np.array([self._step(row) for row in np.ascontiguousarray(X)])
+        total = np.array([self._totals(row) for row in np.ascontiguousarray(X)])
         result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
         return result.astype(np.float64)
-
-    @cached_property
-    def _step(self) -> Callable[[np.ndarray], np.ndarray]:
-        """What adds up a row's leaves: compiled where Numba is installed."""
-        try:
-            from foretune.models.trees.compiled_walk import CompiledWalk
-        except ImportError:
-            return self._totals
-        parts = self.left, self.place, self.bound, self.leaf, self.roots, self.first, self.depth
-        compiled = CompiledWalk.of(*parts)
-        return self._totals if compiled is None else compiled.totals
 
     def _totals(self, row: np.ndarray) -> np.ndarray:
         """Return the sum of each model's leaves, added up in XGBoost's order."""

@@ -1,7 +1,5 @@
 """A walk says of few rows what XGBoost says, bit by bit where it adds up floats."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -10,15 +8,6 @@ from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.nodes import Trees
 from foretune.models.trees.together import Together
 from foretune.models.trees.walk import Walk
-
-
-@pytest.fixture(params=["plain", "compiled"], autouse=True)
-def way(request, monkeypatch):
-    """Every test by both walks: that of NumPy is taken where Numba is not installed."""
-    if request.param == "compiled":
-        pytest.importorskip("numba")
-    else:
-        monkeypatch.setitem(sys.modules, "foretune.models.trees.compiled_walk", None)
 
 
 def data(n=400, seed=0, columns=5):
@@ -126,15 +115,3 @@ def test_models_without_a_common_walk():
     np.testing.assert_array_equal(together.predict(known[:1]), expected[:1])
     unlike = BoostingModel(objective="binary:logistic", rounds=5).fit(known, (y > 40) * 1.0)
     assert Together([models[0], unlike]).walk is None
-
-
-def test_rows_too_wide_to_compile():
-    X, y = data()
-    model = BoostingModel(rounds=5).fit(X, y)
-    one = Walk.of([Trees.of(model.booster_)])
-    one.place = one.place.copy()
-    leaf = one.left == np.arange(len(one.left))
-    one.place[leaf], one.features = 2 * 40_000, 40_000
-    row = np.full((1, 40_000), np.nan, dtype=np.float32)
-    row[:, :5] = np.abs(X[:1])
-    assert np.isfinite(one.predict(row)).all()
