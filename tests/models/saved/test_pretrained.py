@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
+from foretune.collect import InProcessRunner
 from foretune.datasets import card, load
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
@@ -18,6 +19,8 @@ from foretune.models.validation.splits import tasks_of
 from foretune.objective import Objective
 from foretune.registry import get_kernel
 from foretune.tune.prior import predictor_for
+from foretune.tune.record import StoredRecord
+from foretune.tune.session import Session
 
 MOST_BYTES = 10e6
 SOURCE = get_kernel("matmul").source_hash
@@ -129,10 +132,16 @@ class TestDamage:
 
 
 class TestAsPrior:
+    @pytest.fixture(autouse=True)
+    def _metered(self, monkeypatch):
+        monkeypatch.setattr("foretune.tune.session.find_meter", lambda kind, index: object())
+
     def find(self, device, predictor="auto", objective=Objective.TIME):
-        told = Spoken()
-        kernel = get_kernel("matmul")
-        return predictor_for(predictor, kernel, device, [objective], told), told.said
+        told, kernel = Spoken(), get_kernel("matmul")
+        record = StoredRecord(kernel, device, store=False)
+        runner = InProcessRunner(device)
+        session = Session(kernel, runner, record, (objective,), progress=told)
+        return predictor_for(session, predictor), told.said
 
     @pytest.mark.usefixtures("root")
     def test_auto_takes_the_one_that_fits(self, toy_device, predictor):
