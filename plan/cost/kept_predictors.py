@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +22,7 @@ from foretune.family import Family
 from foretune.models import Predictor
 from foretune.models.trees.regressor import side_by_side
 from foretune.progress import SILENT, Progress
+from foretune.source import packages_hash
 
 Draw = Callable[[], AbstractContextManager[Progress]]
 """Begins to show progress, until the context ends."""
@@ -49,7 +49,7 @@ class Lesson:
     @property
     def folder(self) -> str:
         """Where the predictor is kept: changes with the rows and with the code."""
-        digest = hashlib.sha256(_code().encode())
+        digest = hashlib.sha256(packages_hash(foretune.features, foretune.models).encode())
         digest.update(repr(list(self.runs)).encode())
         digest.update(pd.util.hash_pandas_object(self.runs, index=False).to_numpy().tobytes())
         return f"{_file_name(self.name)}-{digest.hexdigest()[:16]}"
@@ -122,14 +122,3 @@ def _forget_older(place: Path) -> None:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "_", name)
-
-
-@cache
-def _code() -> str:
-    """Return what identifies the code of features and models."""
-    digest = hashlib.sha256()
-    for package in (foretune.features, foretune.models):
-        for root in package.__path__:
-            for path in sorted(Path(root).rglob("*.py")):
-                digest.update(path.read_bytes())
-    return digest.hexdigest()

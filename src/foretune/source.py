@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 OURS = ("foretune.collect.", "foretune.features.families.")
@@ -40,6 +41,21 @@ def code_hash(kind: type, noun: type) -> str:
             _collect(module, Path(file), found)
     text = "\n".join(sorted(found.values())) or kind.__qualname__
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def packages_hash(*packages: ModuleType) -> str:
+    """Return what identifies the files of packages: what they taught is of them.
+
+    Args:
+        packages: each with all that lies below it.
+    """
+    digest = hashlib.sha256()
+    for package in packages:
+        for root in package.__path__:
+            for path in sorted(Path(root).rglob("*.py")):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _collect(module: str, file: Path, found: dict[Path, str]) -> None:

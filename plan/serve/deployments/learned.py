@@ -6,6 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import foretune.features
+import foretune.models
+import foretune.plan.cost
+import foretune.plan.describe
+import foretune.plan.serve.deployments
 from foretune.collect.probe import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError
 from foretune.plan.cost.clocks import OperatorClocks
@@ -15,9 +20,18 @@ from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.measured import read_measured_deployments
 from foretune.plan.serve.deployments.origin import Origin
 from foretune.plan.serve.deployments.physics import physics
+from foretune.source import packages_hash
 
 PUBLISHED = "published"
 """Stands for the deployments that come with aiconfigurator-core."""
+LEARNING = (
+    foretune.features,
+    foretune.models,
+    foretune.plan.cost,
+    foretune.plan.describe,
+    foretune.plan.serve.deployments,
+)
+"""Packages whose code decides what is learned."""
 
 
 def learned_from(
@@ -70,6 +84,7 @@ def _fingerprint(path: Path) -> str:
     tables = find_tables()
     known = {
         **Origin.now("", 0).to_json(),
+        "code": packages_hash(*LEARNING),
         "tables": [str(folder) for folder in tables.folders] if tables else [],
     }
     digest.update(json.dumps(known, sort_keys=True).encode())
