@@ -1,5 +1,7 @@
 """AIConfigurator's tables of measured operators."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -254,6 +256,7 @@ def test_the_installed_data(tmp_path, monkeypatch):
     gemm(data, place="a100_sxm/gemm/vllm/0.14.0")
     (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise RuntimeError")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "aiconfigurator_core", raising=False)  # another test's
     assert len(import_runs("installed", "aiconfigurator").runs) == 4
     assert import_runs("a100_sxm", "aiconfigurator").runs["config.backend"].tolist() == ["vllm"] * 2
     with pytest.raises(RunTableError, match="b60 does not exist"):
