@@ -24,10 +24,12 @@ class OperatorKind:
     Attributes:
         axes: run-table columns of sizes -> the value that stands where a table lacks them.
         exact: columns of text that must agree with a measurement, the most telling one first.
+        tiled: an axis along which kernels compute whole tiles, or none.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
+    tiled: str = ""
 
     def places(self, rows: pd.DataFrame) -> np.ndarray:
         """Return where operators lie (rows, axes)."""
@@ -61,6 +63,18 @@ class OperatorKind:
             filled[column] = rows[column].astype(object).fillna(text) if known else text
         return rows.assign(**filled)
 
+    def in_tiles(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return ``rows`` with large sizes along the tiled axis rounded up to whole tiles.
+
+        There, tables hold the sizes that fill tiles and those that begin another one. A predictor
+        would read a size between as one of the latter, which are the slowest.
+        """
+        if not self.tiled:
+            return rows
+        size = rows[self.tiled].to_numpy(dtype=float)
+        whole = TILE * np.ceil(size / TILE)
+        return rows.assign(**{self.tiled: np.where(size < LARGE, size, whole)})
+
     @staticmethod
     def _shift(column: str) -> float:
         """Sizes that may be 0 lie a place apart from 1, others where their logarithm is."""
@@ -69,6 +83,9 @@ class OperatorKind:
 
 SMALLEST = {"problem.prefix_len": 64.0, "problem.window": 64.0}
 """What is added to sizes that may be 0: differences far below it do not count."""
+TILE = 128
+LARGE = 8 * TILE
+"""Sizes from which tiles are rounded up to."""
 UNGATED = "nongated"
 """In the name of an implementation whose experts have no gate."""
 _FORMAT = {"config.format": "bf16"}
@@ -79,7 +96,9 @@ _COLLECTIVE = OperatorKind({"problem.message_bytes": 1.0, "problem.devices": 1.0
 _ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
 
 KINDS: dict[str, OperatorKind] = {
-    "gemm": OperatorKind({"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT),
+    "gemm": OperatorKind(
+        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M"
+    ),
     "attention_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH
     ),

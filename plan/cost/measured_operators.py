@@ -134,7 +134,7 @@ class MeasuredOperators:
         here = known.iloc[0]
         same = [c for c in known if c.startswith("device") or c in kind.exact]
         asked = rows.assign(**{column: here[column] for column in same})
-        said = predictor.predict(asked)
+        said = predictor.predict(kind.in_tiles(asked))
         log_ms = np.log(said["time_ms"].to_numpy())
         width = np.log(said["time_ms_high"].to_numpy()) - log_ms
         distance, nearest = self._tree(key).query(kind.places(asked))

@@ -191,3 +191,19 @@ class _One(OperatorTables):
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         return self._own if kernel == "gemm" else None
+
+
+def test_large_products_fill_their_tiles(tmp_path):
+    """Tables hold sizes that fill tiles and the first of another, slow for its size."""
+    table = gemm_table("bfloat16").query("m == 4096")
+    full = [table.assign(m=m, latency=table["latency"] * m / 4096) for m in range(1024, 5120, 512)]
+    begun = [part.assign(m=part["m"] + 1, latency=part["latency"] * 1.3) for part in full]
+    place = tmp_path / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
+    place.mkdir(parents=True)
+    pd.concat(full + begun).to_parquet(place / "gemm_perf.parquet")
+    clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
+    answer = ask(clock, product(2560), product(2561), product(2999), product(2945))
+    exact, begins, between, other = answer["ms"]
+    assert begins == pytest.approx(1.3 * exact, rel=1e-6)
+    assert between == other  # the same tiles
+    assert between == pytest.approx(exact * 3072 / 2560, rel=0.05)
