@@ -22,6 +22,12 @@ LEAST_ROWS = 200
 LEAST_OF_CLASS = 100
 SMALLEST = 1e-3
 """Errors below a tenth of a percent are noise: none is taken for smaller."""
+GROWTH = 0.05
+"""Of a half-width per octave outside the range of few problems: new ones mostly lie outside."""
+TAIL = 2.0
+"""Index of the power law by which errors of problems worse than all seen are taken to fall off."""
+WIDEST = 1.5
+"""Log of a factor of 4.5: an interval wider than that says nothing, unless errors were as large."""
 GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
 """Parameters of models of errors, which are mostly noise."""
 
@@ -35,12 +41,14 @@ class Spread:
         model: of the log of an error's size, or None where held-out rows were few.
         typical: the median half-width of held-out rows.
         factors: company -> its own factor, where enough held-out rows were in it.
+        growth: without a model, of the half-width per octave outside.
     """
 
     factor: float
     model: BoostingModel | None = None
     typical: float = float("nan")
     factors: dict[int, float] = field(default_factory=dict)
+    growth: float = 1.0
 
     @classmethod
     def fit(
@@ -51,6 +59,7 @@ class Spread:
         octaves_outside: np.ndarray,
         company: np.ndarray,
         seed: int = 0,
+        problems: np.ndarray | None = None,
     ) -> Self:
         """Learn from held-out rows.
 
@@ -61,7 +70,12 @@ class Spread:
             octaves_outside: how far each row lay outside the range of those learned from.
             company: how many neighbours each row had, in a few classes.
             seed: of the model.
+            problems: where these are few, which each row is of: then all rows have one half-width,
+                that holds for new problems.
         """
+        if problems is not None:
+            same = quantile_of_problems(np.abs(errors), problems)
+            return cls(same, None, same, growth=GROWTH)
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
         X = _beside(X, octaves_outside)
         names = np.unique(holdouts)
@@ -95,7 +109,7 @@ class Spread:
             company: as in training.
         """
         if self.model is None:  # few held-out rows say nothing of distances
-            return self.factor * (1.0 + octaves_outside)
+            return self.factor * (1.0 + self.growth * octaves_outside)
         modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
         factor = np.full(len(X), self.factor)
         for number, own in self.factors.items():
@@ -109,6 +123,7 @@ class Spread:
             "factors": self.factors,
             "typical": self.typical,
             "modelled": self.model is not None,
+            "growth": self.growth,
         }
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
@@ -124,7 +139,7 @@ class Spread:
             else None
         )
         factors = {int(number): factor for number, factor in data["factors"].items()}
-        return cls(data["factor"], model, data["typical"], factors)
+        return cls(data["factor"], model, data["typical"], factors, data["growth"])
 
 
 def quantile(sizes: np.ndarray) -> float:
@@ -135,6 +150,26 @@ def quantile(sizes: np.ndarray) -> float:
     n = len(sizes)
     rank = min(n, int(np.ceil((n + 1) * CONFIDENCE)))
     return float(np.sort(sizes)[rank - 1])
+
+
+def quantile_of_problems(sizes: np.ndarray, problems: np.ndarray) -> float:
+    """Return what covers `CONFIDENCE` of the rows of a new problem.
+
+    Hierarchical conformal prediction (Lee, Barber and Willett, 2023): every problem weighs the
+    same, and the new one, which may be worse than all, as much as another. With too few problems
+    for the level, the largest of what covers `CONFIDENCE` of one problem's rows stands for the
+    share n / (n + 1), and `TAIL` leads from there to the level, but not beyond `WIDEST`.
+    """
+    distinct, number, rows = np.unique(problems, return_inverse=True, return_counts=True)
+    n = len(distinct)
+    if CONFIDENCE * (n + 1) >= n:
+        largest = max(quantile(sizes[problems == problem]) for problem in distinct)
+        beyond = largest * ((1.0 / (n + 1)) / (1.0 - CONFIDENCE)) ** (1.0 / TAIL)
+        return max(largest, min(beyond, WIDEST))
+    order = np.argsort(sizes)
+    weights = np.cumsum(1.0 / ((n + 1) * rows[number[order]]))
+    at = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(sizes) - 1)
+    return float(sizes[order[at]])
 
 
 def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
