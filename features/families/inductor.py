@@ -84,30 +84,33 @@ class InductorMixedMm(InductorMm):
 
 
 class InductorFlexAttention(InductorTemplate):
-    """Columns: problem.batch, heads, seq_q, seq_kv, head_dim, dtype; config.BLOCK_M, BLOCK_N, …."""
+    """Columns: problem.batch, heads, seq_q, seq_kv, head_dim, dtype; config.BLOCK_M, BLOCK_N, ….
+
+    The mask is not among them, and blocks of keys that it hides are skipped: the work is what any
+    mask leaves, one block of keys for every query. What a mask adds is learned.
+    """
 
     name = "inductor_flex_attention"
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return 4·head_dim operations per query and key; queries, keys, values, output once."""
+        """Return 4·head_dim operations per query and key of a block; queries and output once."""
         heads, queries, keys, dim = _attention(problem)
-        size = formats.weight_bytes(problem["dtype"])
         return Cost(
-            flops=4.0 * heads * queries * keys * dim,
-            bytes_moved=2.0 * size * heads * dim * (queries + keys),
+            flops=4.0 * heads * queries * np.minimum(keys, config["BLOCK_N"]) * dim,
+            bytes_moved=2.0 * formats.weight_bytes(problem["dtype"]) * heads * dim * queries,
             dtype=formats.compute_dtype(problem["dtype"]),
         )
 
     def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
-        """Return the geometry: a block per head and ``BLOCK_M`` queries, a step per ``BLOCK_N``."""
-        heads, queries, keys, dim = _attention(problem)
+        """Return the geometry: a block per head and ``BLOCK_M`` queries, one step."""
+        heads, queries, _, dim = _attention(problem)
         tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
         cost, size = self.cost(problem, config), formats.weight_bytes(problem["dtype"])
         return TiledLaunch(
             blocks=heads * np.ceil(queries / tile_m),
-            steps=np.ceil(keys / tile_n),
+            steps=1.0,
             flops=4.0 * tile_m * tile_n * dim,
-            step_bytes=2.0 * size * tile_n * dim,
+            step_bytes=2.0 * size * dim * (tile_m + tile_n),
             sums=tile_m * (tile_n + dim),
             warps=1.0 * config["num_warps"],
             stages=1.0 * config["num_stages"],
@@ -125,6 +128,7 @@ class InductorFlexAttention(InductorTemplate):
             "area": tile_m * tile_n,
             "aspect": np.log2(tile_m / tile_n),
             "width": dim,
+            "log2_keys": np.log2(keys),
             "padding_m": padding(queries, tile_m),
             "padding_n": padding(keys, tile_n),
             **self.launch(problem, config).features(device),

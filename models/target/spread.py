@@ -41,14 +41,14 @@ class Spread:
         model: of the log of an error's size, or None where held-out rows were few.
         typical: the median half-width of held-out rows.
         factors: company -> its own factor, where enough held-out rows were in it.
-        growth: without a model, of the half-width per octave outside.
+        usual: where problems were few, the median error of held-out rows.
     """
 
     factor: float
     model: BoostingModel | None = None
     typical: float = float("nan")
     factors: dict[int, float] = field(default_factory=dict)
-    growth: float = 1.0
+    usual: float | None = None
 
     @classmethod
     def fit(
@@ -70,12 +70,14 @@ class Spread:
             octaves_outside: how far each row lay outside the range of those learned from.
             company: how many neighbours each row had, in a few classes.
             seed: of the model.
-            problems: where these are few, which each row is of: then all rows have one half-width,
-                that holds for new problems.
+            problems: where these are few, which each row is of: then ``X`` says how far opinions
+                differ (rows, 1), and the half-width grows with that by a rule, not by a model.
         """
         if problems is not None:
-            same = quantile_of_problems(np.abs(errors), problems)
-            return cls(same, None, same, growth=GROWTH)
+            usual = max(float(np.median(np.abs(errors))), SMALLEST)
+            sizes = usual + X[:, 0]
+            factor = quantile_of_problems(np.abs(errors), problems, sizes)
+            return cls(factor, None, factor * float(np.median(sizes)), usual=usual)
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
         X = _beside(X, octaves_outside)
         names = np.unique(holdouts)
@@ -108,8 +110,11 @@ class Spread:
             octaves_beyond: how far it lies outside where no row was held out.
             company: as in training.
         """
+        if self.usual is not None:
+            half: np.ndarray = self.factor * (self.usual + X[:, 0])
+            return half * (1.0 + GROWTH * octaves_outside)
         if self.model is None:  # few held-out rows say nothing of distances
-            return self.factor * (1.0 + self.growth * octaves_outside)
+            return self.factor * (1.0 + octaves_outside)
         modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
         factor = np.full(len(X), self.factor)
         for number, own in self.factors.items():
@@ -123,7 +128,7 @@ class Spread:
             "factors": self.factors,
             "typical": self.typical,
             "modelled": self.model is not None,
-            "growth": self.growth,
+            "usual": self.usual,
         }
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
@@ -139,7 +144,7 @@ class Spread:
             else None
         )
         factors = {int(number): factor for number, factor in data["factors"].items()}
-        return cls(data["factor"], model, data["typical"], factors, data["growth"])
+        return cls(data["factor"], model, data["typical"], factors, data["usual"])
 
 
 def quantile(sizes: np.ndarray) -> float:
@@ -152,8 +157,12 @@ def quantile(sizes: np.ndarray) -> float:
     return float(np.sort(sizes)[rank - 1])
 
 
-def quantile_of_problems(sizes: np.ndarray, problems: np.ndarray) -> float:
-    """Return what covers `CONFIDENCE` of the rows of a new problem.
+def quantile_of_problems(
+    errors: np.ndarray, problems: np.ndarray, sizes: np.ndarray | None = None
+) -> float:
+    """Return what ``sizes``, 1 if None, are multiplied with to cover a new problem's errors.
+
+    It covers `CONFIDENCE` of its rows.
 
     Hierarchical conformal prediction (Lee, Barber and Willett, 2023): every problem weighs the
     same, and the new one, which may be worse than all, as much as another. With too few problems
@@ -161,15 +170,16 @@ def quantile_of_problems(sizes: np.ndarray, problems: np.ndarray) -> float:
     share n / (n + 1), and `TAIL` leads from there to the level, but not beyond `WIDEST`.
     """
     distinct, number, rows = np.unique(problems, return_inverse=True, return_counts=True)
-    n = len(distinct)
+    sizes = np.ones(len(errors)) if sizes is None else sizes
+    misses, n = errors / sizes, len(distinct)
     if CONFIDENCE * (n + 1) >= n:
-        largest = max(quantile(sizes[problems == problem]) for problem in distinct)
+        largest = max(quantile(misses[problems == problem]) for problem in distinct)
         beyond = largest * ((1.0 / (n + 1)) / (1.0 - CONFIDENCE)) ** (1.0 / TAIL)
-        return max(largest, min(beyond, WIDEST))
-    order = np.argsort(sizes)
+        return max(largest, min(beyond, WIDEST / float(np.median(sizes))))
+    order = np.argsort(misses)
     weights = np.cumsum(1.0 / ((n + 1) * rows[number[order]]))
-    at = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(sizes) - 1)
-    return float(sizes[order[at]])
+    at = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(misses) - 1)
+    return float(misses[order[at]])
 
 
 def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:

@@ -138,6 +138,8 @@ class TargetModel:
         if repeats is not None:
             errors += repeats.draw(some[wanted], np.random.default_rng(self.seed))
         of = judged if few else None
+        if few:
+            Z = _disagreement(opinions, predicted)
         self.spread = Spread.fit(Z, errors, number, outside, company, self.seed, of)
         return self
 
@@ -173,6 +175,8 @@ class TargetModel:
         differences = opinions - log_value[:, None]
         if look is None and self.unit.roofline:  # with neighbours the unit is an opinion
             differences = np.column_stack([differences, -log_value])
+        if self.spread.usual is not None:
+            Z = _disagreement(opinions, log_value)
         width = self.spread.half_width(Z, outside, beyond, company)
         return log_value + log_unit, width, differences
 
@@ -316,6 +320,11 @@ def share_places(models: Iterable[TargetModel]) -> None:
                 break
         else:
             different.append(model.places)
+
+
+def _disagreement(opinions: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return how far opinions are from the value on average (rows, 1)."""
+    return np.nanmean(np.abs(opinions - value[:, None]), axis=1, keepdims=True)
 
 
 def _problems_held_out(problems: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

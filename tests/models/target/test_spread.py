@@ -173,13 +173,17 @@ def test_an_interval_of_few_problems_has_an_end():
     assert quantile_of_problems(np.array([0.9, 3.0]), np.array([0, 1])) == 3.0
 
 
-def test_the_same_width_for_all_where_problems_are_few(tmp_path):
-    X, errors, holdouts, outside, company = hard_and_easy(600, 0)
-    problems = np.arange(600) % 20
-    fitted = Spread.fit(X, errors, holdouts, outside, company, problems=problems)
-    assert fitted.factor == quantile_of_problems(np.abs(errors), problems)
+def test_where_problems_are_few_the_width_follows_the_disagreement(tmp_path):
+    rng = np.random.default_rng(0)
+    apart = rng.choice([0.0, 0.5], 600)
+    errors = rng.normal(0, 0.1 + apart)
+    none, problems = np.zeros(600), np.arange(600) % 20
+    fitted = Spread.fit(apart[:, None], errors, problems % 4, none, none, problems=problems)
+    width = width_of(fitted, apart[:, None])
+    covered = np.abs(errors) <= width
+    assert covered.mean() == pytest.approx(0.93, abs=0.04)
+    assert width[apart > 0].min() > 2 * width[apart == 0].max()
     fitted.save(tmp_path, "spread")
     for each in (fitted, Spread.load(tmp_path, "spread")):
-        inside, far = (width_of(each, X[:5], o) for o in (0.0, 3.0))
-        np.testing.assert_allclose(inside, fitted.factor)
-        np.testing.assert_allclose(far, (1 + 3 * GROWTH) * inside)
+        np.testing.assert_array_equal(width_of(each, apart[:, None]), width)
+        np.testing.assert_allclose(width_of(each, apart[:, None], 3.0), (1 + 3 * GROWTH) * width)
