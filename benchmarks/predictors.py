@@ -1,8 +1,9 @@
 """How far off predictors are on what they never saw, beside baselines: prints a table.
 
 Run: ``python benchmarks/predictors.py DATA [--only gemm,moe]`` where DATA holds ``llm/``,
-``spaces/``, ``triton/`` and ``amd/`` (tables of other tools' measurements, see their manifests for source and licence). Every
-line trains on rows of DATA and tests on rows that were held out as the line says; the group
+``spaces/``, ``triton/`` and ``amd/`` (tables of other tools' measurements, see their manifests for
+source and licence). Every line trains on rows of DATA and tests on rows that were held out as the
+line says; the group
 ``installed`` takes both from the tables of the package aiconfigurator-core.
 """
 
