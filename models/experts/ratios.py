@@ -4,6 +4,7 @@ What a law misses depends on how a tile fits and how full a wave is. A tree that
 learns which problem a row is of, and of a new problem it then says what it knows of another.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,16 +46,17 @@ class Ratios:
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
         self.model.save(folder / f"{FILE}{self.model.suffix}")
-        np.save(folder / f"{FILE}.npy", self.columns, allow_pickle=False)
+        text = json.dumps(self.columns.tolist())
+        (folder / f"{FILE}.json").write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
         """Read what `save` wrote; None if there is none."""
-        file = folder / f"{FILE}.npy"
+        file = folder / f"{FILE}.json"
         if not file.exists():
             return None
         model = BoostingModel.load(folder / f"{FILE}{BoostingModel.suffix}")
-        return cls(np.load(file, allow_pickle=False), model)
+        return cls(np.array(json.loads(file.read_text(encoding="utf-8"))), model)
 
 
 def without_sizes(names: Sequence[str], X: np.ndarray, problems: np.ndarray) -> np.ndarray:
