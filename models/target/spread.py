@@ -28,6 +28,8 @@ TAIL = 2.0
 """Index of the power law by which errors of problems worse than all seen are taken to fall off."""
 WIDEST = 1.5
 """Log of a factor of 4.5: an interval wider than that says nothing, unless errors were as large."""
+UNSEEN = 0.4
+"""Of a half-width where a row lies outside as none did that was held out: a new device, say."""
 GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
 """Parameters of models of errors, which are mostly noise."""
 
@@ -112,7 +114,8 @@ class Spread:
         """
         if self.usual is not None:
             half: np.ndarray = self.factor * (self.usual + X[:, 0])
-            return half * (1.0 + GROWTH * octaves_outside)
+            unseen = UNSEEN * np.minimum(octaves_beyond, 1.0)
+            return half * (1.0 + GROWTH * octaves_outside + unseen)
         if self.model is None:  # few held-out rows say nothing of distances
             return self.factor * (1.0 + octaves_outside)
         modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
