@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets import import_runs, read_runs
+from foretune.datasets.devices import with_specs
 from foretune.datasets.importers.aiconfigurator_data import installed_data
+from foretune.models.validation.splits import group_numbers
 
 H100, RTX, B60 = (
     "NVIDIA H100 80GB HBM3",
@@ -21,6 +23,7 @@ H100, RTX, B60 = (
 )
 KNOWN_SYSTEMS = ("a100_sxm", "h100_sxm", "l40s")
 SHARE = 0.2
+FEW_PROBLEMS, FEW_DRAWS, TESTED_PROBLEMS = (4, 8, 16, 32), 3, 300
 OTHERS = {
     "gdn": "tokens",
     "context_mla": "seq_len",
@@ -228,6 +231,45 @@ def random_rows(data: Path, draw: int = 0) -> Iterator[Task]:
         yield Task(f"{what} random rows", runs, out, target)
 
 
+def few_problems(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Kernels of Triton templates, all configurations of few problems known."""
+    for name, only_16_bits in (
+        ("mm__A100", True), ("mm__A100", False),
+        ("mixed_mm__A100", False), ("flex_attention__H100", False),
+    ):  # fmt: skip
+        runs = with_specs(read_runs(data / "triton" / f"{name}.parquet"))
+        runs = runs[runs["status"] == "ok"].reset_index(drop=True)
+        if only_16_bits:
+            runs = runs[runs["problem.mat1_dtype"] != "float32"].reset_index(drop=True)
+        problem = group_numbers(runs, "problem")
+        for known in FEW_PROBLEMS:
+            for seed in range(draw, draw + FEW_DRAWS):
+                order = np.random.default_rng(seed).permutation(int(problem.max()) + 1)
+                some = np.isin(problem, order[: known + TESTED_PROBLEMS])
+                test = ~np.isin(problem[some], order[:known])
+                what = f"{name.replace('__', ', ')}{', 16 bits' if only_16_bits else ''}"
+                title = f"{what}: {known} problems (draw {seed + 1})"
+                yield Task(title, without_unused_texts(runs[some]), test)
+
+
+def libraries(data: Path, draw: int = 0) -> Iterator[Task]:
+    """What AMD's libraries chose or could choose: solvers of convolutions, tuned products."""
+    runs = with_specs(read_runs(data / "amd" / "convolution_miopen.parquet"))
+    problem = group_numbers(runs, "problem")
+    order = np.random.default_rng(draw).permutation(int(problem.max()) + 1)
+    for name, share in (("a sixth", 0.15), ("all", 0.8)):
+        known = order[: round(share * len(order))]
+        out = order[round((1.0 - SHARE) * len(order)) :]
+        some = np.isin(problem, np.concatenate([known, out]))
+        yield Task(f"MIOpen, problems ({name} known)", runs[some], np.isin(problem[some], out))
+    few = {64: 3, 512: 3}
+    device = (runs["device"] == "AMD Instinct MI100").to_numpy()
+    yield Task("MIOpen, device MI100 (from MI210, MI250X)", runs, device, few=few)
+    runs = with_specs(read_runs(data / "amd" / "gemm_aiter.parquet"))
+    out = held_out(runs, ["problem.N", "problem.K"], draw)
+    yield Task("aiter GEMM (n, k)", runs, out)
+
+
 GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "gemm": gemm,
     "devices": devices,
@@ -241,4 +283,6 @@ GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "others": others,
     "elsewhere": elsewhere,
     "random": random_rows,
+    "few": few_problems,
+    "libraries": libraries,
 }

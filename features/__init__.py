@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from foretune.features.candidates import candidate_rows, rows_of, settings_of
     from foretune.features.featureset import FEATURES_VERSION, FeatureSet
     from foretune.features.known import family_for
-    from foretune.features.roofline import row_cost, row_limits_ms, row_roofline_ms, text_columns
+    from foretune.features.roofline import (
+        row_cost,
+        row_limits_ms,
+        row_parts_ms,
+        row_roofline_ms,
+        text_columns,
+    )
 
 __all__ = [
     "FEATURES_VERSION",
@@ -17,6 +23,7 @@ __all__ = [
     "family_for",
     "row_cost",
     "row_limits_ms",
+    "row_parts_ms",
     "row_roofline_ms",
     "rows_of",
     "settings_of",
@@ -39,6 +46,7 @@ __getattr__, __dir__ = lazy(
         "roofline": (
             "row_cost",
             "row_limits_ms",
+            "row_parts_ms",
             "row_roofline_ms",
             "text_columns",
         ),

@@ -17,7 +17,7 @@ from foretune.features.families.caches import OF_CACHE, of_cache
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
 
-FEATURES_VERSION = 5
+FEATURES_VERSION = 6
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"

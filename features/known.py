@@ -5,6 +5,7 @@ import pandas as pd
 from foretune.errors import PredictorError
 from foretune.family import Family
 from foretune.features.arrays import Columns
+from foretune.features.families.given_work import BYTES, FLOPS, GivenWork
 from foretune.registry import load, registered
 
 
@@ -13,7 +14,8 @@ def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Fa
 
     The kernel ``given``, the registered kernel, or the registered family,
     whichever finds its columns in ``runs``; a kernel of ours that does not is returned all the
-    same, so that its own error says what is missing.
+    same, so that its own error says what is missing. Of a kernel that nobody knows, columns
+    ``problem.flops`` and ``problem.bytes`` are the work.
 
     Raises:
         PredictorError: the kernel ``given`` has another name.
@@ -28,6 +30,8 @@ def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Fa
     for family in candidates:
         if _understands(family, runs):
             return family
+    if {f"problem.{FLOPS}", f"problem.{BYTES}"} <= set(runs.columns):
+        return GivenWork(name, FLOPS, BYTES)
     return candidates[0] if len(candidates) == 1 and name in registered("kernels") else None
 
 

@@ -38,6 +38,19 @@ def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarra
     return known.once(("limits", family.name), lambda: _limits_ms(family, known))
 
 
+def row_parts_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
+    """Return what every row takes by each limit alone, in milliseconds (rows, parts).
+
+    The parts are the launch's where the family knows it and the device's rates are known, else
+    those of `row_limits_ms`.
+    """
+    limits = row_limits_ms(family, rows)
+    if family is None:
+        return limits
+    known = Rows.of(rows)
+    return known.once(("parts", family.name), lambda: _parts_ms(family, known, limits))
+
+
 def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return the roofline time of every row in milliseconds, NaN where it is not known."""
     return np.asarray(row_limits_ms(family, rows).max(axis=-1))
@@ -82,6 +95,23 @@ def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
         limits = np.where(known, limits, SMALLEST_MS)
         limits[~known.any(axis=-1)] = np.nan
     return limits
+
+
+def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
+    columns = (columns_for(family, rows, group) for group in ("problem", "config", "device"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        try:
+            parts = family.launch_parts_ms(*columns)
+        except KeyError as e:
+            raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
+    if not parts:
+        return limits
+    if isinstance(rows, OneRow):
+        found = np.array([as_number(part) for part in parts.values()])
+    else:
+        found = np.stack([np.broadcast_to(part, len(rows)) for part in parts.values()], axis=-1)
+    found = np.where(np.isfinite(found) & (found > 0), found, SMALLEST_MS)
+    return np.where(np.isfinite(limits).all(axis=-1)[..., None], found, np.nan)
 
 
 def text_columns(rows: pd.DataFrame) -> list[str]:

@@ -22,6 +22,7 @@ from foretune.errors import ForetuneError, PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import OneRow, Rows
+from foretune.features.families.given_work import GivenWork
 from foretune.features.known import known_family
 from foretune.mapping import Value
 from foretune.models.calibration.calibration import Calibration
@@ -54,8 +55,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
         targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
         seed: of everything random.
-        kernel: knows cost and derived features; None takes the registered kernel or family of the
-            runs' name, if there is one.
+        kernel: knows cost and derived features (`GivenWork` where you say the work); None takes
+            the registered kernel or family of the runs' name, if there is one.
         compiled: learn from ``static.…`` columns too.
         parameters: of the model, in place of its defaults.
 
@@ -371,6 +372,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             "kernel": self.kernel_name_,
             "kernel_source": features.family and features.family.source_hash,
             "family": type(features.family).__name__ if features.family else None,
+            "work": features.family.to_json() if isinstance(features.family, GivenWork) else None,
             "model": self.model,
             "seed": self.seed,
             "compiled": self.compiled,
@@ -405,6 +407,8 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
                 raise PredictorError(
                     f"{folder} uses model {card['model']!r}, which is not installed"
                 )
+            if kernel is None and card["work"] is not None:
+                kernel = GivenWork(card["kernel"], **card["work"])
             predictor = cls(
                 card["model"], tuple(card["targets"]), card["seed"], kernel,
                 card["compiled"], card["parameters"] or None,

@@ -179,6 +179,25 @@ def test_what_cannot_be_resumed(capsys):
     assert not Path("x").exists()
 
 
+def test_work_is_said_and_kept(capsys):
+    """Of a kernel that nobody knows: operations and bytes as expressions over its columns."""
+    runs = read_runs("new.parquet").assign(kernel="other").head(30)
+    write_runs("other.parquet", runs)
+    sizes = [c.removeprefix("problem.") for c in runs if c.startswith("problem.")]
+    size = next(s for s in sizes if pd.api.types.is_numeric_dtype(runs[f"problem.{s}"]))
+    work = ["--flops", f"2 * {size}", "--bytes", f"8 * {size}"]
+    assert main(["train", "other.parquet", *work, "--split", "time", "--out", "given"]) == 0
+    capsys.readouterr()
+    known = Predictor.load("given")
+    assert known.kernel.to_json()["flops"] == f"2 * {size}"
+    for arguments, code, says in [
+        (work[:2], 2, "give both --flops and --bytes"),
+        (["--flops", "2 *", "--bytes", size], 2, "is not an expression"),
+        ([*work, "--resume", "given"], 2, "leave --flops out"),
+    ]:
+        assert says in fails(capsys, code, "train", "other.parquet", *arguments, "--out", "x")
+
+
 def test_a_calibrated_predictor_is_not_resumed(capsys):
     elsewhere = read_runs("new.parquet").assign(device="Other CPU")
     write_runs("other.parquet", elsewhere)

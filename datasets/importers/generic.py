@@ -1,12 +1,12 @@
 """Any table: CSV or Parquet, with a mapping that says where each run-table column comes from.
 
-A source is a column (``m``), or a column times or over a number (``latency_us*0.001``,
-``latency_ns/1e6``). Columns that already have a run-table name (``problem.M``, ``time_ms``) need
+A source is a column (``m``), or an expression over columns (``latency_us*0.001``,
+``2*m*n*k``). Columns that already have a run-table name (``problem.M``, ``time_ms``) need
 no mapping.
 """
 
-import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,9 @@ from foretune.datasets.importers.files import read_table
 from foretune.datasets.importers.names import is_run_column
 from foretune.datasets.importers.request import Request
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
-from foretune.errors import UsageError
+from foretune.errors import SpaceError, UsageError
+from foretune.expression import Expression
 from foretune.measurement import Status
-
-_SCALED = re.compile(r"(?P<column>.+?)\s*(?P<operator>[*/])\s*(?P<number>[^*/]+)$")
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
@@ -76,16 +75,20 @@ def _values(column: str, source: str, table: pd.DataFrame, path: Path) -> "pd.Se
 def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]":
     if source in table:
         return table[source]
-    scaled = _SCALED.match(source)
-    if scaled is None or scaled["column"] not in table:
-        column = scaled["column"] if scaled else source
-        raise UsageError(
-            f"{path} has no column {column!r}: it has {', '.join(map(str, table.columns))}"
-        )
+    text, named = source, {str(column): column for column in table.columns}
+    for i, column in enumerate(sorted(named, key=len, reverse=True)):
+        if not column.isidentifier() and column in text:  # "latency (us)", say
+            text, named[f"column_{i}_"] = text.replace(column, f"column_{i}_"), column
     try:
-        factor = float(scaled["number"])
-    except ValueError:
-        raise UsageError(f"{source!r}: {scaled['number']!r} is not a number") from None
-    numbers = pd.to_numeric(table[scaled["column"]].astype(object), errors="coerce").astype(float)
-    with np.errstate(all="ignore"):
-        return numbers * factor if scaled["operator"] == "*" else numbers / factor
+        rule = Expression(text, "source")
+        if missing := sorted(rule.names - set(named)):
+            has = ", ".join(map(str, table.columns))
+            raise UsageError(f"{path} has no column {missing[0]!r}: it has {has}")
+        columns = {name: _numbers(table[named[name]]) for name in rule.names}
+        return pd.Series(rule.numbers({**columns, "": np.empty(len(table))}))
+    except SpaceError as e:
+        raise UsageError(str(e)) from e
+
+
+def _numbers(column: "pd.Series[Any]") -> np.ndarray:
+    return pd.to_numeric(column.astype(object), errors="coerce").to_numpy(dtype=float)

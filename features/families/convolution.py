@@ -1,19 +1,185 @@
-"""Convolutions of images by a filter, as tuning benchmarks run them: one channel, fixed filter."""
+"""Convolutions of images: channels, strides, padding, dilation, groups, three directions."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from foretune.family import Cost, Family
+import numpy as np
+
+from foretune.family import Cost, Family, Quantity
+from foretune.features.alignment import alignment
+from foretune.features.families import formats
+from foretune.features.families.caches import of_cache
+from foretune.features.families.tiles import product_features
+
+WINOGRAD = ((2, 3), (3, 2), (4, 3))
+"""Output tile and filter of Winograd's algorithms in use (Lavin and Gray, CVPR 2016)."""
+SOLVERS = ("winograd", "igemm|implicitgemm", "xdlops", "nhwc", "gemmfwd|gemmbwd|gemmwrw", "direct",
+           "asm", "mlir", "fft")  # fmt: skip
+"""Parts of the names of MIOpen's solvers that say how they work."""
+FORWARD, OF_DATA, OF_WEIGHTS = 0, 1, 2
 
 
 class Convolution(Family):
-    """Columns: problem.size_0, size_1 (the output), problem.filter_height, filter_width."""
+    """Columns: problem.batch, in_channels, in_h, in_w, out_channels, out_h, out_w, kernel_h, ….
+
+    Also stride, pad and dil with ``_h`` and ``_w``, groups, dtype, direction (forward, backward
+    data, backward weights). What is not there is 1, and ``fp32``. Benchmarks of one channel say
+    size_0, size_1 (of the output), filter_height and filter_width.
+    """
 
     name = "convolution"
     takes_numbers = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return 2 operations per output and filter element; image in and out moved once."""
-        pixels = 1.0 * problem["size_0"] * problem["size_1"]
-        taps = 1.0 * problem["filter_height"] * problem["filter_width"]
-        return Cost(flops=2.0 * pixels * taps, bytes_moved=8.0 * pixels, dtype="fp32")
+        """Return 2 operations per output and filter element; images and filters moved once."""
+        sizes = _Sizes(problem)
+        kind = config.get("format", problem.get("dtype", "fp32"))
+        return Cost(
+            flops=2.0 * sizes.batch * sizes.out_pixels * sizes.out_channels * sizes.inner,
+            bytes_moved=formats.weight_bytes(kind)
+            * (sizes.input + sizes.output + sizes.out_channels * sizes.inner),
+            dtype=formats.compute_dtype(kind),
+        )
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return the matrix product it amounts to, Winograd's padding, and the kind of solver."""
+        if "in_channels" not in problem:
+            return {}
+        sizes = _Sizes(problem)
+        m, n, k = sizes.product(problem.get("direction", "forward"))
+        size = formats.weight_bytes(problem.get("dtype", "fp32"))
+        unfolded = size * sizes.batch * sizes.groups * sizes.inner * sizes.out_pixels
+        features: dict[str, Quantity] = {
+            "log2_m": np.log2(m),
+            "log2_n": np.log2(n),
+            "log2_k": np.log2(k),
+            "alignment_m": alignment(m),
+            "alignment_n": alignment(n),
+            "alignment_k": alignment(k),
+            "alignment_pixels": alignment(sizes.out_pixels),
+            "log2_input": np.log2(size * sizes.input),
+            "log2_output": np.log2(size * sizes.output),
+            "log2_weights": np.log2(size * sizes.out_channels * sizes.inner),
+            "log2_unfolded": np.log2(unfolded),
+            "unfolded_share": unfolded / (size * (sizes.input + sizes.output)),
+            "taps": sizes.taps,
+            "strides": sizes.strides,
+            "depthwise": 1.0 * np.equal(sizes.groups, sizes.in_channels),
+            **of_cache("weights", size * sizes.out_channels * sizes.inner, device),
+            **product_features(m, n, sizes.groups, device),
+        }
+        for tile, taps in WINOGRAD:
+            spans = [np.ceil(sizes.out[i] / tile) * tile / sizes.out[i] for i in (0, 1)]
+            windows = [np.ceil(sizes.kernel[i] / taps) * taps / sizes.kernel[i] for i in (0, 1)]
+            waste = spans[0] * spans[1] * windows[0] * windows[1]
+            features[f"winograd_{tile}x{taps}"] = waste * ((tile + taps - 1.0) / tile / taps) ** 2
+        if "solver" in config:
+            features |= _solver(config["solver"])
+        return features
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The sizes of convolutions, whatever the table calls them."""
+
+    problem: Mapping[str, Any]
+
+    def _of(self, name: str, other: Any = 1.0) -> Any:
+        return 1.0 * self.problem.get(name, other)
+
+    @property
+    def batch(self) -> Any:
+        return self._of("batch")
+
+    @property
+    def groups(self) -> Any:
+        return np.maximum(self._of("groups"), 1.0)
+
+    @property
+    def in_channels(self) -> Any:
+        return self._of("in_channels")
+
+    @property
+    def out_channels(self) -> Any:
+        return self._of("out_channels")
+
+    @cached_property
+    def out(self) -> tuple[Any, Any]:
+        if "out_h" in self.problem:
+            return self._of("out_h"), self._of("out_w")
+        return 1.0 * self.problem["size_1"], 1.0 * self.problem["size_0"]
+
+    @cached_property
+    def kernel(self) -> tuple[Any, Any]:
+        if "kernel_h" in self.problem:
+            return self._of("kernel_h"), self._of("kernel_w")
+        return 1.0 * self.problem["filter_height"], 1.0 * self.problem["filter_width"]
+
+    @property
+    def strides(self) -> Any:
+        return self._of("stride_h") * self._of("stride_w")
+
+    @property
+    def taps(self) -> Any:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def out_pixels(self) -> Any:
+        return self.out[0] * self.out[1]
+
+    @property
+    def in_pixels(self) -> Any:
+        return self._of("in_h", self.out[0]) * self._of("in_w", self.out[1])
+
+    @property
+    def inner(self) -> Any:
+        """Return products per output."""
+        return self.in_channels / self.groups * self.taps
+
+    @property
+    def input(self) -> Any:
+        return self.batch * self.in_channels * self.in_pixels
+
+    @property
+    def output(self) -> Any:
+        return self.batch * self.out_channels * self.out_pixels
+
+    def product(self, direction: Any) -> tuple[Any, Any, Any]:
+        """Return rows, columns and length of the sums of the matrix product of one group."""
+        rows, channels = self.out_channels / self.groups, self.in_channels / self.groups
+        way = _each(direction, _way)
+        pick = [np.equal(way, OF_DATA), np.equal(way, OF_WEIGHTS)]
+        out, image = self.batch * self.out_pixels, self.batch * self.in_pixels
+        m = np.where(pick[0], channels, rows)
+        n = np.where(pick[0], image, np.where(pick[1], self.inner, out))
+        k = np.where(pick[0], rows * self.taps, np.where(pick[1], out, self.inner))
+        return m, n, k
+
+
+def _way(name: str) -> float:
+    name = name.lower()
+    if name == "w" or "weight" in name or "wrw" in name:
+        return OF_WEIGHTS
+    return OF_DATA if name == "b" or "back" in name or "bwd" in name else FORWARD
+
+
+def _solver(name: Any) -> dict[str, Quantity]:
+    """Return what the names of MIOpen's solvers say, 1 or 0 each."""
+    return {
+        f"solver_{part.partition('|')[0]}": _each(
+            name, lambda text, part=part: float(any(p in text.lower() for p in part.split("|")))
+        )
+        for part in SOLVERS
+    }
+
+
+def _each(texts: Any, number: Any) -> Quantity:
+    """Return a number per text, found once for each different one."""
+    if isinstance(texts, str):
+        return np.float64(number(texts))
+    distinct, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)
+    return np.array([number(text) for text in distinct.tolist()], dtype=float)[codes]

@@ -41,10 +41,16 @@ FORMATS: dict[str, Format] = {
     "int8_wo": Format(1, 2, "fp16"),
     "int4_wo": Format(0.5 + GROUP_SCALES, 2, "fp16"),
     "nvfp4": Format(0.5 + NV_SCALES, 0.5 + NV_SCALES, "fp4"),
+    "mxfp4": Format(0.5 + MX_SCALES, 0.5 + MX_SCALES, "fp4"),
     "w4afp8": Format(0.5 + GROUP_SCALES, 1, "fp8"),
     "w4a16_mxfp4": Format(0.5 + MX_SCALES, 2, "bf16"),
     "w4a8_mxfp4_mxfp8": Format(0.5 + MX_SCALES, 1 + MX_SCALES, "fp8"),
 }
+FORMATS |= {
+    "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"], "float32": FORMATS["fp32"],
+    "float64": FORMATS["fp64"], "uint8": FORMATS["int8"],
+}  # fmt: skip
+"""PyTorch's names of the same."""
 UNKNOWN = FORMATS["fp16"]
 """An unknown format is taken for 16 bits: a scale the model corrects, once it has seen runs."""
 

@@ -8,10 +8,7 @@ import numpy as np
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.caches import of_cache
-from foretune.features.families.tiles import padding, wave_features
-
-TILES = ((64, 64), (64, 256), (128, 128), (128, 256), (256, 128), (16, 64))
-"""Output tiles libraries choose among: which one ran is not known, so all are described."""
+from foretune.features.families.tiles import product_features
 
 
 class Gemm(Family):
@@ -39,18 +36,43 @@ class Gemm(Family):
         m, n, k = problem["M"], problem["N"], problem["K"]
         batch = problem.get("batch", 1.0)
         weights = formats.weight_bytes(_format(problem, config)) * batch * n * k
-        features = {
+        return {
             "log2_a": np.log2(1.0 * m * k),
             "log2_b": np.log2(1.0 * n * k),
             "log2_c": np.log2(1.0 * m * n),
             **of_cache("weights", weights, device),
+            **product_features(m, n, batch, device),
         }
-        for tile_m, tile_n in TILES:
-            tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)
-            name = f"{tile_m}x{tile_n}"
-            features |= wave_features(name, tiles, device)
-            features[f"padding_{name}"] = padding(m, tile_m) * padding(n, tile_n)
-        return features
+
+
+class BatchedGemm(Gemm):
+    """Columns: as of `Gemm`; batch products of the same sizes."""
+
+    name = "batched_gemm"
+
+
+class GroupedGemm(Gemm):
+    """Columns: problem.M (rows of all groups together), N, K, groups; format or dtype."""
+
+    name = "grouped_gemm"
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the work of ``groups`` products that share the rows evenly."""
+        return super().cost(_each_group(problem), config)
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return what `Gemm` does of one group, and the waves of all."""
+        return super().derived(_each_group(problem), config, device)
+
+
+def _each_group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sizes of one group's product, and as many of them as there are rows for."""
+    groups = np.maximum(np.minimum(problem["groups"], problem["M"]), 1.0)
+    sizes = {name: problem[name] for name in ("N", "K")}
+    kind = {"dtype": problem["dtype"]} if "dtype" in problem else {}
+    return {**sizes, **kind, "M": problem["M"] / groups, "batch": groups}
 
 
 def _format(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Any:

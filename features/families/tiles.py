@@ -16,6 +16,10 @@ def cores_of(device: Mapping[str, Any]) -> Quantity:
     return known_or(device.get("cores", CORES), CORES)
 
 
+TILES = ((64, 64), (64, 256), (128, 128), (128, 256), (256, 128), (16, 64))
+"""Output tiles libraries choose among: which one ran is not known, so all are described."""
+
+
 def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict[str, Quantity]:
     """Return log2 of the waves that ``tiles`` make, and how full the waves are.
 
@@ -30,3 +34,16 @@ def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict
 def padding(size: Quantity, tile: Quantity) -> Quantity:
     """Return the share of a dimension's padded length that is real: 1 where ``tile`` divides it."""
     return size / (np.ceil(size / tile) * tile)
+
+
+def product_features(
+    m: Quantity, n: Quantity, batch: Quantity, device: Mapping[str, Any]
+) -> dict[str, Quantity]:
+    """Return, per tile shape, waves and padding of ``batch`` matrices of ``m`` × ``n``."""
+    features: dict[str, Quantity] = {}
+    for tile_m, tile_n in TILES:
+        tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)
+        name = f"{tile_m}x{tile_n}"
+        features |= wave_features(name, tiles, device)
+        features[f"padding_{name}"] = padding(m, tile_m) * padding(n, tile_n)
+    return features

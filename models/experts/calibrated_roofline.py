@@ -1,17 +1,19 @@
-"""The calibrated roofline: overhead, compute and memory time with fitted efficiencies.
+"""The calibrated roofline: overhead and the time by each limit, with fitted efficiencies.
 
 The plain roofline is a bound: short kernels stay a fixed launch time above it, long ones reach only
-a share of the peak. Three numbers put that right, and a fourth says how far the limits overlap::
+a share of the peak. A number per limit puts that right, and another says how far limits overlap::
 
     t = (overhead**p + (a * compute)**p + (b * memory)**p) ** (1/p)
 
-fitted per text-valued configuration (format, backend, implementation) where there are enough runs,
-and over everything else together; over all devices, so that it holds on others. What is left for a
+with more terms where a launch is known by more parts (whole waves, caches, latency). All is fitted
+per text-valued configuration (format, backend, implementation) where there are enough runs, and
+over everything else together; over all devices, so that it holds on others. What is left for a
 model to learn is a factor around one, smooth along every size: that is why it interpolates, and
 extrapolates, far better.
 """
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -22,39 +24,57 @@ LEAST_ROWS = 30
 LEAST_WORKS = 12
 """Fewer different amounts of work do not say which part of the time is which."""
 MOST_ROWS = 3000
-_START = np.array([np.log(0.004), 0.2, 0.2, 0.7])
-"""4 µs of overhead, 80 % efficiency, p = 2: log overhead_ms, log a, log b, log p."""
+_OVERHEAD, _EFFICIENCY, _POWER = np.log(0.006), 0.2, 0.5
+"""Where a fit starts: log of 6 µs, of 1 / 80 %, of p = 1.6."""
 _TETHER = 0.005
 """How strongly a fit is held to where it started: enough to decide what the runs do not."""
+_ROWS_OF_PROBLEM, _SHORT_TETHER = 6.0, 0.8
+"""Where problems are few, each counts for so many rows, and the tether is so strong."""
 
 
 @dataclass
 class CalibratedRoofline:
-    """log(time) from log(compute_ms) and log(memory_ms).
+    """log(time) from the logs of the parts' times in milliseconds.
 
     Attributes:
-        common: the four parameters over all rows (log overhead_ms, log a, log b, log p).
+        common: the parameters over all rows: log overhead_ms, one per part, log p.
         own: the same per group of rows, by the group's name.
     """
 
-    common: np.ndarray = field(default_factory=lambda: _START)
+    common: np.ndarray = field(default_factory=lambda: _start(2))
     own: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def fit(self, limits: np.ndarray, log_time: np.ndarray, groups: Groups) -> Self:
+    def fit(
+        self,
+        limits: np.ndarray,
+        log_time: np.ndarray,
+        groups: Groups,
+        problems: np.ndarray | None = None,
+    ) -> Self:
         """Fit to runs.
 
         Args:
-            limits: log compute time and log memory time, milliseconds (rows, 2).
+            limits: log of each part's time, milliseconds (rows, parts).
             log_time: log of measured milliseconds (rows).
             groups: what is fitted apart.
+            problems: where these are few, which each row is of.
         """
         rng = np.random.default_rng(0)
-        self.common = _fit(limits, log_time, _START, rng)
+        start = _start(limits.shape[-1])
+        works = limits.round(6) if problems is None else problems
+        every = np.arange(len(limits))
+
+        def fitted(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
+            rows = rows[rng.choice(len(rows), min(MOST_ROWS, len(rows)), replace=False)]
+            of = None if problems is None else problems[rows]
+            return _fit(limits[rows], log_time[rows], start, of)
+
+        self.common = fitted(every, start)
         self.own = {}
         for number, name in enumerate(groups.names):
             rows = np.flatnonzero(groups.codes == number)
-            if len(rows) >= LEAST_ROWS and _works(limits[rows]) >= LEAST_WORKS:
-                self.own[name] = _fit(limits[rows], log_time[rows], self.common, rng)
+            if len(rows) >= LEAST_ROWS and len(np.unique(works[rows], axis=0)) >= LEAST_WORKS:
+                self.own[name] = fitted(rows, self.common)
         return self
 
     def log_ms(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
@@ -75,31 +95,33 @@ class CalibratedRoofline:
         return cls(np.array(data["common"]), own)
 
 
+def _start(parts: int) -> np.ndarray:
+    return np.array([_OVERHEAD, *[_EFFICIENCY] * parts, _POWER])
+
+
 def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    overhead, a, b, log_p = parameters
+    overhead, *efficiencies, log_p = parameters
     p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
-    compute, memory = a + limits[..., 0], b + limits[..., 1]
-    largest = np.maximum(np.maximum(overhead, compute), memory)
-    total = sum(np.exp(p * (term - largest)) for term in (overhead, compute, memory))
+    terms = [overhead, *(a + limits[..., i] for i, a in enumerate(efficiencies))]
+    largest = reduce(np.maximum, terms)
+    total = sum(np.exp(p * (term - largest)) for term in terms)
     result: np.ndarray = largest + np.log(total) / p
     return result
 
 
 def _fit(
-    limits: np.ndarray, log_time: np.ndarray, start: np.ndarray, rng: np.random.Generator
+    limits: np.ndarray, log_time: np.ndarray, start: np.ndarray, problems: np.ndarray | None
 ) -> np.ndarray:
     from scipy.optimize import least_squares
 
-    few = rng.choice(len(log_time), min(MOST_ROWS, len(log_time)), replace=False)
-    limits, log_time = limits[few], log_time[few]
-    tether = _TETHER * np.sqrt(len(few))
+    weights, tether = np.ones(len(limits)), _TETHER * np.sqrt(len(limits))
+    if problems is not None:
+        rows = np.bincount(problems)[problems]
+        weights, tether = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0)), _SHORT_TETHER
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
-        return np.r_[_log_ms(parameters, limits) - log_time, tether * (parameters - start)]
+        missed = weights * (_log_ms(parameters, limits) - log_time)
+        return np.r_[missed, tether * (parameters - start)]
 
     fitted: np.ndarray = least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x
     return fitted
-
-
-def _works(limits: np.ndarray) -> int:
-    return len(np.unique(limits.round(6), axis=0))

@@ -6,10 +6,11 @@ All speak of the logarithm of the target over its unit (the calibrated roofline)
 - ``direct``: the same, learning the target itself: where the unit misleads, it does not follow
   (a target without a unit has none: it would be ``tree`` again);
 - ``corrected``: a regressor on features and neighbours, learning what interpolating misses;
-- ``smooth``: a Gaussian process on the features, where runs are few (`Smooth`).
+- ``smooth``: a Gaussian process on the features, where runs are few (`Smooth`);
+- ``ratios``: boosting on what has no size, where problems are few (`Ratios`).
 
 Plain interpolation, of the target over its unit and of the target itself, and the unit alone, of
-which nothing is to be learned, are opinions too.
+which nothing is to be learned, are opinions too, where rows have neighbours or problems are few.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 from foretune.models.experts.neighbours import Neighbourhood
 from foretune.models.experts.places import Places
+from foretune.models.experts.ratios import Ratios
 from foretune.models.experts.smooth import Smooth
 from foretune.models.trees.regressor import Regressor
 from foretune.models.trees.together import Together
@@ -46,6 +48,7 @@ class Table:
         log_unit: log of the unit (rows).
         hood, places: the neighbourhood, and where the rows lie in it.
         kinds: the ways in which a row can be new.
+        ratios: which features have no size; None where problems are many.
     """
 
     columns: Sequence[str]
@@ -55,6 +58,7 @@ class Table:
     hood: Neighbourhood
     places: Places
     kinds: list[tuple[int, ...]]
+    ratios: np.ndarray | None = None
 
     def of(self, rows: np.ndarray) -> "Table":
         """Return the table of some of the rows."""
@@ -66,6 +70,7 @@ class Table:
             self.hood,
             self.places[rows],
             self.kinds,
+            self.ratios,
         )
 
     def look(
@@ -87,13 +92,14 @@ class Experts:
     """The fitted models; where rows have no neighbours, ``tree`` and ``smooth`` at most.
 
     Attributes:
-        tree, direct, corrected, smooth: those that there are.
+        tree, direct, corrected, smooth, ratios: those that there are.
     """
 
     tree: Regressor
     direct: Regressor | None = None
     corrected: Regressor | None = None
     smooth: Smooth | None = None
+    ratios: Ratios | None = None
 
     @classmethod
     def fit_alone(
@@ -106,7 +112,10 @@ class Experts:
     ) -> Self:
         """Return those that need no neighbours, trained on ``rows``; ``smooth`` has the scales."""
         X, y = table.X[rows], table.y[rows]
-        return cls(make().fit(X, y), smooth=None if smooth is None else smooth.taught(X, y, rng))
+        experts = cls(make().fit(X, y), smooth=None if smooth is None else smooth.taught(X, y, rng))
+        if table.ratios is not None and table.has_unit:
+            experts.ratios = Ratios.fit(table.ratios, X, y)
+        return experts
 
     @classmethod
     def fit_all(
@@ -137,10 +146,12 @@ class Experts:
             look: what they see of their neighbours, where rows have some.
             log_unit: log of their unit.
         """
-        said = self._of_trees(X, look, log_unit)
-        if self.smooth is None:
-            return said
-        return np.concatenate([said, self.smooth.predict(X)[:, None]], axis=1)
+        said = [self._of_trees(X, look, log_unit)]
+        if self.smooth is not None:
+            said.append(self.smooth.predict(X)[:, None])
+        if self.ratios is not None:
+            said += [self.ratios.predict(X)[:, None], np.zeros((len(X), 1))]
+        return np.concatenate(said, axis=1)
 
     def _of_trees(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
         if look is None:
@@ -168,6 +179,8 @@ class Experts:
             model.save(folder / f"{part}{model.suffix}")
         if self.smooth is not None:
             self.smooth.save(folder / SMOOTH_FILE)
+        if self.ratios is not None:
+            self.ratios.save(folder)
 
     @property
     def parts(self) -> list[str]:
@@ -179,7 +192,8 @@ class Experts:
         """Read what `save` wrote: the models called ``parts``, and the smooth one if there is."""
         models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
         file = folder / SMOOTH_FILE
-        return cls(**models, smooth=Smooth.load(file) if file.exists() else None)
+        smooth = Smooth.load(file) if file.exists() else None
+        return cls(**models, smooth=smooth, ratios=Ratios.load(folder))
 
 
 def circumstances(X: np.ndarray, look: np.ndarray | None, opinions: np.ndarray) -> np.ndarray:

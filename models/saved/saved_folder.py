@@ -15,7 +15,7 @@ from foretune.errors import OutputError, PredictorError
 from foretune.features import FEATURES_VERSION
 from foretune.models.target.targets import TARGETS
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
 OWN = (
     CARD,

@@ -8,6 +8,9 @@ with its logarithm, an opinion that is mostly exact and sometimes far off would 
 Rows whose device may be new have a power of their own. The few devices that were held out stand for
 all that are to come, so among powers that do about equally well on them the gentlest is taken: the
 more opinions have a say, the less depends on having learned rightly which of them is off.
+
+Where problems are few, circumstances would only tell one of them from another: then every opinion
+has one expected error, the mean over problems.
 """
 
 import json
@@ -25,6 +28,8 @@ from foretune.models.trees.together import Together
 LARGEST = 2.0
 """Errors beyond a factor of seven are all equally bad."""
 SHARPNESSES = (1.0, 2.0, 3.0, 5.0, 8.0)
+OF_FEW = 5.0
+"""The power where problems are few: too few to say which is best."""
 
 
 @dataclass
@@ -32,14 +37,16 @@ class Blend:
     """How to combine opinions.
 
     Attributes:
-        models: per opinion, of the root of its error's size.
+        models: per opinion, of the root of its error's size; none where problems are few.
         sharpness: the power of the inverse error that weighs best: 0 for a plain mean.
         gentle: the same for rows whose device may be new.
+        typical: where problems are few, the log of each opinion's expected error.
     """
 
     models: list[BoostingModel]
     sharpness: float
     gentle: float
+    typical: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -77,6 +84,33 @@ class Blend:
         value = np.where(new, values[gentle], values[best])
         return cls(_error_models(Z, opinions, truth, seed), best, gentle), value
 
+    @classmethod
+    def fit_few(
+        cls, opinions: np.ndarray, truth: np.ndarray, trials: np.ndarray, problems: np.ndarray
+    ) -> tuple[Self, np.ndarray]:
+        """Learn from held-out rows of few problems; the values are as `fit` has them.
+
+        Args:
+            opinions: as in `fit`, as are the next two.
+            truth: what was to be predicted.
+            trials: which rows were held out together.
+            problems: which problem each row is of.
+        """
+        sizes = np.clip(np.abs(opinions - truth[:, None]), SMALLEST, LARGEST)
+
+        def learned(rows: np.ndarray) -> "Blend":
+            own = [rows & (problems == problem) for problem in np.unique(problems[rows])]
+            typical = np.mean([np.nanmean(sizes[of], axis=0) for of in own], axis=0)
+            return cls([], OF_FEW, OF_FEW, np.log(typical))
+
+        value, every = np.empty(len(truth)), np.ones(len(truth), dtype=bool)
+        for name in np.unique(trials):
+            out = trials == name
+            blend = learned(every if out.all() else ~out)
+            value[out] = _combine(opinions[out], blend.log_errors(opinions[out]), OF_FEW)
+        whole = learned(every)
+        return cls([], OF_FEW, OF_FEW, whole.typical), value
+
     def predict(self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return one value per row; an opinion that is NaN has no weight."""
         sharpness = np.where(new, self.gentle, self.sharpness)[:, None]
@@ -84,6 +118,8 @@ class Blend:
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
         """Return the log of each opinion's expected error (rows, opinions)."""
+        if self.typical is not None:
+            return np.broadcast_to(self.typical, (len(Z), len(self.typical)))
         roots = self._together.predict(Z)
         return np.asarray(2.0 * np.log(np.maximum(roots, SMALLEST**0.5)))
 
@@ -95,14 +131,18 @@ class Blend:
         """Write to ``folder``."""
         for i, model in enumerate(self.models):
             model.save(folder / f"blend{i}{model.suffix}")
-        powers = json.dumps([self.sharpness, self.gentle])
-        (folder / "blend.json").write_text(powers, encoding="utf-8")
+        typical = None if self.typical is None else self.typical.tolist()
+        said = json.dumps([self.sharpness, self.gentle, typical])
+        (folder / "blend.json").write_text(said, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, opinions: int) -> Self:
         """Read what `save` wrote for that many opinions."""
+        said = json.loads((folder / "blend.json").read_text(encoding="utf-8"))
+        sharpness, gentle, typical = said
+        if typical is not None:
+            return cls([], float(sharpness), float(gentle), np.array(typical))
         files = [folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions)]
-        sharpness, gentle = json.loads((folder / "blend.json").read_text(encoding="utf-8"))
         return cls([BoostingModel.load(file) for file in files], float(sharpness), float(gentle))
 
 

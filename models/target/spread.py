@@ -22,6 +22,14 @@ LEAST_ROWS = 200
 LEAST_OF_CLASS = 100
 SMALLEST = 1e-3
 """Errors below a tenth of a percent are noise: none is taken for smaller."""
+GROWTH = 0.05
+"""Of a half-width per octave outside the range of few problems: new ones mostly lie outside."""
+TAIL = 2.0
+"""Index of the power law by which errors of problems worse than all seen are taken to fall off."""
+WIDEST = 1.5
+"""Log of a factor of 4.5: an interval wider than that says nothing, unless errors were as large."""
+UNSEEN = 0.4
+"""Of a half-width where a row lies outside as none did that was held out: a new device, say."""
 GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
 """Parameters of models of errors, which are mostly noise."""
 
@@ -35,12 +43,14 @@ class Spread:
         model: of the log of an error's size, or None where held-out rows were few.
         typical: the median half-width of held-out rows.
         factors: company -> its own factor, where enough held-out rows were in it.
+        usual: where problems were few, the median error of held-out rows.
     """
 
     factor: float
     model: BoostingModel | None = None
     typical: float = float("nan")
     factors: dict[int, float] = field(default_factory=dict)
+    usual: float | None = None
 
     @classmethod
     def fit(
@@ -51,6 +61,7 @@ class Spread:
         octaves_outside: np.ndarray,
         company: np.ndarray,
         seed: int = 0,
+        problems: np.ndarray | None = None,
     ) -> Self:
         """Learn from held-out rows.
 
@@ -61,7 +72,14 @@ class Spread:
             octaves_outside: how far each row lay outside the range of those learned from.
             company: how many neighbours each row had, in a few classes.
             seed: of the model.
+            problems: where these are few, which each row is of: then ``X`` says how far opinions
+                differ (rows, 1), and the half-width grows with that by a rule, not by a model.
         """
+        if problems is not None:
+            usual = max(float(np.median(np.abs(errors))), SMALLEST)
+            sizes = usual + X[:, 0]
+            factor = quantile_of_problems(np.abs(errors), problems, sizes)
+            return cls(factor, None, factor * float(np.median(sizes)), usual=usual)
         size = np.log(np.maximum(np.abs(errors), SMALLEST))
         X = _beside(X, octaves_outside)
         names = np.unique(holdouts)
@@ -94,6 +112,10 @@ class Spread:
             octaves_beyond: how far it lies outside where no row was held out.
             company: as in training.
         """
+        if self.usual is not None:
+            half: np.ndarray = self.factor * (self.usual + X[:, 0])
+            unseen = UNSEEN * np.minimum(octaves_beyond, 1.0)
+            return half * (1.0 + GROWTH * octaves_outside + unseen)
         if self.model is None:  # few held-out rows say nothing of distances
             return self.factor * (1.0 + octaves_outside)
         modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
@@ -109,6 +131,7 @@ class Spread:
             "factors": self.factors,
             "typical": self.typical,
             "modelled": self.model is not None,
+            "usual": self.usual,
         }
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
@@ -124,7 +147,7 @@ class Spread:
             else None
         )
         factors = {int(number): factor for number, factor in data["factors"].items()}
-        return cls(data["factor"], model, data["typical"], factors)
+        return cls(data["factor"], model, data["typical"], factors, data["usual"])
 
 
 def quantile(sizes: np.ndarray) -> float:
@@ -135,6 +158,31 @@ def quantile(sizes: np.ndarray) -> float:
     n = len(sizes)
     rank = min(n, int(np.ceil((n + 1) * CONFIDENCE)))
     return float(np.sort(sizes)[rank - 1])
+
+
+def quantile_of_problems(
+    errors: np.ndarray, problems: np.ndarray, sizes: np.ndarray | None = None
+) -> float:
+    """Return what ``sizes``, 1 if None, are multiplied with to cover a new problem's errors.
+
+    It covers `CONFIDENCE` of its rows.
+
+    Hierarchical conformal prediction (Lee, Barber and Willett, 2023): every problem weighs the
+    same, and the new one, which may be worse than all, as much as another. With too few problems
+    for the level, the largest of what covers `CONFIDENCE` of one problem's rows stands for the
+    share n / (n + 1), and `TAIL` leads from there to the level, but not beyond `WIDEST`.
+    """
+    distinct, number, rows = np.unique(problems, return_inverse=True, return_counts=True)
+    sizes = np.ones(len(errors)) if sizes is None else sizes
+    misses, n = errors / sizes, len(distinct)
+    if CONFIDENCE * (n + 1) >= n:
+        largest = max(quantile(misses[problems == problem]) for problem in distinct)
+        beyond = largest * ((1.0 / (n + 1)) / (1.0 - CONFIDENCE)) ** (1.0 / TAIL)
+        return max(largest, min(beyond, WIDEST / float(np.median(sizes))))
+    order = np.argsort(misses)
+    weights = np.cumsum(1.0 / ((n + 1) * rows[number[order]]))
+    at = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(misses) - 1)
+    return float(misses[order[at]])
 
 
 def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:

@@ -19,10 +19,12 @@ from foretune.features.arrays import OneRow, Rows
 from foretune.models.experts.experts import Experts, Make, Table, circumstances
 from foretune.models.experts.neighbours import ALONE, Axis, Neighbourhood
 from foretune.models.experts.places import Places
+from foretune.models.experts.ratios import without_sizes
 from foretune.models.experts.repeated_sizes import Repeated
 from foretune.models.experts.smooth import Smooth
 from foretune.models.target.blend import Blend
 from foretune.models.target.holdouts import kinds_of_novelty, mixed_holdouts
+from foretune.models.target.problems import are_few, distinct_problems
 from foretune.models.target.repeats import Repeats
 from foretune.models.target.spread import Spread
 from foretune.models.target.targets import Target, Unit
@@ -41,6 +43,8 @@ LEAST_WITH_NEIGHBOURS = 0.5
 """Share of rows that must have neighbours, or neighbours are left out."""
 LEAST_DEVICES, MOST_DEVICES = 3, 4
 """With so many devices, so many are held out whole, one at a time: a new one will come."""
+FOLDS_OF_FEW = 6
+"""Where problems are few, they are held out in so many parts."""
 LEAST_ROWS = 200
 """Fewer rows have no neighbours worth the name."""
 LEAST_SMOOTH, MOST_SMOOTH = 40, 3000
@@ -96,11 +100,16 @@ class TargetModel:
             repeats: other measurements of the same rows. The interval is to hold for any of them.
         """
         rng = np.random.default_rng(self.seed)
-        whole = self._table(features, rows, X)
+        problems = distinct_problems(rows)
+        few = are_few(problems)
+        whole = self._table(features, rows, X, problems if few else None)
         some = _sample(np.arange(len(rows)), MOST_ROWS, rng)
         table, rows = whole.of(some), rows.iloc[some].reset_index(drop=True)
-        alone = not _has_neighbours(table)
-        held_out = self._holdouts(table, rows, alone, rng)
+        alone = few or not _has_neighbours(table)
+        if few:
+            held_out = _problems_held_out(problems[some], rng) + _devices_held_out(rows, rng)
+        else:
+            held_out = self._holdouts(table, rows, alone, rng)
         smooth = None
         if LEAST_SMOOTH <= len(rows) <= MOST_SMOOTH:
             smooth = Smooth.tuned(table.columns, table.X, table.y, rng)
@@ -111,11 +120,14 @@ class TargetModel:
         )
         outside = self._outside(rows, held_out, [trial[2] for trial in trials])
         truth = table.y[wanted]
-        every = np.arange(len(table.y))
+        every, judged = np.arange(len(table.y)), problems[some][wanted]
         predicted = opinions[:, 0]
         if opinions.shape[1] > 1:
-            new = company == ALONE
-            self.blend, predicted = Blend.fit(Z, opinions, truth, number, new, self.seed)
+            if few:
+                self.blend, predicted = Blend.fit_few(opinions, truth, number, judged)
+            else:
+                new = company == ALONE
+                self.blend, predicted = Blend.fit(Z, opinions, truth, number, new, self.seed)
         if alone:
             self.experts = Experts.fit_alone(self.make, table, every, smooth, rng)
         else:
@@ -125,7 +137,10 @@ class TargetModel:
         errors = truth - predicted
         if repeats is not None:
             errors += repeats.draw(some[wanted], np.random.default_rng(self.seed))
-        self.spread = Spread.fit(Z, errors, number, outside, company, self.seed)
+        of = judged if few else None
+        if few:
+            Z = _disagreement(opinions, predicted)
+        self.spread = Spread.fit(Z, errors, number, outside, company, self.seed, of)
         return self
 
     def predict(
@@ -160,6 +175,8 @@ class TargetModel:
         differences = opinions - log_value[:, None]
         if look is None and self.unit.roofline:  # with neighbours the unit is an opinion
             differences = np.column_stack([differences, -log_value])
+        if self.spread.usual is not None:
+            Z = _disagreement(opinions, log_value)
         width = self.spread.half_width(Z, outside, beyond, company)
         return log_value + log_unit, width, differences
 
@@ -172,16 +189,24 @@ class TargetModel:
         units = None if self.units is None else (self.units, log_unit)
         return hood.look(self.places, self.values, wanted, units=units)
 
-    def _table(self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray) -> Table:
+    def _table(
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame,
+        X: np.ndarray,
+        few: np.ndarray | None,
+    ) -> Table:
+        """Return the rows as experts need them; ``few``: their problems, where these are few."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
-        self.unit = Unit.fit(self.target, features, rows, log_target)
+        self.unit = Unit.fit(self.target, features, rows, log_target, few)
         log_unit = self.unit.log(features, rows)
         hood = Neighbourhood.of(rows)
         places = hood.locate(rows)
         hood.measure_axes(places, log_target - log_unit)
         kinds = kinds_of_novelty(hood.axes)
         columns = features.columns_ or ()
-        return Table(columns, X, log_target - log_unit, log_unit, hood, places, kinds)
+        ratios = None if few is None else without_sizes(columns, X, few)
+        return Table(columns, X, log_target - log_unit, log_unit, hood, places, kinds, ratios)
 
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, alone: bool, rng: np.random.Generator
@@ -244,7 +269,7 @@ class TargetModel:
             "unit": self.unit.to_json(),
             "reach": self.reach,
             "experts": self.experts.parts,
-            "opinions": 1 if self.blend is None else len(self.blend.models),
+            "opinions": None if self.blend is None else len(self.blend.models),
             "neighbours": None,
         }
         if self.blend is not None:
@@ -278,7 +303,7 @@ class TargetModel:
             model.hood = Neighbourhood(axes, neighbours["series"], repeated)
             model.places, (model.values, *units) = Places.load(folder / "neighbours.npz")
             model.units = units[0] if units else None
-        if card["opinions"] > 1:
+        if card["opinions"] is not None:
             model.blend = Blend.load(folder, card["opinions"])
         return model
 
@@ -295,6 +320,18 @@ def share_places(models: Iterable[TargetModel]) -> None:
                 break
         else:
             different.append(model.places)
+
+
+def _disagreement(opinions: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return how far opinions are from the value on average (rows, 1)."""
+    return np.nanmean(np.abs(opinions - value[:, None]), axis=1, keepdims=True)
+
+
+def _problems_held_out(problems: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return masks of whole problems, each held out once."""
+    distinct = int(problems.max()) + 1
+    fold = rng.permutation(distinct) % min(distinct, FOLDS_OF_FEW)
+    return [fold[problems] == number for number in np.unique(fold)]
 
 
 def _devices_held_out(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:

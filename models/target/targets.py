@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.features import FeatureSet, row_limits_ms, text_columns
+from foretune.features import FeatureSet, row_parts_ms, text_columns
 from foretune.features.arrays import Rows, groups_of
 from foretune.models.experts.calibrated_roofline import CalibratedRoofline
 
@@ -38,15 +38,23 @@ class Unit:
 
     @classmethod
     def fit(
-        cls, target: Target, features: FeatureSet, runs: pd.DataFrame, log_target: np.ndarray
+        cls,
+        target: Target,
+        features: FeatureSet,
+        runs: pd.DataFrame,
+        log_target: np.ndarray,
+        problems: np.ndarray | None = None,
     ) -> Self:
-        """Return the unit of ``target``: calibrated on ``runs`` if their rooflines are known."""
+        """Return the unit of ``target``: calibrated on ``runs`` if their rooflines are known.
+
+        ``problems`` says which problem each row is of, where they are few.
+        """
         if target != "time_ms" or not features.roofline_known_:
             return cls()
-        limits = row_limits_ms(features.family, runs)
+        parts = row_parts_ms(features.family, runs)
         columns = text_columns(runs)
         groups = groups_of(runs, columns)
-        return cls(CalibratedRoofline().fit(np.log(limits), log_target, groups), columns)
+        return cls(CalibratedRoofline().fit(np.log(parts), log_target, groups, problems), columns)
 
     def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the logarithm of the unit of every row.
@@ -57,14 +65,14 @@ class Unit:
         if self.roofline is None:
             return np.zeros(len(runs))
         runs = features.known(Rows.of(runs))
-        limits = row_limits_ms(features.family, runs)
-        if not np.isfinite(limits).all():
-            row = int(np.flatnonzero(~np.isfinite(limits).all(axis=-1))[0])
+        parts = row_parts_ms(features.family, runs)
+        if not np.isfinite(parts).all():
+            row = int(np.flatnonzero(~np.isfinite(parts).all(axis=-1))[0])
             raise PredictorError(
                 f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
                 " or a size, which the predictor was trained with"
             )
-        return self.roofline.log_ms(np.log(limits), groups_of(runs, self.columns))
+        return self.roofline.log_ms(np.log(parts), groups_of(runs, self.columns))
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values that `from_json` reads."""

@@ -85,6 +85,8 @@ _WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "
 def peak_rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
     """Return the peak rate of a precision, 1e9 operations/s, or that of the next wider one."""
     if isinstance(dtype, str):
+        if dtype == "tf32":  # matrix units read 32 bits at half the rate of 16, where there are any
+            return np.fmax(peak_rate("fp32", specs), 0.5 * specs.get("fp16_gflops", np.nan))
         rate = specs.get(f"{dtype}_gflops", np.nan)
         if dtype == "fp32" or not np.isnan(rate).any():
             return rate

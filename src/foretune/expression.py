@@ -46,7 +46,7 @@ _LISTS = (ast.Tuple, ast.List, ast.Set)
 
 
 class Expression:
-    """A boolean expression over named columns.
+    """An expression over named columns, of truths or of numbers.
 
     Attributes:
         names: the columns it uses.
@@ -54,26 +54,27 @@ class Expression:
     Args:
         text: Python, but only arithmetic, comparisons (chained too), ``and``/``or``/``not``,
             ``in (…)``, ``… if … else …``, ``min``, ``max`` and ``abs``.
+        what: messages call it.
 
     Raises:
         SpaceError: it is no expression, or uses anything else.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, what: str = "restriction") -> None:
+        self.text, self.what = text, what
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as e:
-            raise SpaceError(f"restriction {text!r} is not an expression: {e.msg}") from None
+            raise SpaceError(f"{what} {text!r} is not an expression: {e.msg}") from None
         except (ValueError, RecursionError, MemoryError):
-            raise SpaceError(f"restriction {text[:60]!r} is not an expression") from None
+            raise SpaceError(f"{what} {text[:60]!r} is not an expression") from None
         nodes = list(ast.walk(self._tree))
         functions = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
         lists = {id(child) for n in nodes for child in _lists_of(n)}
         for node in nodes:
             if id(node) not in functions | lists and not _understood(node):
                 raise SpaceError(
-                    f"restriction {text!r} uses {ast.unparse(node)!r}: only arithmetic, "
+                    f"{what} {text!r} uses {ast.unparse(node)!r}: only arithmetic, "
                     "comparisons, and/or/not, in (…), if/else, min, max and abs are understood; "
                     "pass a Python function for anything else"
                 )
@@ -87,12 +88,23 @@ class Expression:
         Raises:
             SpaceError: it calculates with text.
         """
-        rows = len(next(iter(columns.values())))
+        return self._value(columns, _truth)
+
+    def numbers(self, columns: Columns) -> npt.NDArray[np.float64]:
+        """Return its value per row of ``columns``, as `holds` takes them; one without columns.
+
+        Raises:
+            SpaceError: it calculates with text.
+        """
+        return self._value(columns, lambda value: _number(value).astype(np.float64))
+
+    def _value(self, columns: Columns, kind: Callable[[Any], Any]) -> npt.NDArray[Any]:
+        rows = len(next(iter(columns.values()))) if columns else 1
         try:
             with np.errstate(all="ignore"):
-                return np.broadcast_to(_truth(_evaluate(self._tree, columns)), rows)
+                return np.broadcast_to(kind(_evaluate(self._tree, columns)), rows)
         except (TypeError, ValueError, ArithmeticError, RecursionError) as e:
-            raise SpaceError(f"restriction {self.text!r} cannot be evaluated: {e}") from e
+            raise SpaceError(f"{self.what} {self.text!r} cannot be evaluated: {e}") from e
 
 
 def _lists_of(node: ast.AST) -> list[ast.expr]:

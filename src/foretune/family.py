@@ -67,6 +67,16 @@ class Family(ABC):
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the work of one launch, for one configuration or for columns of many."""
 
+    def launch_parts_ms(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return what one launch takes by each limit alone, in milliseconds at peak rates.
+
+        Empty where nothing is known of the launch: then operations over peak rate and bytes over
+        bandwidth are its parts. ``device`` is as in `derived`.
+        """
+        return {}
+
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:

@@ -36,6 +36,8 @@ _OURS: dict[str, dict[str, str]] = {
     },
     "families": {
         "gemm": "foretune.features.families.gemm:Gemm",
+        "batched_gemm": "foretune.features.families.gemm:BatchedGemm",
+        "grouped_gemm": "foretune.features.families.gemm:GroupedGemm",
         "attention_prefill": "foretune.features.families.attention:AttentionPrefill",
         "attention_encoder": "foretune.features.families.attention:AttentionEncoder",
         "attention_decode": "foretune.features.families.attention:AttentionDecode",
@@ -44,6 +46,9 @@ _OURS: dict[str, dict[str, str]] = {
         "softmax": "foretune.features.families.rowwise:Softmax",
         "elementwise": "foretune.features.families.rowwise:Elementwise",
         "quantize": "foretune.features.families.rowwise:Quantize",
+        "inductor_mm": "foretune.features.families.inductor:InductorMm",
+        "inductor_mixed_mm": "foretune.features.families.inductor:InductorMixedMm",
+        "inductor_flex_attention": ("foretune.features.families.inductor:InductorFlexAttention"),
         "convolution": "foretune.features.families.convolution:Convolution",
         "all_reduce": "foretune.features.families.collectives:AllReduce",
         "all_gather": "foretune.features.families.collectives:AllGather",

@@ -73,7 +73,8 @@ def test_what_is_given_replaces_what_is_there(tmp_path):
         ({"time_ms": "latency_ns"}, r"nothing says what was run: add --map problem\.M=COLUMN"),
         ({"time_ms": "speed", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "speed*2", "problem.M": "m"}, "has no column 'speed': it has m, n"),
-        ({"time_ms": "latency_ns*x", "problem.M": "m"}, "'x' is not a number"),
+        ({"time_ms": "latency_ns*x", "problem.M": "m"}, "has no column 'x': it has m, n"),
+        ({"time_ms": "latency_ns*", "problem.M": "m"}, "is not an expression"),
         ({"M": "m", "time_ms": "latency_ns"}, "'M' is no run-table column"),
         ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is no run-table column"),
     ],
@@ -95,3 +96,12 @@ def test_constants_count_as_said(table):
     mapping, same = {"time_ms": "latency_ns*1e-6"}, {"problem.M": 64, **HERE}
     runs = import_runs(table, "generic", mapping=mapping, constants=same).runs
     assert runs["problem.M"].tolist() == [64]
+
+
+def test_sources_are_expressions(tmp_path):
+    path = tmp_path / "theirs.csv"
+    path.write_text("latency (us),m,n\n1500,64,2\n3000,32,4\n")
+    mapping = {"time_ms": "latency (us)*0.001", "problem.M": "m", "problem.flops": "2*m*n"}
+    runs = import_runs(path, "generic", mapping=mapping, **HERE).runs
+    assert runs["time_ms"].tolist() == [1.5, 3.0]
+    assert runs["problem.flops"].tolist() == [256.0, 256.0]

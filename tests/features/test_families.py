@@ -24,6 +24,13 @@ DECODE = {"batch": 3, "kv_len": 100, "heads": 8, "kv_heads": 2, "head_dim": 64}
 MOE = {"tokens": 16, "hidden": 32, "intermediate": 64, "top_k": 2, "experts": 8}
 ROWS = {"rows": 10, "columns": 96}
 IMAGE = {"size_0": 100, "size_1": 50, "filter_height": 3, "filter_width": 5}
+LAYER = {
+    "batch": 2, "in_channels": 8, "in_h": 28, "in_w": 28, "out_channels": 32, "out_h": 14,
+    "out_w": 14, "kernel_h": 3, "kernel_w": 3, "stride_h": 2, "stride_w": 2,
+}  # fmt: skip
+MM = {**GEMM, "mat1_dtype": "float16", "mat2_dtype": "float16"}
+FLEX = {"batch": 2, "heads": 3, "seq_q": 64, "seq_kv": 96, "head_dim": 16, "dtype": "bfloat16"}
+TILE = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
 MESSAGE = {"message_bytes": 1024, "devices": 4}
 
 
@@ -58,7 +65,22 @@ MESSAGE = {"message_bytes": 1024, "devices": 4}
         ("softmax", ROWS, {"format": "fp32"}, 8 * 960, 2 * 4 * 960, "fp32"),
         ("elementwise", ROWS, {}, 2 * 960, 2 * 2 * 960, "fp32"),
         ("quantize", {"M": 10, "K": 96}, {}, 4 * 960, 2 * 2 * 960, "fp32"),
-        ("convolution", IMAGE, {}, 2 * 5000 * 15, 8 * 5000, "fp32"),
+        ("batched_gemm", {**GEMM, "batch": 3}, {}, 3 * 2 * 128 * 512 * 64,
+         3 * 2 * (128 * 64 + 64 * 512 + 128 * 512), "fp16"),
+        # 128 rows among four groups, each of which has a B of its own
+        ("grouped_gemm", {**GEMM, "groups": 4}, {}, 2 * 128 * 512 * 64,
+         2 * (128 * 64 + 4 * 64 * 512 + 128 * 512), "fp16"),
+        ("inductor_mm", MM, TILE, 2 * 128 * 512 * 64,
+         2 * (128 * 64 + 64 * 512 + 128 * 512), "fp16"),
+        ("inductor_mm", {**MM, "mat1_dtype": "float32", "mat2_dtype": "float32", "using_tf32": "1"},
+         TILE, 2 * 128 * 512 * 64, 4 * (128 * 64 + 64 * 512 + 128 * 512), "tf32"),
+        ("inductor_mixed_mm", {**MM, "mat2_dtype": "int8"}, TILE, 2 * 128 * 512 * 64,
+         2 * (128 * 64 + 128 * 512) + 64 * 512, "fp16"),
+        ("inductor_flex_attention", FLEX, TILE, 4 * 2 * 3 * 64 * 32 * 16,
+         2 * 2 * 2 * 3 * 16 * 64, "bf16"),
+        ("convolution", IMAGE, {}, 2 * 5000 * 15, 4 * (2 * 5000 + 15), "fp32"),
+        ("convolution", {**LAYER, "groups": 4, "dtype": "fp16"}, {}, 2 * 2 * 196 * 32 * (8 / 4 * 9),
+         2 * (2 * 8 * 28 * 28 + 2 * 32 * 196 + 32 * 8 / 4 * 9), "fp16"),
         ("all_reduce", MESSAGE, {}, 0, 2 * 1024 * 3 / 4, "fp32"),
         ("all_gather", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
         ("reduce_scatter", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
@@ -143,16 +165,41 @@ PROBLEMS = {
     },
     "quantize": {"M": [1, 7, 4096], "K": [64, 1000, 512]},
     "convolution": {
-        "size_0": [64, 4096, 77], "size_1": [64, 100, 33],
-        "filter_height": [3, 5, 17], "filter_width": [3, 7, 1],
+        "batch": [1, 16, 3], "in_channels": [3, 64, 96], "in_h": [224, 14, 30],
+        "in_w": [224, 14, 31], "out_channels": [64, 64, 96], "out_h": [112, 14, 28],
+        "out_w": [112, 14, 29], "kernel_h": [7, 1, 3], "kernel_w": [7, 1, 3],
+        "stride_h": [2, 1, 1], "groups": [1, 1, 96], "dtype": ["fp16", "fp32", "bf16"],
+        "direction": ["forward", "backward data", "backward weights"],
+    },
+    "grouped_gemm": {
+        "M": [1, 128, 300], "N": [512, 64, 40], "K": [64, 64, 4096], "groups": [1, 8, 4],
+    },
+    "inductor_mm": {
+        "M": [1, 128, 300], "N": [512, 64, 40], "K": [64, 64, 4096],
+        "mat1_dtype": ["float16", "float32", "float32"],
+        "mat2_dtype": ["float16", "float32", "float32"], "mat1_stride_0": [1, 64, 4096],
+        "using_tf32": ["not_float_32", "1", "0"],
+    },
+    "inductor_flex_attention": {
+        "batch": [1, 2, 8], "heads": [4, 32, 8], "seq_q": [128, 1024, 77],
+        "seq_kv": [128, 2048, 77], "head_dim": [64, 128, 16],
+        "dtype": ["float16", "bfloat16", "float32"],
     },
 }  # fmt: skip
+PROBLEMS["batched_gemm"] = PROBLEMS["gemm"]
+PROBLEMS["inductor_mixed_mm"] = PROBLEMS["inductor_mm"]
 PROBLEMS["attention_encoder"] = PROBLEMS["attention_prefill"]
 for _name in ("norm", "softmax", "elementwise"):
     PROBLEMS[_name] = {"rows": [1, 7, 4096], "columns": [64, 1000, 512]}
 for _name in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"):
     PROBLEMS[_name] = {"message_bytes": [8, 4096, 2**30], "devices": [1, 2, 8]}
+TILES = {
+    "BLOCK_M": [16, 64, 128], "BLOCK_N": [64, 64, 32], "BLOCK_K": [16, 32, 64],
+    "num_warps": [2, 4, 8], "num_stages": [1, 3, 5],
+}  # fmt: skip
+SOLVERS = ["GemmFwd1x1_0_1", "ConvBinWinogradRxSf2x3g1", "ConvMlirIgemmFwdXdlops"]
 CONFIGS = {"format": ["bf16", "fp8_block", "nvfp4"], "tp": [1, 2, 4], "ep": [1, 4, 2]}
+CONFIGS |= {**TILES, "solver": SOLVERS}
 DEVICES = {
     "cores": [132.0, np.nan, 4.0],
     "l2_kib": [51200.0, 98304.0, 512.0],
@@ -215,7 +262,9 @@ def test_more_work_is_never_less(name):
     """Doubling any size of a problem takes at least as many operations and bytes."""
     known, sizes = family(name), arrays(PROBLEMS[name])
     before = known.cost(sizes, arrays(CONFIGS))
-    for size in set(sizes) - {"devices", "kv_heads", "window", "experts", "top_k"}:
+    fixed = {"devices", "kv_heads", "window", "experts", "top_k", "groups"}
+    fixed |= {size for size, values in sizes.items() if values.dtype.kind == "U"}
+    for size in set(sizes) - fixed:
         after = known.cost({**sizes, size: sizes[size] * 2}, arrays(CONFIGS))
         assert np.all(after.flops >= before.flops), size
         assert np.all(np.asarray(after.bytes_moved) >= before.bytes_moved * (1 - 1e-12)), size

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.device import Device
+    from foretune.features.families.given_work import GivenWork
     from foretune.models import Predictor, Training
     from foretune.space import Configuration, SearchSpace
 
@@ -43,6 +44,9 @@ def train(
         help="How to validate: random, grouped, device, time (repeatable).",
     ),
     compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
+    flops: str = typer.Option("", help="Operations of a launch, of columns: '2*M*N*K'."),
+    bytes_: str = typer.Option("", "--bytes", help="Bytes it moves: '2*(M*K + K*N + M*N)'."),
+    blocks: str = typer.Option("", help="Blocks launched: '-(-M//BLOCK_M) * -(-N//BLOCK_N)'."),
     kernel: str = options.ONLY_KERNEL,
     resume: Path = typer.Option(
         None, help="Go on with this predictor: its rows, model, targets, seed; the newest row wins."
@@ -67,11 +71,11 @@ def train(
     _known("split", split, SPLITS)
     output = Output(as_json)
     runs = read_files(files, kernel)
-    like = Predictor(model, tuple(target) or None, seed, compiled=compiled)  # type: ignore[arg-type]
+    work = _given_work(runs, flops, bytes_, blocks)
+    like = Predictor(model, tuple(target) or None, seed, work, compiled)  # type: ignore[arg-type]
     if resume is not None:
-        options.refuse(
-            context, ("model", "target", "seed", "compiled"), "--resume keeps the predictor's"
-        )
+        kept = ("model", "target", "seed", "compiled", "flops", "blocks")
+        options.refuse(context, kept, "--resume keeps the predictor's")
         like = Predictor.load(resume)
         runs = _after(like, runs, resume)
     group_columns(runs, group)
@@ -83,6 +87,7 @@ def train(
             like.targets,
             group,
             like.seed,
+            like.kernel,
             splits=split,  # type: ignore[arg-type]
             compiled=like.compiled,
             parameters=like.parameters,
@@ -121,6 +126,16 @@ def train(
             "training": done.predictor.training_,
         }
     )
+
+
+def _given_work(runs: "pd.DataFrame", flops: str, moved: str, blocks: str) -> "GivenWork | None":
+    """Return the kernel of ``runs`` with the work that was given; None if none was."""
+    from foretune.features.families.given_work import GivenWork
+    from foretune.models.predictor import only_kernel
+
+    if bool(flops) != bool(moved) or (blocks and not flops):
+        raise UsageError("work is known by operations and bytes: give both --flops and --bytes")
+    return GivenWork(only_kernel(runs), flops, moved, blocks) if flops else None
 
 
 def evaluate(

@@ -128,3 +128,33 @@ def test_it_comes_back_from_disk_the_same(blend, tmp_path):
         np.testing.assert_array_equal(
             loaded.predict(Z, opinions, new), blend.predict(Z, opinions, new)
         )
+
+
+def test_of_few_problems_each_counts_alike(tmp_path):
+    """The first opinion is good on one problem of many rows, the second on nine of few."""
+    rng = np.random.default_rng(0)
+    problems = np.repeat(np.arange(10), [900] + [10] * 9)
+    truth = rng.normal(size=len(problems))
+    sizes = np.where((problems == 0)[:, None], (0.01, 0.5), (0.5, 0.05))
+    opinions = truth[:, None] + rng.normal(0, 1, (len(truth), 2)) * sizes
+    fitted, value = Blend.fit_few(opinions, truth, problems % 5, problems)
+    assert fitted.typical[1] < fitted.typical[0]
+    assert np.isfinite(value).all()
+    fitted.save(tmp_path)
+    loaded = Blend.load(tmp_path, 2)
+    new = np.zeros(len(truth), dtype=bool)
+    for each in (fitted, loaded):
+        predicted = each.predict(np.zeros((len(truth), 1)), opinions, new)
+        assert np.abs(predicted - truth)[problems > 0].mean() < 0.1
+
+
+def test_no_problem_is_blended_by_what_it_taught():
+    rng = np.random.default_rng(1)
+    problems = np.arange(60) % 6
+    truth, opinions = rng.normal(size=60), rng.normal(size=(60, 3))
+    _, value = Blend.fit_few(opinions, truth, problems, problems)
+    for number in range(6):
+        out = problems == number
+        others, _ = Blend.fit_few(opinions[~out], truth[~out], problems[~out], problems[~out])
+        again = others.predict(opinions[out], opinions[out], out[out])
+        np.testing.assert_allclose(value[out], again)

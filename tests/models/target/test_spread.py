@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from foretune.models.target.spread import LEAST_ROWS, SMALLEST, Spread, quantile
+from foretune.models.target.spread import (
+    GROWTH,
+    LEAST_ROWS,
+    SMALLEST,
+    WIDEST,
+    Spread,
+    quantile,
+    quantile_of_problems,
+)
 
 
 @pytest.mark.parametrize("n", [9, 19, 50, 99, 500])
@@ -135,3 +143,47 @@ def test_it_comes_back_from_disk_the_same(n, tmp_path):
 
 def test_no_rows(spread):
     assert width_of(spread, np.empty((0, 3), np.float32)).shape == (0,)
+
+
+@pytest.mark.parametrize("n", [4, 9, 32])
+def test_rows_of_new_problems_are_covered_however_many_rows_there_were(n):
+    """Problems differ in how far off they are; rows of one are alike."""
+    rng = np.random.default_rng(n)
+
+    def errors(problems):
+        scale = np.exp(rng.normal(-2, 0.6, problems))
+        return np.abs(scale[:, None] * rng.normal(1, 0.3, (problems, 50)))
+
+    covered = []
+    for _ in range(300):
+        known = errors(n)
+        problems = np.repeat(np.arange(n), 50)
+        covered.append(np.mean(errors(20) <= quantile_of_problems(known.ravel(), problems)))
+    assert 0.87 < np.mean(covered) < 0.97
+
+
+def test_problems_count_alike_whatever_rows_they_have():
+    sizes, problems = np.arange(1.0, 11.0), np.arange(10)
+    repeated = np.repeat(sizes, 1000 ** (sizes == 1)), np.repeat(problems, 1000 ** (sizes == 1))
+    assert quantile_of_problems(*repeated) == quantile_of_problems(sizes, problems) == 10.0
+
+
+def test_an_interval_of_few_problems_has_an_end():
+    assert quantile_of_problems(np.array([0.9, 1.4]), np.array([0, 1])) == WIDEST
+    assert quantile_of_problems(np.array([0.9, 3.0]), np.array([0, 1])) == 3.0
+
+
+def test_where_problems_are_few_the_width_follows_the_disagreement(tmp_path):
+    rng = np.random.default_rng(0)
+    apart = rng.choice([0.0, 0.5], 600)
+    errors = rng.normal(0, 0.1 + apart)
+    none, problems = np.zeros(600), np.arange(600) % 20
+    fitted = Spread.fit(apart[:, None], errors, problems % 4, none, none, problems=problems)
+    width = width_of(fitted, apart[:, None])
+    covered = np.abs(errors) <= width
+    assert covered.mean() == pytest.approx(0.93, abs=0.04)
+    assert width[apart > 0].min() > 2 * width[apart == 0].max()
+    fitted.save(tmp_path, "spread")
+    for each in (fitted, Spread.load(tmp_path, "spread")):
+        np.testing.assert_array_equal(width_of(each, apart[:, None]), width)
+        np.testing.assert_allclose(width_of(each, apart[:, None], 3.0), (1 + 3 * GROWTH) * width)

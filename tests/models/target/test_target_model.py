@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.features import FeatureSet
+from foretune.features import FeatureSet, row_parts_ms
 from foretune.features.families.gemm import Gemm
+from foretune.features.families.inductor import InductorMm
 from foretune.models import Predictor
 from foretune.models.experts.experts import Experts
 from foretune.models.target.target_model import LEAST_ROWS, TargetModel, share_places
@@ -254,3 +255,54 @@ def test_a_predictor_looks_for_neighbours_once(tmp_path):
     predictor.save(tmp_path / "p")
     for each in (predictor, Predictor.load(tmp_path / "p")):
         assert each.targets_["time_ms"].places is each.targets_["power_w"].places
+
+
+def tiled(problems, seed=0):
+    """Products in tiles on a known device: the law, and what a tile's shape adds."""
+    rng = np.random.default_rng(seed)
+    tiles = [(m, n, w) for m in (32, 64, 128) for n in (32, 64, 128) for w in (4, 8)]
+    rows = [
+        (*(2 ** rng.uniform(7, 13, 3)).round(), *tile) for _ in range(problems) for tile in tiles
+    ]
+    rows = np.repeat(rows[:: len(tiles)], len(tiles), axis=0)
+    runs = pd.DataFrame(rows, columns=[*(f"problem.{s}" for s in "MNK"), *"mnw"])
+    runs[["config.BLOCK_M", "config.BLOCK_N", "config.num_warps"]] = np.tile(tiles, (problems, 1))
+    runs = runs.drop(columns=[*"mnw"]).assign(**{
+        "kernel": "inductor_mm", "device": "d", "status": "ok", "config.BLOCK_K": 32.0,
+        "config.num_stages": 3.0, "problem.mat1_dtype": "float16",
+        "problem.mat2_dtype": "float16", "device.cores": 100.0, "device.memory_gbps": 1500.0,
+        "device.fp16_gflops": 3e5, "device.l1_kib": 192.0,
+    })  # fmt: skip
+    parts = row_parts_ms(InductorMm(), runs)
+    shape = 1.0 + 0.3 * (runs["config.BLOCK_M"] < runs["config.BLOCK_N"])
+    return runs.assign(time_ms=(0.01 + 1.3 * parts.sum(axis=1)) * shape)
+
+
+@pytest.mark.parametrize("problems", [4, 16])
+def test_with_few_problems_a_law_holds_on_others(problems, tmp_path):
+    runs, others = tiled(problems), tiled(40, seed=1)
+    predictor = Predictor(parameters=QUICK).fit(runs)
+    model = predictor.targets_["time_ms"]
+    assert model.experts.ratios is not None
+    assert model.hood is None
+    said = predictor.predict(others)
+    error = np.abs(said["time_ms"] / others["time_ms"] - 1)
+    assert error.mean() < 0.15
+    inside = (said["time_ms_low"] <= others["time_ms"]) & (
+        others["time_ms"] <= said["time_ms_high"]
+    )
+    assert inside.mean() > 0.8
+    assert np.median(said["time_ms_high"] / said["time_ms"]) < 2
+    predictor.save(tmp_path / "p")
+    again = Predictor.load(tmp_path / "p").predict(others)
+    pd.testing.assert_frame_equal(again, said)
+
+
+def test_near_duplicates_are_no_further_problems():
+    """A thousand rows of four problems that differ in little say as much as four problems do."""
+    runs = pd.concat([tiled(4)] * 8, ignore_index=True)
+    sizes = [f"problem.{s}" for s in "MNK"]
+    shift = np.repeat(np.arange(8), len(runs) // 8)
+    runs[sizes] = (runs[sizes] * (1 + 0.001 * shift[:, None])).round()
+    model = Predictor(parameters=QUICK).fit(runs).targets_["time_ms"]
+    assert model.spread.usual is not None

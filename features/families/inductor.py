@@ -1,0 +1,155 @@
+"""Kernels that PyTorch's Inductor makes from Triton templates: products, and attention."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from foretune.family import Cost, Family, Quantity
+from foretune.features.families import formats
+from foretune.features.families.caches import of_cache
+from foretune.features.families.tiled_launch import TiledLaunch
+from foretune.features.families.tiles import padding
+
+
+class InductorTemplate(Family):
+    """A launch in tiles; its parts make up the time."""
+
+    takes_numbers = True
+
+    def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
+        """Return the geometry of a launch."""
+        raise NotImplementedError
+
+    def launch_parts_ms(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return `TiledLaunch.parts_ms`."""
+        return self.launch(problem, config).parts_ms(device)
+
+
+class InductorMm(InductorTemplate):
+    """Columns: problem.M, N, K, mat1_dtype, mat2_dtype; config.BLOCK_M, BLOCK_N, BLOCK_K, …."""
+
+    name = "inductor_mm"
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return 2·M·N·K operations; each matrix moved once, C in the format of A."""
+        m, n, k = (1.0 * problem[p] for p in "MNK")
+        a, b = _bytes(problem)
+        return Cost(2.0 * m * n * k, a * m * k + b * k * n + a * m * n, _precision(problem))
+
+    def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
+        """Return the geometry: a block per tile of C, a step per ``BLOCK_K``."""
+        m, n, k = (1.0 * problem[p] for p in "MNK")
+        tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
+        a, b = _bytes(problem)
+        return TiledLaunch(
+            blocks=np.ceil(m / tile_m) * np.ceil(n / tile_n),
+            steps=np.ceil(k / tile_k),
+            flops=2.0 * tile_m * tile_n * tile_k,
+            step_bytes=tile_k * (a * tile_m + b * tile_n),
+            sums=tile_m * tile_n,
+            warps=1.0 * config["num_warps"],
+            stages=1.0 * config["num_stages"],
+            moved=a * m * k + b * k * n + a * m * n,
+            dtype=_precision(problem),
+        )
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return what the tile and the launch are like, and how the matrices lie in memory."""
+        m, n, k = (1.0 * problem[p] for p in "MNK")
+        tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
+        a, b = _bytes(problem)
+        one, other = (problem.get(f"mat{i}_stride_0", np.float64(0.0)) for i in (1, 2))
+        return {
+            "area": tile_m * tile_n,
+            "aspect": np.log2(tile_m / tile_n),
+            "padding_m": padding(m, tile_m),
+            "padding_n": padding(n, tile_n),
+            "padding_k": padding(k, tile_k),
+            "transposed_a": 1.0 * np.equal(one, 1),
+            "transposed_b": 1.0 * np.equal(other, 1),
+            **of_cache("factors", a * m * k + b * k * n, device),
+            **self.launch(problem, config).features(device),
+        }
+
+
+class InductorMixedMm(InductorMm):
+    """The same with B in eight bits, unpacked on the way."""
+
+    name = "inductor_mixed_mm"
+
+
+class InductorFlexAttention(InductorTemplate):
+    """Columns: problem.batch, heads, seq_q, seq_kv, head_dim, dtype; config.BLOCK_M, BLOCK_N, ….
+
+    The mask is not among them, and blocks of keys that it hides are skipped: the work is what any
+    mask leaves, one block of keys for every query. What a mask adds is learned.
+    """
+
+    name = "inductor_flex_attention"
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return 4·head_dim operations per query and key of a block; queries and output once."""
+        heads, queries, keys, dim = _attention(problem)
+        return Cost(
+            flops=4.0 * heads * queries * np.minimum(keys, config["BLOCK_N"]) * dim,
+            bytes_moved=2.0 * formats.weight_bytes(problem["dtype"]) * heads * dim * queries,
+            dtype=formats.compute_dtype(problem["dtype"]),
+        )
+
+    def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
+        """Return the geometry: a block per head and ``BLOCK_M`` queries, one step."""
+        heads, queries, _, dim = _attention(problem)
+        tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
+        cost, size = self.cost(problem, config), formats.weight_bytes(problem["dtype"])
+        return TiledLaunch(
+            blocks=heads * np.ceil(queries / tile_m),
+            steps=1.0,
+            flops=4.0 * tile_m * tile_n * dim,
+            step_bytes=2.0 * size * dim * (tile_m + tile_n),
+            sums=tile_m * (tile_n + dim),
+            warps=1.0 * config["num_warps"],
+            stages=1.0 * config["num_stages"],
+            moved=cost.bytes_moved,
+            dtype=cost.dtype,
+        )
+
+    def derived(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return what the tile and the launch are like."""
+        _, queries, keys, dim = _attention(problem)
+        tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
+        return {
+            "area": tile_m * tile_n,
+            "aspect": np.log2(tile_m / tile_n),
+            "width": dim,
+            "log2_keys": np.log2(keys),
+            "padding_m": padding(queries, tile_m),
+            "padding_n": padding(keys, tile_n),
+            **self.launch(problem, config).features(device),
+        }
+
+
+def _bytes(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity]:
+    """Return the bytes of an element of A and of B."""
+    return formats.weight_bytes(problem["mat1_dtype"]), formats.weight_bytes(problem["mat2_dtype"])
+
+
+def _precision(problem: Mapping[str, Any]) -> Any:
+    """Return the precision of operations: that of A, or TF32 where the problem says so."""
+    plain = formats.compute_dtype(problem["mat1_dtype"])
+    said = np.asarray(problem.get("using_tf32", ""), dtype=str)  # True is written 1 here
+    fast = (said == "1") | (said == "1.0") | (said == "True")
+    chosen = np.where(fast & np.equal(plain, "fp32"), "tf32", plain)
+    return chosen if chosen.ndim else str(chosen)
+
+
+def _attention(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity, Quantity, Quantity]:
+    """Return heads of all sequences, queries and keys of one, and their width."""
+    heads = 1.0 * problem["batch"] * problem["heads"]
+    return heads, 1.0 * problem["seq_q"], 1.0 * problem["seq_kv"], 1.0 * problem["head_dim"]

@@ -1,0 +1,50 @@
+"""Distinct problems are counted, whatever the number of rows."""
+
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.models.target.problems import FEW, SAME, are_few, distinct_problems
+
+
+def table(**columns):
+    return pd.DataFrame({f"problem.{name}": values for name, values in columns.items()})
+
+
+def test_the_same_and_nearly_the_same_are_one():
+    rows = table(M=[1000, 1001, 1040, 2000, 1000], dtype=["a", "a", "a", "a", "b"])
+    assert distinct_problems(rows).tolist() == [0, 0, 0, 1, 2]
+    assert distinct_problems(table(M=[1, 2, 3, 0, -1, 0, np.nan])).tolist() == [0, 1, 2, 3, 4, 3, 5]
+
+
+def test_configurations_make_no_problems():
+    rows = table(M=[64, 64]).assign(**{"config.x": [1, 2]})
+    assert len(set(distinct_problems(rows))) == 1
+    assert len(set(distinct_problems(rows[["config.x"]]))) == 1
+
+
+def test_ten_thousand_near_duplicates_are_few():
+    rng = np.random.default_rng(0)
+    sizes = rng.choice([128, 1024, 8192], (10_000, 2)) * rng.uniform(1, 1.01, (10_000, 2))
+    problems = distinct_problems(table(M=sizes[:, 0], N=sizes[:, 1]))
+    assert problems.max() + 1 == 9
+    assert are_few(problems)
+
+
+def test_a_dense_sweep_is_not_one_problem():
+    assert distinct_problems(table(M=np.arange(1, 10_001))).max() + 1 > 100
+
+
+def test_what_is_few():
+    assert not are_few(np.zeros(10, dtype=int))  # one problem: nothing to hold out
+    assert are_few(np.arange(FEW - 1))
+    assert not are_few(np.arange(FEW))
+
+
+@given(st.lists(st.one_of(st.floats(1e-3, 1e9), st.just(float("nan")), st.just(0.0)), min_size=1))
+def test_one_problem_spans_no_more_than_it_may(values):
+    problems = distinct_problems(table(M=values))
+    for number in set(problems.tolist()):
+        own = np.array(values)[problems == number]
+        assert np.isnan(own).all() or own.max() <= SAME * own.min() or (own == 0).all()
