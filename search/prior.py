@@ -11,6 +11,7 @@ from foretune.features.candidates import rows_of
 from foretune.limit import Limit
 from foretune.measurement import Measurement
 from foretune.models import Predictor
+from foretune.models.saved.guide import Guide
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.replay.recorded import RecordedSpace
@@ -20,7 +21,7 @@ from foretune.space import SearchSpace
 
 
 def prior_of(
-    predictor: Predictor,
+    guide: Guide | Predictor,
     problem: Problem,
     space: SearchSpace,
     device: Device,
@@ -28,13 +29,16 @@ def prior_of(
     indices: np.ndarray | None = None,
     limits: Sequence[Limit] = (),
 ) -> Prior:
-    """Return what ``predictor`` believes about all (or the numbered) configurations of ``space``.
+    """Return what ``guide`` believes about all (or the numbered) configurations of ``space``.
 
     What is likely to break one of ``limits`` is as little likely to be valid.
 
     Raises:
         PredictorError: it has not learned what ``objective`` needs, or lacks what it learned from.
     """
+    if isinstance(guide, Predictor):
+        guide = Guide.of(guide, device)
+    predictor = guide.predictor
     if objective.needs_power and "power_w" not in predictor.targets_:
         raise PredictorError(
             f"the predictor has not learned power, which objective {objective.value!r} needs: "
@@ -46,14 +50,12 @@ def prior_of(
     log_mean, p_valid = _said(predicted, objective)
     for limit in limits:
         p_valid = p_valid * limit.probability(predicted)
-    known = {canonical_name(str(name)) for name in predictor.measured_runs()["device"].unique()}
-    foreign = canonical_name(device.name) not in known
     spread = predictor.log_spread(device=device.name)
 
     def elsewhere(measurements: Sequence[Measurement]) -> np.ndarray:
         return predicted_rows(predictor, Rows.of(measurements), device, objective)[0]
 
-    return Prior(log_mean, spread, p_valid, foreign, elsewhere)
+    return Prior(log_mean, spread, p_valid, bool(guide.foreign), elsewhere)
 
 
 def predicted_rows(
