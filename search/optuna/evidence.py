@@ -105,7 +105,9 @@ def _has_more(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) 
 def _losses(
     trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """Return one number per trial, and its unit; several objectives are weighted at random (ParEGO).
+    """Return one number per trial, and its unit.
+
+    Several objectives are weighted at random (ParEGO).
 
     Logarithms are taken of what is always positive, as times are: a tenth less is worth the same
     everywhere.

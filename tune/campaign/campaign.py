@@ -28,7 +28,7 @@ from foretune.registry import get_kernel
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import Folder, open_folder
 from foretune.tune.campaign.preset import PRESETS, Preset
-from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import StoredRecord
 from foretune.tune.report import ReportData, write_report
 from foretune.tune.results import TuneResult
@@ -320,10 +320,7 @@ def _track(
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
     tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
-    training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
-    tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
-    predictor, scores = campaign.training.predictor, score_metrics(campaign.training)
-    tracker.log_predictor(run_id, predictor, training_rows, folder.predictor, scores)
+    tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)
