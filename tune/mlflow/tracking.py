@@ -209,7 +209,7 @@ class Tracker:
             tags = {
                 "foretune.alias": verdict.alias,
                 "foretune.reason": verdict.reason,
-                ERROR: f"{verdict.error:.6g}",
+                ERROR: repr(verdict.error),
                 "foretune.device": ", ".join(map(str, predictor.runs_["device"].unique())),
                 "foretune.kernel": predictor.kernel_name_,
                 "foretune.source": str(getattr(predictor.features_.family, "source_hash", "")),
