@@ -5,7 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.samplers._base import _process_constraints_after_trial
 from optuna.search_space import intersection_search_space
@@ -125,6 +130,8 @@ class SurrogateSampler(BaseSampler):
         if not (predictor is None or predictor == NONE):
             self._belief = Belief(predictor, problem, device, objective)
         self._search_space = search_space
+        self._constants: dict[str, Any] = {}
+        """Parameters of one value: the predictor has learned from them, too."""
         self._listed: tuple[dict[str, BaseDistribution], np.ndarray] | None = None
         """Random rows of a large search space, kept where each has to be predicted."""
         self._fits: dict[str, _Fit] = {}
@@ -140,9 +147,9 @@ class SurrogateSampler(BaseSampler):
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, without those of one value."""
         space = intersection_search_space(study.get_trials(deepcopy=False)) or self._search_space
-        if space is None:
-            return {}
-        return {name: d for name, d in space.items() if not d.single()}
+        single = {name: d for name, d in (space or {}).items() if d.single()}
+        self._constants = {name: _only_value(d) for name, d in single.items()}
+        return {name: d for name, d in sorted((space or {}).items()) if name not in single}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -269,7 +276,7 @@ class SurrogateSampler(BaseSampler):
         """Return the predicted log values of rows, and how likely each runs."""
         if self._belief is None or not len(rows):
             return np.zeros(len(rows)), np.ones(len(rows))
-        return self._belief.of([dimensions.params(row) for row in rows])
+        return self._belief.of([{**self._constants, **dimensions.params(row)} for row in rows])
 
     def _candidates(
         self,
@@ -331,3 +338,11 @@ class SurrogateSampler(BaseSampler):
         process = process.fitted(X, y, STEPS)
         self._fits[what] = _Fit(search_space, len(y), process)
         return process
+
+
+def _only_value(distribution: BaseDistribution) -> Any:
+    """Return the value of a distribution that has one."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[0]
+    assert isinstance(distribution, (FloatDistribution, IntDistribution))
+    return distribution.low
