@@ -71,7 +71,7 @@ def test_a_campaign_is_tracked_whole(place):
 
 def test_a_forest_is_logged_without_code(place):
     run_campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
-    location = mlflow.artifacts.download_artifacts("models:/foretune-toy@champion")
+    location = mlflow.artifacts.download_artifacts("models:/foretune-toy/1")
     files = {p.name for p in Path(location).rglob("*")}
     assert "tree.skops" in files
     assert not any(f.endswith(".pkl") for f in files)
