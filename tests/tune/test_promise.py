@@ -40,9 +40,10 @@ def test_campaign_champion_new_process_tune_verify_export(
 ):
     monkeypatch.chdir(tmp_path)
     Path("mlflow.db").write_bytes(template.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     done = run_campaign(Toy(), FakeRunner(), SMALL)
-    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    client = mlflow.MlflowClient(uri)
     version = client.get_model_version_by_alias("foretune-toy", "champion")
     assert version.run_id == done.mlflow_run_id
 
