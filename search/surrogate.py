@@ -46,6 +46,8 @@ LEAST_VALID = 0.05
 class SurrogateSearcher(Searcher):
     """Expected improvement under prior plus Gaussian-process correction."""
 
+    uses_prior = True
+
     def _prepare(self) -> None:
         self._coordinates = Coordinates(self.space, self.problem, self.device)
         self._believed, self._scale, amplitude = self._read_prior()

@@ -15,12 +15,15 @@ import pandas as pd
 from foretune.collect import Runner, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
+from foretune.datasets.runs import problems_of
 from foretune.device import Device
 from foretune.errors import ProblemError, UsageError
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.explanation.attribution import importance, is_explainable
 from foretune.models.explanation.explain import parameter_worth
+from foretune.models.saved.guide import Guide
+from foretune.models.saved.named import Named
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
@@ -28,7 +31,8 @@ from foretune.registry import get_kernel
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import Folder, open_folder
 from foretune.tune.campaign.preset import PRESETS, Preset
-from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.guiding import guide_for
+from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import StoredRecord
 from foretune.tune.report import ReportData, write_report
 from foretune.tune.results import TuneResult
@@ -89,6 +93,7 @@ def run_campaign(
     searcher: str = "surrogate",
     budget: int | Literal["auto"] | None = None,
     regret: float | None = None,
+    predictor: Named = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
     seed: int = 0,
@@ -107,6 +112,9 @@ def run_campaign(
         searcher: registered name of who searches.
         budget: of each search, see `foretune.tune_problem`; None is the preset's.
         regret: at which a search is over; likewise.
+        predictor: goes on from this one, an object or a name (`foretune.models.saved.named`): it
+            says from the first what is worth profiling, and its runs are learned from, too, save
+            those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         seed: of everything random.
@@ -116,6 +124,7 @@ def run_campaign(
 
     Raises:
         TrackingError: MLflow cannot be reached.
+        PredictorError, UsageError: ``predictor`` cannot be used.
         OutputError: ``out`` cannot be written.
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
@@ -125,6 +134,7 @@ def run_campaign(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
     )  # fmt: skip
+    guide = guide_for(session, predictor)
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -137,6 +147,7 @@ def run_campaign(
         "searcher": searcher,
         "stopping": asdict(stopping),
         "seed": seed,
+        "predictor": "" if guide is None else f"{predictor}: {guide}",
     }
     progress.say(f"connecting to MLflow, preparing {out}")
     tracker = Tracker(tracking_uri)
@@ -157,7 +168,7 @@ def run_campaign(
     )
     with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
         session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
-        training = _learn(session, known, preset, log, folder, model)
+        training = _learn(session, known, unseen, guide, preset, log, folder, model)
         results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
         progress.start("writing the report, tracking", 1)
         runs = log.runs()
@@ -190,7 +201,7 @@ def rebuild_report(path: Path) -> Path:
     campaign = Campaign(
         results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
         training=train_predictor(
-            _rows_of(map(Problem, state["profiled"]), runs), request["model"], seed=request["seed"]
+            Predictor.load(folder.predictor).runs_, request["model"], seed=request["seed"]
         ),
         folder=path,
         mlflow_run_id=state["mlflow_run_id"],
@@ -218,6 +229,8 @@ def _problems(
 def _learn(
     session: Session,
     problems: list[Problem],
+    unseen: list[Problem],
+    guide: Guide | None,
     preset: Preset,
     log: RunLog,
     folder: Folder,
@@ -229,14 +242,22 @@ def _learn(
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
     collect_runs(kernel, plan, record, runner, progress)
     if "guided" not in folder.state:
-        first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
+        if guide is None:
+            first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
+        else:
+            first = guide.predictor
         guided = _promising(session, problems, preset.guided_configs, first, log)
         folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
     chosen = folder.state["guided"]
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
     collect_runs(kernel, guided, record, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
-    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed, kernel=kernel)
+    rows = _rows_of(problems, log.runs())
+    if guide is not None:
+        before = guide.predictor.measured_runs()
+        others = [p not in unseen for p in problems_of(before)]
+        rows = pd.concat([before[others], rows], ignore_index=True)
+    training = train_predictor(rows, model, seed=seed, kernel=kernel)
     training.predictor.save(folder.predictor)
     progress.advance()
     return training
@@ -281,7 +302,7 @@ def _tune(
     for problem in problems:
         done = folder.state["results"].get(problem.id)
         if done is None:
-            result = tune_one(session, problem, predictor, verify_s)
+            result = tune_one(session, problem, Guide(predictor), verify_s)
             folder.state["results"][problem.id] = result.to_json()
             folder.save()
         else:
@@ -320,10 +341,7 @@ def _track(
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
     tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
-    training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
-    tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
-    predictor, scores = campaign.training.predictor, score_metrics(campaign.training)
-    tracker.log_predictor(run_id, predictor, training_rows, folder.predictor, scores)
+    tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)

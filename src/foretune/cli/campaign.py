@@ -33,6 +33,9 @@ def campaign(
         None, help="New measurements of each search; auto: until the regret is small."
     ),
     regret: float | None = options.REGRET,
+    predictor: str = typer.Option(
+        "none", help=f"Go on from this one. {options.NAMED}; auto: the one that comes along."
+    ),
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
     tracking_uri: str = typer.Option(
         None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
@@ -63,7 +66,7 @@ def campaign(
     with progress_bar() as progress, IsolatedRunner(hardware, size.timing()) as runner:
         done = run_campaign(
             chosen, runner, size, problems=problems, objective=goal, model=model,
-            searcher=searcher, budget=most, regret=regret, out=out,
+            searcher=searcher, budget=most, regret=regret, predictor=predictor, out=out,
             tracking_uri=tracking_uri, seed=seed, store=where, progress=progress,
         )  # fmt: skip
     _show(output, done)

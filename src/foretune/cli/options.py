@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
 ONLY_KERNEL = typer.Option(None, help="Of this kernel only, where a file holds several.")
-PREDICTOR = typer.Argument(help="Folder of a predictor.")
+NAMED = "Folder of a predictor or a campaign, models:/NAME@ALIAS or runs:/ID"
+GUIDE = typer.Option(
+    "auto", "--predictor", help=f"{NAMED}; auto: the one that comes with Foretune; none."
+)
+PREDICTOR = typer.Argument(help=f"{NAMED}.")
 RUNS = typer.Argument(help="Run tables (Parquet).")
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 TRAINED_DEVICE = typer.Option(

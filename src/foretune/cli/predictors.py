@@ -48,8 +48,9 @@ def train(
     bytes_: str = typer.Option("", "--bytes", help="Bytes it moves: '2*(M*K + K*N + M*N)'."),
     blocks: str = typer.Option("", help="Blocks launched: '-(-M//BLOCK_M) * -(-N//BLOCK_N)'."),
     kernel: str = options.ONLY_KERNEL,
-    resume: Path = typer.Option(
-        None, help="Go on with this predictor: its rows, model, targets, seed; the newest row wins."
+    resume: str = typer.Option(
+        None,
+        help="Go on with this predictor: its rows, model, targets, seed; the newest row wins.",
     ),
     curve: bool = typer.Option(False, help="Show how the error falls with the number of runs."),
     mlflow: str = typer.Option(None, help="Log to this MLflow too: sqlite:///mlflow.db or a URL."),
@@ -59,6 +60,7 @@ def train(
 ) -> None:
     """Train a predictor, with honest validation."""
     from foretune.models import Predictor, train_predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.models.saved.saved_folder import refuse_place
     from foretune.models.target.targets import TARGETS
     from foretune.models.validation.curve import learning_curve
@@ -76,7 +78,7 @@ def train(
     if resume is not None:
         kept = ("model", "target", "seed", "compiled", "flops", "blocks")
         options.refuse(context, kept, "--resume keeps the predictor's")
-        like = Predictor.load(resume)
+        like = read_predictor(resume)
         runs = _after(like, runs, resume)
     group_columns(runs, group)
     refuse_place(out)
@@ -139,17 +141,18 @@ def _given_work(runs: "pd.DataFrame", flops: str, moved: str, blocks: str) -> "G
 
 
 def evaluate(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     files: list[Path] = options.RUNS,
     kernel: str = options.ONLY_KERNEL,
     as_json: bool = options.JSON,
 ) -> None:
     """Score a saved predictor on runs it never saw."""
-    from foretune.models import Predictor, evaluate_predictor
+    from foretune.models import evaluate_predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.models.validation.evaluation import seen_before
 
     output = Output(as_json)
-    loaded, runs = Predictor.load(predictor), read_files(files, kernel)
+    loaded, runs = read_predictor(predictor), read_files(files, kernel)
     scores = evaluate_predictor(loaded, runs)
     if twins := seen_before(loaded, runs):
         output.say(
@@ -173,7 +176,7 @@ def evaluate(
 
 
 def predict(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     kernel: str = typer.Option(..., help="Name of the kernel."),
     problem: str = typer.Option(..., help="M=…,N=…,…"),
     top: int = typer.Option(10, help="How many of the best to show."),
@@ -184,12 +187,12 @@ def predict(
     import numpy as np
 
     from foretune.features import rows_of
-    from foretune.models import Predictor
+    from foretune.models.saved.guide import refuse_kernel
+    from foretune.models.saved.named import read_predictor
 
     options.at_least_one(top, "--top")
-    loaded = Predictor.load(predictor)
-    if loaded.kernel_name_ != kernel:
-        raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
+    loaded = read_predictor(predictor)
+    refuse_kernel(loaded, kernel)
     hardware = options.device_of(loaded, device)
     wanted, configs, predicted = _candidates(loaded, problem, hardware)
     first = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
@@ -288,7 +291,7 @@ def _problem(predictor: "Predictor", text: str) -> Problem:
     return Problem({**plain, **given})
 
 
-def _after(predictor: "Predictor", new: "pd.DataFrame", folder: Path) -> "pd.DataFrame":
+def _after(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
     """Return the rows of ``predictor`` followed by ``new`` ones of the same kernel."""
     import pandas as pd
 
