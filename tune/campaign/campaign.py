@@ -16,11 +16,12 @@ from foretune.collect import Runner, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.device import Device
-from foretune.errors import ProblemError, UsageError
+from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.explanation.attribution import importance, is_explainable
 from foretune.models.explanation.explain import parameter_worth
+from foretune.models.validation.evaluation import EXTENTS, Extent
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
@@ -70,6 +71,7 @@ class Campaign:
         return {
             "best": [r.summary() for r in self.results],
             "predictor": self.training.metrics(),
+            "validate": self.training.validation.extent,
             "mlflow_run_id": self.mlflow_run_id,
             "mlflow_uri": self.mlflow_uri,
             "report": str(self.report),
@@ -91,6 +93,7 @@ def run_campaign(
     regret: float | None = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
+    validate: Extent = "quick",
     seed: int = 0,
     store: Where = None,
     progress: Progress = SILENT,
@@ -109,6 +112,7 @@ def run_campaign(
         regret: at which a search is over; likewise.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        validate: how much of the predictor, see `foretune.train_predictor`.
         seed: of everything random.
         store: where everybody finds measurements and choices: what it has is not measured again;
             a `Store`, its path or URL; None is the user's own, False none.
@@ -125,6 +129,8 @@ def run_campaign(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
     )  # fmt: skip
+    if validate not in EXTENTS:
+        raise UnknownName("extent of validation", validate, EXTENTS)
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -136,6 +142,7 @@ def run_campaign(
         "model": model,
         "searcher": searcher,
         "stopping": asdict(stopping),
+        "validate": validate,
         "seed": seed,
     }
     progress.say(f"connecting to MLflow, preparing {out}")
@@ -157,7 +164,7 @@ def run_campaign(
     )
     with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
         session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
-        training = _learn(session, known, preset, log, folder, model)
+        training = _learn(session, known, preset, log, folder, model, validate)
         results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
         progress.start("writing the report, tracking", 1)
         runs = log.runs()
@@ -190,7 +197,10 @@ def rebuild_report(path: Path) -> Path:
     campaign = Campaign(
         results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
         training=train_predictor(
-            _rows_of(map(Problem, state["profiled"]), runs), request["model"], seed=request["seed"]
+            _rows_of(map(Problem, state["profiled"]), runs),
+            request["model"],
+            seed=request["seed"],
+            validate=request["validate"],
         ),
         folder=path,
         mlflow_run_id=state["mlflow_run_id"],
@@ -222,6 +232,7 @@ def _learn(
     log: RunLog,
     folder: Folder,
     model: str,
+    validate: Extent,
 ) -> Training:
     """Profile random configurations, then promising ones, and train on both."""
     kernel, seed, progress = session.kernel, session.seed, session.progress
@@ -236,7 +247,8 @@ def _learn(
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
     collect_runs(kernel, guided, record, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
-    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed, kernel=kernel)
+    rows = _rows_of(problems, log.runs())
+    training = train_predictor(rows, model, seed=seed, kernel=kernel, validate=validate)
     training.predictor.save(folder.predictor)
     progress.advance()
     return training
@@ -333,15 +345,13 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
-    tables = campaign.training.validation.held_out
-    held_out = pd.concat([t.assign(target=name) for name, t in tables.items()], ignore_index=True)
     return ReportData(
         kernel=kernel.name,
         device=device,
         objective=results[0].objective,
         runs=runs,
-        scores=campaign.training.scores,
-        held_out=held_out,
+        validation=campaign.training.validation,
+        learned={n: predictor.training_[n] for n in ("rows", "problems")},
         results=results,
         importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
         environment=str(runs["environment"].iloc[-1]),
