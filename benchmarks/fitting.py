@@ -1,8 +1,9 @@
 """What it costs to fit a predictor, and how far off it then is: prints a table.
 
-Run: ``python benchmarks/fitting.py DATA [--only MIOpen,prefill]``. DATA is that of `predictors.py`. Every line trains
-on at most 10,000 rows, whole problems, and tests on problems that were held out. Beside it stands
-plain XGBoost on the same features. CPU-seconds are those of all threads, of the fit alone.
+Run: ``python benchmarks/fitting.py DATA [--only MIOpen,prefill]``, on one core (``taskset``): there
+threads do not wait for each other. DATA is that of `predictors.py`. Every line trains on at most
+10,000 rows, whole problems, and tests on problems that were held out. Beside it stands plain
+XGBoost on the same features. CPU-seconds are those of all threads, of the fit alone.
 """
 
 import argparse

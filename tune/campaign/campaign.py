@@ -351,7 +351,7 @@ def _report_data(
         objective=results[0].objective,
         runs=runs,
         validation=campaign.training.validation,
-        learned={n: predictor.training_[n] for n in ("rows", "problems")},
+        learned=predictor.training_,
         results=results,
         importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
         environment=str(runs["environment"].iloc[-1]),

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,7 +68,7 @@ class ReportData:
     objective: Objective
     runs: pd.DataFrame
     validation: Validation
-    learned: Mapping[str, int]
+    learned: Mapping[str, Any]
     results: list[TuneResult]
     importance: pd.DataFrame
     environment: str
