@@ -17,13 +17,14 @@ from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.datasets.runs import problems_of
 from foretune.device import Device
-from foretune.errors import ProblemError, UsageError
+from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.explanation.attribution import importance, is_explainable
 from foretune.models.explanation.explain import parameter_worth
 from foretune.models.saved.guide import Guide
 from foretune.models.saved.named import Named
+from foretune.models.validation.evaluation import EXTENTS, Extent
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
@@ -74,6 +75,7 @@ class Campaign:
         return {
             "best": [r.summary() for r in self.results],
             "predictor": self.training.metrics(),
+            "validate": self.training.validation.extent,
             "mlflow_run_id": self.mlflow_run_id,
             "mlflow_uri": self.mlflow_uri,
             "report": str(self.report),
@@ -96,6 +98,7 @@ def run_campaign(
     predictor: Named = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
+    validate: Extent = "quick",
     seed: int = 0,
     store: Where = None,
     progress: Progress = SILENT,
@@ -117,6 +120,7 @@ def run_campaign(
             those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        validate: how much of the predictor, see `foretune.train_predictor`.
         seed: of everything random.
         store: where everybody finds measurements and choices: what it has is not measured again;
             a `Store`, its path or URL; None is the user's own, False none.
@@ -134,6 +138,8 @@ def run_campaign(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
     )  # fmt: skip
+    if validate not in EXTENTS:
+        raise UnknownName("extent of validation", validate, EXTENTS)
     guide = guide_for(session, predictor)
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
@@ -146,6 +152,7 @@ def run_campaign(
         "model": model,
         "searcher": searcher,
         "stopping": asdict(stopping),
+        "validate": validate,
         "seed": seed,
         "predictor": "" if guide is None else f"{predictor}: {guide}",
     }
@@ -168,7 +175,7 @@ def run_campaign(
     )
     with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
         session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
-        training = _learn(session, known, unseen, guide, preset, log, folder, model)
+        training = _learn(session, known, unseen, guide, preset, log, folder, model, validate)
         results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
         progress.start("writing the report, tracking", 1)
         runs = log.runs()
@@ -201,7 +208,10 @@ def rebuild_report(path: Path) -> Path:
     campaign = Campaign(
         results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
         training=train_predictor(
-            Predictor.load(folder.predictor).runs_, request["model"], seed=request["seed"]
+            Predictor.load(folder.predictor).runs_,
+            request["model"],
+            seed=request["seed"],
+            validate=request["validate"],
         ),
         folder=path,
         mlflow_run_id=state["mlflow_run_id"],
@@ -235,6 +245,7 @@ def _learn(
     log: RunLog,
     folder: Folder,
     model: str,
+    validate: Extent,
 ) -> Training:
     """Profile random configurations, then promising ones, and train on both."""
     kernel, seed, progress = session.kernel, session.seed, session.progress
@@ -257,7 +268,7 @@ def _learn(
         before = guide.predictor.measured_runs()
         others = [p not in unseen for p in problems_of(before)]
         rows = pd.concat([before[others], rows], ignore_index=True)
-    training = train_predictor(rows, model, seed=seed, kernel=kernel)
+    training = train_predictor(rows, model, seed=seed, kernel=kernel, validate=validate)
     training.predictor.save(folder.predictor)
     progress.advance()
     return training
@@ -351,15 +362,13 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
-    tables = campaign.training.validation.held_out
-    held_out = pd.concat([t.assign(target=name) for name, t in tables.items()], ignore_index=True)
     return ReportData(
         kernel=kernel.name,
         device=device,
         objective=results[0].objective,
         runs=runs,
-        scores=campaign.training.scores,
-        held_out=held_out,
+        validation=campaign.training.validation,
+        learned=predictor.training_,
         results=results,
         importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
         environment=str(runs["environment"].iloc[-1]),

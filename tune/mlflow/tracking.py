@@ -161,6 +161,7 @@ class Tracker:
             "targets": ", ".join(predictor.targets_),
             "seed": predictor.seed,
             "compiled": predictor.compiled,
+            "validate": training.validation.extent,
             **predictor.training_,
             **own,
         }

@@ -40,6 +40,7 @@ def campaign(
     tracking_uri: str = typer.Option(
         None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
     ),
+    validate: str = options.VALIDATE,
     seed: int = options.SEED,
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
@@ -67,7 +68,8 @@ def campaign(
         done = run_campaign(
             chosen, runner, size, problems=problems, objective=goal, model=model,
             searcher=searcher, budget=most, regret=regret, predictor=predictor, out=out,
-            tracking_uri=tracking_uri, seed=seed, store=where, progress=progress,
+            tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
+            seed=seed, store=where, progress=progress,
         )  # fmt: skip
     _show(output, done)
     output.result(done.summary())
@@ -118,7 +120,8 @@ def _without(problem: Problem, same: dict[str, Value]) -> str:
 def _show(output: Output, done: "Campaign") -> None:
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", SCORE_COLUMNS, score_rows(scores))
-        output.say("")
+    output.say(str(done.training.validation))
+    output.say("")
     show_results(output, list(done.results))
     output.say("")
     output.say(f"report   {done.report}")

@@ -39,9 +39,9 @@ def train(
     group: str = typer.Option(
         "problem", help="What is held out together: problem, device, or columns (problem.N,…)."
     ),
+    validate: str = options.VALIDATE,
     split: list[str] = typer.Option(
-        ["random", "grouped", "device"],
-        help="How to validate: random, grouped, device, time (repeatable).",
+        [], help="What to hold out: random, grouped, device, time (repeatable)."
     ),
     compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
     flops: str = typer.Option("", help="Operations of a launch, of columns: '2*M*N*K'."),
@@ -64,6 +64,7 @@ def train(
     from foretune.models.saved.saved_folder import refuse_place
     from foretune.models.target.targets import TARGETS
     from foretune.models.validation.curve import learning_curve
+    from foretune.models.validation.evaluation import EXTENTS
     from foretune.models.validation.noise import noise_floor
     from foretune.models.validation.splits import SPLITS, group_columns
     from foretune.registry import load
@@ -71,6 +72,7 @@ def train(
     load("models", model)
     _known("target", target, TARGETS)
     _known("split", split, SPLITS)
+    _known("extent of validation", [validate], EXTENTS)
     output = Output(as_json)
     runs = read_files(files, kernel)
     work = _given_work(runs, flops, bytes_, blocks)
@@ -90,15 +92,17 @@ def train(
             group,
             like.seed,
             like.kernel,
-            splits=split,  # type: ignore[arg-type]
+            splits=split or None,  # type: ignore[arg-type]
             compiled=like.compiled,
             parameters=like.parameters,
+            validate=validate,  # type: ignore[arg-type]
         )
         done.predictor.save(out)
         log(done, out)
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", SCORE_COLUMNS, score_rows(scores))
-    for line in _notes(done, split, context):
+    output.say(str(done.validation))
+    for line in _notes(done, split):
         output.say(line)
     floor, curves = noise_floor(runs), {}
     if floor == floor:
@@ -123,6 +127,7 @@ def train(
         {
             "out": str(out),
             **done.metrics(),
+            "validate": validate,
             "noise_floor": floor,
             "curves": curves,
             "training": done.predictor.training_,
@@ -236,7 +241,7 @@ def predict(
     output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
 
 
-def _notes(done: "Training", splits: list[str], context: typer.Context) -> "Iterator[str]":
+def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield what is missing in a training's figures, and why."""
     from foretune.features.known import why_unknown
 
@@ -245,10 +250,11 @@ def _notes(done: "Training", splits: list[str], context: typer.Context) -> "Iter
         yield f"no roofline: {reason}"
     elif features.family is not None and not features.roofline_known_:
         yield "no roofline: some runs lack their device's peak rates (device.…) or a size"
-    asked = context.get_parameter_source("split")
-    for split in splits:
-        typed = asked is not None and asked.name == "COMMANDLINE"
-        if (typed or split != "device") and not all(split in s for s in done.scores.values()):
+    if done.validation.extent == "none":
+        return
+    usual = ["grouped"] if done.validation.extent == "quick" else ["random", "grouped"]
+    for split in splits or usual:
+        if not all(split in s for s in done.scores.values()):
             yield f"not held out: {split}: {IMPOSSIBLE[split]}"
 
 
