@@ -98,7 +98,7 @@ def run_campaign(
     predictor: Named = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
-    validate: Extent = "quick",
+    validate: Extent = "full",
     seed: int = 0,
     store: Where = None,
     progress: Progress = SILENT,
@@ -120,7 +120,8 @@ def run_campaign(
             those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        validate: how much of the predictor, see `foretune.train_predictor`.
+        validate: how much of the predictor, see `foretune.train_predictor`; who becomes champion
+            is decided by it, and one problem in five says little of that.
         seed: of everything random.
         store: where everybody finds measurements and choices: what it has is not measured again;
             a `Store`, its path or URL; None is the user's own, False none.

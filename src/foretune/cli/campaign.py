@@ -40,7 +40,9 @@ def campaign(
     tracking_uri: str = typer.Option(
         None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
     ),
-    validate: str = options.VALIDATE,
+    validate: str = typer.Option(
+        "full", help="none, quick (a fifth held out, once) or full (each in turn)."
+    ),
     seed: int = options.SEED,
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,

@@ -71,9 +71,9 @@ def test_small_data_has_one_thread():
     assert threads_for(10**9) >= 1
 
 
-def test_a_quick_boosted_model_has_half_the_trees_that_count_twice():
+def test_a_quick_boosted_model_has_a_third_of_the_trees_that_count_three_times():
     quick = BoostingModel(rounds=301, rate=0.2, depth=5, seed=3).quick()
-    assert quick.get_params() == BoostingModel(150, rate=0.4, depth=5, seed=3).get_params()
+    assert quick.get_params() == BoostingModel(100, rate=0.2 * 3, depth=5, seed=3).get_params()
     least = BoostingModel(rounds=1, rate=0.8).quick()
     assert (least.rounds, least.rate) == (1, 1.0)
 

@@ -50,7 +50,9 @@ def training(toy_runs, trainings):
 
     def train(model="xgboost"):
         if model not in trainings:
-            trainings[model] = train_predictor(toy_runs, model, splits=("grouped",))
+            trainings[model] = train_predictor(
+                toy_runs, model, splits=("grouped",), validate="full"
+            )
         return trainings[model]
 
     return train
