@@ -12,7 +12,7 @@ from foretune.cli import main
 from foretune.tune.campaign.campaign import run_campaign
 from foretune.tune.campaign.preset import Preset
 
-SMALL = Preset(5, 8, 2, 1, 4, 0.01, 0.1)
+SMALL = Preset(8, 12, 2, 1, 4, 0.01, 0.1)
 ANOTHER_PROCESS = """
 import json, sys
 from toy_kernel import FakeRunner, Toy
