@@ -36,19 +36,17 @@ class Feasibility:
 
     Args:
         place: gives where configurations stand, by their numbers (rows, axes).
-        believed: how likely every configuration is to run, before anything failed.
-        learned: whether ``believed`` is anybody's knowledge; else the share that ran counts.
+        believed: how likely every configuration is to run, by a prior; None where there is none.
         seed: of the trees.
     """
 
     def __init__(
         self,
         place: Callable[[np.ndarray], np.ndarray],
-        believed: np.ndarray,
-        learned: bool,
+        believed: np.ndarray | None,
         seed: int,
     ) -> None:
-        self._place, self._believed, self._learned, self._seed = place, believed, learned, seed
+        self._place, self._believed, self._seed = place, believed, seed
         self._rng = np.random.default_rng(seed)
         self._process: Process | None = None
         self._fitted = 0
@@ -61,10 +59,12 @@ class Feasibility:
             told: what was measured of others, by number; infinite for failures.
         """
         ran = np.isfinite(list(told.values()))
-        believed = self._believed[numbers]
+        if self._believed is not None:
+            share = self._believed[numbers]
+        else:
+            share = np.full(len(numbers), ran.mean() if len(ran) else 1.0)
         if ran.all():
-            return believed
-        share = believed if self._learned else np.full(len(numbers), ran.mean())
+            return share
         if not ran.any():
             return np.maximum(share, LEAST)
         some = most_telling(np.where(ran, 0.0, 1.0), self._rng)

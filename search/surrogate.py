@@ -62,8 +62,9 @@ class SurrogateSearcher(Searcher):
         """Configurations that were looked at."""
         self._known: list[int] = []
         """Those of them that the posterior was told of, in its order."""
-        learned, seed = self.prior is not None, int(self.rng.integers(2**31))
-        self._feasibility = Feasibility(self._coordinates.of, self._runs(), learned, seed)
+        believed = None if self.prior is None else self._runs()
+        seed = int(self.rng.integers(2**31))
+        self._feasibility = Feasibility(self._coordinates.of, believed, seed)
         self._judged = 0, -1
         """Measurements and failures that `_p_valid` takes into account."""
         self._refresh_pool()

@@ -26,8 +26,7 @@ def place(numbers):
 
 def judged(known, believed=None):
     everything = np.arange(len(SPACE))
-    prior = np.ones(len(SPACE)) if believed is None else believed
-    return Feasibility(place, prior, believed is not None, 0).of(everything, known)
+    return Feasibility(place, believed, 0).of(everything, known)
 
 
 def test_nothing_is_doubted_before_anything_failed():

@@ -40,9 +40,7 @@ def campaign(
     tracking_uri: str = typer.Option(
         None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
     ),
-    validate: str = typer.Option(
-        "full", help="none, quick (a fifth held out, once) or full (each in turn)."
-    ),
+    validate: str = options.VALIDATE_FULL,
     seed: int = options.SEED,
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,

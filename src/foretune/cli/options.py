@@ -30,9 +30,9 @@ OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
 MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
 SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
 SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
-VALIDATE = typer.Option(
-    "quick", "--validate", help="none, quick (a fifth held out, once) or full (each in turn)."
-)
+_VALIDATE = "none, quick (a fifth held out, once) or full (each in turn)."
+VALIDATE = typer.Option("quick", "--validate", help=_VALIDATE)
+VALIDATE_FULL = typer.Option("full", "--validate", help=_VALIDATE)
 SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
 STORE = typer.Option(
     None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."
