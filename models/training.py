@@ -67,4 +67,4 @@ def train_predictor(
         RunTableError, PredictorError: see `Predictor.fit`.
     """
     predictor = Predictor(model, targets, seed, kernel, compiled, parameters).fit(runs)
-    return Training(predictor, cross_validate(predictor, runs, group, splits))
+    return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits))
