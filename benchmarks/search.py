@@ -10,14 +10,16 @@ there is one, nobody finds it quickly, where there are thousands, everybody does
 
 With ``--prior leave-device-out`` a predictor learns from the same kernel's tables of all other
 devices, and its predictions are the prior; spaces without such tables are left out. ``upside-down``
-and ``shuffled`` spoil them: what does a misleading prior cost?
+and ``shuffled`` spoil them: what does a misleading prior cost? ``all`` runs every searcher alone,
+with the predictor and with the shuffled prior, and prints what each needs to 95 % as a multiple of
+what it needs alone (geometric mean over spaces; below 1 is better).
 
 Resumable: what is in ``--out`` is not searched again. Empty it after changing a searcher.
 """
 
 import argparse
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -56,6 +58,11 @@ PRIORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "shuffled": lambda log_mean: np.random.default_rng(0).permutation(log_mean),
 }
 """What is done to the logarithms that a predictor of the other devices predicts."""
+COMPARED = (None, "leave-device-out", "shuffled")
+COMPARED_COLUMNS = [
+    "searcher", "alone", "predictor", "shuffled", "predictor / alone", "shuffled / alone",
+    "f10 alone", "f10 predictor", "f10 shuffled",
+]  # fmt: skip
 
 
 def main() -> None:
@@ -73,12 +80,15 @@ def main() -> None:
     if runs is not None:
         spaces = [space for space in spaces if has_prior(runs, space)]
         output.say(f"prior: {options.prior}")
+    if options.prior == "all":
+        compare_priors(spaces, names, runs, options, output)
+        return
     results: list[ReplayResult] = []
     scores: list[Scores] = []
     with progress_bar() as progress:
         progress.start("replaying", len(spaces) * len(names))
         for space in spaces:
-            found = search(space, names, runs, options, progress)
+            found = search(space, names, runs, options, options.prior, progress)
             results += found
             scores += [score_replay(space, result) for result in found]
     summaries = [summarise([s for s in scores if s.searcher == name]) for name in names]
@@ -102,13 +112,56 @@ def main() -> None:
     )
 
 
+def compare_priors(
+    spaces: list[RecordedSpace],
+    names: list[str],
+    runs: pd.DataFrame | None,
+    options: argparse.Namespace,
+    output: Output,
+) -> None:
+    """Print what every searcher needs to 95 % alone, with a predictor and with a shuffled one."""
+    summaries: dict[str, list[Summary]] = {name: [] for name in names}
+    with progress_bar() as progress:
+        progress.start("replaying", len(spaces) * len(names) * len(COMPARED))
+        for prior in COMPARED:
+            found = [
+                [
+                    score_replay(space, r)
+                    for r in search(space, names, runs, options, prior, progress)
+                ]
+                for space in spaces
+            ]
+            for name, scores in zip(names, zip(*found, strict=True), strict=True):
+                summaries[name].append(summarise(scores))
+    output.say(f"\n{len(spaces)} spaces: {', '.join(space.name for space in spaces)}\n")
+    lines, ratios = [], {}
+    for name, (alone, *guided) in summaries.items():
+        times = [s.evals_to_95 / alone.evals_to_95 for s in guided]
+        ratios[name] = dict(zip(COMPARED[1:], times, strict=True))
+        cells = [f"{s.evals_to_95:.1f}" for s in (alone, *guided)]
+        shares = [f"{s.fraction_at[POINTS[1]]:.3f}" for s in (alone, *guided)]
+        lines.append([name, *cells, *(f"{t:.2f}" for t in times), *shares])
+    output.say(markdown(COMPARED_COLUMNS, lines))
+    output.result(
+        {
+            "spaces": [space.name for space in spaces],
+            "ratios": ratios,
+            "summary": {name: [s.to_json() for s in each] for name, each in summaries.items()},
+        }
+    )
+
+
 def arguments() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("spaces", type=Path, help="folder of run tables")
     parser.add_argument("--searchers", default=SEARCHERS, help="separated by commas")
-    parser.add_argument("--only", default="", help="tables with this text in their name")
-    parser.add_argument("--prior", choices=PRIORS)
+    parser.add_argument(
+        "--only",
+        default="",
+        help="tables with one of these texts, separated by commas, in their name",
+    )
+    parser.add_argument("--prior", choices=(*PRIORS, "all"))
     parser.add_argument("--budget", type=int, default=200, help="evaluations per repeat")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -144,20 +197,21 @@ def search(
     names: list[str],
     runs: pd.DataFrame | None,
     options: argparse.Namespace,
+    spoilt: str | None,
     progress: Progress,
 ) -> list[ReplayResult]:
     """Return one replay per searcher, from ``--out`` where it is there already."""
     prior: Prior | None = None
     results = []
     for name in names:
-        how = f"{options.budget}x{options.repeats}-{options.seed}-{options.prior or 'alone'}"
+        how = f"{options.budget}x{options.repeats}-{options.seed}-{spoilt or 'alone'}"
         path = options.out / f"{space.name}--{name}--{how}.npz".replace("/", "_")
         if path.exists():
             stored = np.load(path)
             result = ReplayResult(space.name, name, stored["curves"], stored["overhead_ms"])
         else:
-            if runs is not None and prior is None:
-                prior = prior_of_others(runs, space, options)
+            if runs is not None and spoilt is not None and prior is None:
+                prior = prior_of_others(runs, space, options, spoilt)
             result = replay(
                 space, name, options.budget, options.repeats, options.seed, prior, options.jobs
             )
@@ -167,7 +221,9 @@ def search(
     return results
 
 
-def prior_of_others(runs: pd.DataFrame, space: RecordedSpace, options: argparse.Namespace) -> Prior:
+def prior_of_others(
+    runs: pd.DataFrame, space: RecordedSpace, options: argparse.Namespace, spoilt: str
+) -> Prior:
     """Return the prior from other devices, spoilt if that is wanted; kept in ``--out``."""
     path = options.out / f"{space.name}--prior-{options.seed}.npz".replace("/", "_")
     if path.exists():
@@ -175,8 +231,8 @@ def prior_of_others(runs: pd.DataFrame, space: RecordedSpace, options: argparse.
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
         prior, _ = prior_elsewhere(runs, space, options.seed)
-        keep(path, **{k: v for k, v in asdict(prior).items() if k != "foreign"})
-    return replace(prior, log_mean=PRIORS[options.prior](prior.log_mean))
+        keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)
+    return replace(prior, log_mean=PRIORS[spoilt](prior.log_mean))
 
 
 def keep(path: Path, **arrays: object) -> None:

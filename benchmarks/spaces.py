@@ -7,12 +7,13 @@ from foretune.search.replay.recorded import RecordedSpace, read_spaces
 
 
 def complete_spaces(folder: Path, only: str = "") -> list[RecordedSpace]:
-    """Return the spaces of ``folder`` whose table's name holds ``only``.
+    """Return the spaces of ``folder`` whose table's name holds one of the texts in ``only``.
 
     Those that ``manifest.json``, if there is one, calls incomplete are left out.
     """
     tables = sorted(folder.glob("*.parquet"))
-    found = [s for t in tables if _complete(t) and only in t.stem for s in read_spaces(t)]
+    tables = [t for t in tables if any(text in t.stem for text in only.split(","))]
+    found = [s for t in tables if _complete(t) for s in read_spaces(t)]
     if not found:
         raise SystemExit(f"no complete space in {folder}")
     return found

@@ -9,8 +9,8 @@ import pandas as pd
 from foretune.family import Family
 from foretune.models.predictor import Predictor
 from foretune.models.target.targets import Target
-from foretune.models.validation.evaluation import Scores, Validation, cross_validate
-from foretune.models.validation.splits import DEFAULT_SPLITS, Split
+from foretune.models.validation.evaluation import Extent, Scores, Validation, cross_validate
+from foretune.models.validation.splits import Split
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,12 @@ def train_predictor(
     group: str = "problem",
     seed: int = 0,
     kernel: Family | None = None,
-    splits: Sequence[Split] = DEFAULT_SPLITS,
+    splits: Sequence[Split] | None = None,
     compiled: bool = False,
     parameters: Mapping[str, Any] | None = None,
+    validate: Extent = "quick",
 ) -> Training:
-    """Fit a predictor on ``runs`` and cross-validate it.
+    """Fit a predictor on ``runs`` and say how good such a one is on what it has not seen.
 
     Args:
         runs: a run table of one kernel.
@@ -59,12 +60,15 @@ def train_predictor(
             `foretune.models.validation.splits.group_columns`).
         seed: of everything random.
         kernel: knows cost and derived features.
-        splits: which to validate on.
+        splits: which to validate on; None: see `cross_validate`.
         compiled: learn from ``static.…`` columns too.
         parameters: of the model.
+        validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
+            split; ``none`` nothing.
 
     Raises:
         RunTableError, PredictorError: see `Predictor.fit`.
+        UnknownName: there is no such extent of validation.
     """
     predictor = Predictor(model, targets, seed, kernel, compiled, parameters).fit(runs)
-    return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits))
+    return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits, validate))

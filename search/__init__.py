@@ -6,17 +6,19 @@ from foretune.lazy import lazy
 
 if TYPE_CHECKING:
     from foretune.search.factory import make_searcher
+    from foretune.search.optuna.guided_sampler import GuidedSampler
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import Prior, Searcher
     from foretune.search.stopping import Stopping
 
-__all__ = ["Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
+__all__ = ["GuidedSampler", "Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "factory": ("make_searcher",),
         "optuna.sampler": ("SurrogateSampler",),
+        "optuna.guided_sampler": ("GuidedSampler",),
         "searcher": ("Prior", "Searcher"),
         "stopping": ("Stopping",),
     },

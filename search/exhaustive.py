@@ -10,6 +10,8 @@ from foretune.search.searcher import Searcher
 class ExhaustiveSearcher(Searcher):
     """Proposes every configuration, best predicted first where there is a prior."""
 
+    uses_prior = True
+
     def _prepare(self) -> None:
         if self.prior is None:
             order = np.arange(len(self.space))

@@ -9,6 +9,7 @@ from foretune.measurement import Measurement
 from foretune.objective import Goal, Objective
 from foretune.problem import Problem
 from foretune.registry import load
+from foretune.search.guided import GuidedSearcher
 from foretune.search.optuna.searchers import OptunaSearcher
 from foretune.search.searcher import Prior, Searcher
 from foretune.space import SearchSpace
@@ -45,7 +46,7 @@ def make_searcher(
         space: what is searched; the rest as in `Searcher`.
         objective: what is minimised.
         seed: of everything random.
-        prior: predictions of every configuration.
+        prior: predictions of every configuration; no searcher ignores it (`Searcher.uses_prior`).
         problem: what is computed.
         device: where.
         experience: measurements of other problems.
@@ -60,4 +61,4 @@ def make_searcher(
     else:
         make = partial(OptunaSearcher, sampler=kind)
     searcher: Searcher = make(space, objective, seed, prior, problem, device, experience)
-    return searcher
+    return searcher if prior is None or searcher.uses_prior else GuidedSearcher(searcher)

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.runs import problems_of
 from foretune.device import Device, canonical_name
 from foretune.errors import PredictorError
 from foretune.features.candidates import rows_of
 from foretune.limit import Limit
 from foretune.measurement import Measurement
 from foretune.models import Predictor
+from foretune.models.saved.guide import Guide, refuse_kernel
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.replay.recorded import RecordedSpace
@@ -20,7 +22,7 @@ from foretune.space import SearchSpace
 
 
 def prior_of(
-    predictor: Predictor,
+    guide: Guide | Predictor,
     problem: Problem,
     space: SearchSpace,
     device: Device,
@@ -28,13 +30,16 @@ def prior_of(
     indices: np.ndarray | None = None,
     limits: Sequence[Limit] = (),
 ) -> Prior:
-    """Return what ``predictor`` believes about all (or the numbered) configurations of ``space``.
+    """Return what ``guide`` believes about all (or the numbered) configurations of ``space``.
 
     What is likely to break one of ``limits`` is as little likely to be valid.
 
     Raises:
         PredictorError: it has not learned what ``objective`` needs, or lacks what it learned from.
     """
+    if isinstance(guide, Predictor):
+        guide = Guide.of(guide, device)
+    predictor = guide.predictor
     if objective.needs_power and "power_w" not in predictor.targets_:
         raise PredictorError(
             f"the predictor has not learned power, which objective {objective.value!r} needs: "
@@ -46,14 +51,12 @@ def prior_of(
     log_mean, p_valid = _said(predicted, objective)
     for limit in limits:
         p_valid = p_valid * limit.probability(predicted)
-    known = {canonical_name(str(name)) for name in predictor.measured_runs()["device"].unique()}
-    foreign = canonical_name(device.name) not in known
     spread = predictor.log_spread(device=device.name)
 
     def elsewhere(measurements: Sequence[Measurement]) -> np.ndarray:
         return predicted_rows(predictor, Rows.of(measurements), device, objective)[0]
 
-    return Prior(log_mean, spread, p_valid, foreign, elsewhere)
+    return Prior(log_mean, spread, p_valid, bool(guide.foreign), elsewhere)
 
 
 def predicted_rows(
@@ -99,6 +102,45 @@ def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
             f"device other than {here}"
         )
     return rows.reset_index(drop=True)
+
+
+def check_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpace) -> None:
+    """Do nothing if `prior_from` can tell a prior of ``recorded`` from ``source``.
+
+    Raises:
+        PredictorError: there are no runs of other devices, or the predictor is of another kernel
+            or has learned from the space, in which then nothing is to be found.
+    """
+    if isinstance(source, pd.DataFrame):
+        runs_elsewhere(source, recorded)
+    if not isinstance(source, Predictor):
+        return
+    refuse_kernel(source, recorded.kernel)
+    here, runs = canonical_name(recorded.device.name), source.measured_runs()
+    same = [canonical_name(str(name)) == here for name in runs["device"]]
+    if recorded.problem in set(problems_of(runs[same])):
+        raise PredictorError(
+            f"the predictor has learned from {recorded.name}: replay spaces that it does not know"
+        )
+
+
+def prior_from(
+    source: Predictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
+) -> tuple[Prior | None, list[str]]:
+    """Return what a predictor, or one trained on runs of other devices, believes of ``recorded``.
+
+    Returns:
+        the prior, None without a source; and the devices it comes from.
+
+    Raises:
+        PredictorError: see `check_source`; or there are too few runs.
+    """
+    if source is None:
+        return None, []
+    if isinstance(source, pd.DataFrame):
+        return prior_elsewhere(source, recorded, seed)
+    prior = prior_of(source, recorded.problem, recorded.space, recorded.device, recorded.objective)
+    return prior, sorted(set(source.measured_runs()["device"].astype(str)))
 
 
 def prior_elsewhere(

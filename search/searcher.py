@@ -46,12 +46,16 @@ class Searcher(ABC):
         space: what is searched.
         objective: what is minimised.
         seed: of everything random.
-        prior: predictions of every configuration; searchers that cannot use one ignore it.
+        prior: predictions of every configuration. A searcher that cannot use one is guided by
+            another that can (`foretune.search.guided`).
         problem: what is computed, where it is known: its sizes say how many tiles there are.
         device: where, if known.
         experience: measurements of the same kernel on other problems; searchers that cannot use
             them ignore them.
     """
+
+    uses_prior: bool = False
+    """Whether it goes by its prior."""
 
     def __init__(
         self,
@@ -94,7 +98,10 @@ class Searcher(ABC):
         Raises:
             SpaceError: one is of a configuration outside the space.
         """
-        news = {self.space.index(m.config): self.objective.measured(m) for m in measurements}
+        self.take({self.space.index(m.config): self.objective.measured(m) for m in measurements})
+
+    def take(self, news: dict[int, float]) -> None:
+        """Learn objective values by configuration number; infinite for failures."""
         self.proposed.update(news)
         self.told.update(news)
         self._learn(news)

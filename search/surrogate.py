@@ -18,6 +18,7 @@ from foretune.models.process.posterior import Posterior
 from foretune.models.process.terms import Multiple
 from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
+from foretune.search.feasibility import Feasibility
 from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
@@ -39,12 +40,16 @@ FIRST = 12
 CONTRASTS = (2, 4, 8)
 """With a prior from elsewhere, after so many proposals one is far from all others instead: where
 everything that was measured is what the prior likes, nothing shows that it is wrong."""
+UNLIKELY = 0.15
+"""Where some failed, what is less likely to run than this share of the likeliest waits."""
 LEAST_VALID = 0.05
 """No prior is believed that says of nearly everything that it cannot run."""
 
 
 class SurrogateSearcher(Searcher):
     """Expected improvement under prior plus Gaussian-process correction."""
+
+    uses_prior = True
 
     def _prepare(self) -> None:
         self._coordinates = Coordinates(self.space, self.problem, self.device)
@@ -57,6 +62,10 @@ class SurrogateSearcher(Searcher):
         """Configurations that were looked at."""
         self._known: list[int] = []
         """Those of them that the posterior was told of, in its order."""
+        learned, seed = self.prior is not None, int(self.rng.integers(2**31))
+        self._feasibility = Feasibility(self._coordinates.of, self._runs(), learned, seed)
+        self._judged = 0, -1
+        """Measurements and failures that `_p_valid` takes into account."""
         self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
@@ -65,6 +74,7 @@ class SurrogateSearcher(Searcher):
 
     def _choose(self, n: int) -> list[int]:
         guided, enough = self._believed is not None, self._enough()
+        self._judge()
         if enough:
             self._learn_all()
         chosen: list[int] = []
@@ -80,6 +90,9 @@ class SurrogateSearcher(Searcher):
             elif guided:
                 promise = np.log(self._p_valid) - self._prior_of(self._pool)
                 chosen.append(int(self._pool[np.argmax(np.where(free, promise, -np.inf))]))
+            elif self._mostly_fails():
+                likely = self._p_valid >= self.rng.random() * self._p_valid[free].max()
+                chosen.append(int(self.rng.choice(self._pool[free & likely])))
             else:
                 chosen.append(self._farthest(free, chosen, self._screening))
         return chosen
@@ -92,6 +105,11 @@ class SurrogateSearcher(Searcher):
         """Whether there is anything to learn from."""
         successes = sum(np.isfinite(v) for v in self.told.values())
         return successes > 0 and (self._believed is not None or len(self.told) >= FIRST)
+
+    def _mostly_fails(self) -> bool:
+        """Whether extremes fail more often than not: then they show nothing of what is fast."""
+        failed = sum(not np.isfinite(v) for v in self.told.values())
+        return 2 * failed > max(len(self.told), 2)
 
     def _screening(self, numbers: np.ndarray) -> np.ndarray:
         """Return where configurations stand along the parameters, one as long as the other.
@@ -134,6 +152,7 @@ class SurrogateSearcher(Searcher):
         if not self._enough() or (self._in_doubt() and len(self.told) <= CONTRASTS[-1]):
             return None
         with one_thread():
+            self._judge()
             self._learn_all()
             posterior = self._told_posterior()
             values = [self.told.get(i, math.nan) for i in self._pool.tolist()]
@@ -156,6 +175,8 @@ class SurrogateSearcher(Searcher):
             posterior.add(self._points(np.array(pending)))
         best = min(np.log(v) for v in self.told.values() if np.isfinite(v))
         promise = self._promise(best, posterior) + np.log(self._p_valid)
+        if self._judged[1] > 0:  # no hope of improvement makes up for what hardly ever runs
+            free = free & (self._p_valid >= UNLIKELY * self._p_valid[free].max())
         posterior.forget(len(pending))
         return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
 
@@ -175,27 +196,22 @@ class SurrogateSearcher(Searcher):
             if self._believed is None:
                 logs = np.log([v for v in self.told.values() if np.isfinite(v)])
                 self._scale = float(np.std(logs)) or 1.0
-            at = np.array(list(self.told))
-            at = at[most_telling(np.array(list(self.told.values())), self.rng)]
+            ran = {i: v for i, v in self.told.items() if np.isfinite(v)}
+            at = np.array(list(ran))
+            at = at[most_telling(np.array(list(ran.values())), self.rng)]
             self._known = at.tolist()
             X, y = self._points(at), self._residuals()[0]
             self._process = self._process.fitted(X, y, STEPS)
             self._posterior = Posterior(self._process, X, y, self._points(self._pool))
-        elif new:
+        elif new := [i for i in new if np.isfinite(self.told[i])]:
             self._known += new
             self._posterior.add(self._points(np.array(new)))
 
     def _residuals(self) -> tuple[np.ndarray, float]:
-        """Return what the prior got wrong of `_known`, in units of scale, and the usual error.
-
-        A failure counts as the slowest that ran, at least one unit above the median.
-        """
-        values = np.array([self.told[i] for i in self._known])
-        ran = np.isfinite(values)
-        logs = np.log(values, where=ran, out=np.zeros(len(values))) / self._scale
-        logs[~ran] = max(logs[ran].max(), np.median(logs[ran]) + 1)
+        """Return what the prior got wrong of `_known`, in units of scale, and the usual error."""
+        logs = np.log([self.told[i] for i in self._known]) / self._scale
         wrong = logs - self._prior_of(np.array(self._known))
-        offset = float(np.median(wrong[ran]))
+        offset = float(np.median(wrong))
         return wrong - offset, offset
 
     def _read_prior(self) -> tuple[np.ndarray | None, float, float]:
@@ -218,7 +234,16 @@ class SurrogateSearcher(Searcher):
         runs = self._runs()
         promise = None if self._believed is None else np.log(runs) - self._believed
         self._pool = pool(self, POOL, promise)
-        self._p_valid = runs[self._pool]
+        self._judged = 0, -1
+        self._judge()
+
+    def _judge(self) -> None:
+        """Bring up to date how likely the candidates are to run."""
+        failed = sum(not np.isfinite(v) for v in self.told.values())
+        judged, known = self._judged
+        if failed != known or (failed and len(self.told) >= REFIT * judged):
+            self._judged = len(self.told), failed
+            self._p_valid = self._feasibility.of(self._pool, self.told)
 
     def _runs(self) -> np.ndarray:
         """Return how likely every configuration is to run."""

@@ -75,6 +75,8 @@ class TransferSearcher(Searcher):
         fits: where fitted processes are kept; searches of the same kernel share them.
     """
 
+    uses_prior = True
+
     def __init__(
         self,
         *args: Any,

@@ -16,6 +16,7 @@ from foretune.collect import plan_configurations
 from foretune.datasets import from_measurements, read_runs, write_runs
 from foretune.models import Predictor
 
+FIT_ONLY = ("--validate", "none")
 A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=ok"
 
 
@@ -44,7 +45,7 @@ def made(tmp_path_factory):
     write_runs(folder / "old.parquet", measured(problems[:4]))
     write_runs(folder / "new.parquet", measured(problems[4:], seed=1))
     arguments = ["train", str(folder / "old.parquet"), "--out", str(folder / "predictor")]
-    assert main([*arguments, "--seed", "3", "--split", "grouped"]) == 0
+    assert main([*arguments, "--seed", "3", *FIT_ONLY]) == 0
     monkeypatch.undo()
     registry.registered.cache_clear()
     return folder
@@ -118,7 +119,7 @@ def test_what_cannot_be_explained(capsys, arguments, code, says):
 
 def test_a_kernel_that_is_known_from_its_runs_alone(capsys):
     write_runs("theirs.parquet", read_runs("old.parquet").assign(kernel="theirs"))
-    assert main(["train", "theirs.parquet", "--out", "theirs", "--split", "random"]) == 0
+    assert main(["train", "theirs.parquet", "--out", "theirs", *FIT_ONLY]) == 0
     capsys.readouterr()
     arguments = ["explain", "theirs", "--problem", "n=50,dtype=fp32", "--config", A, "--config"]
     assert run_json(capsys, *arguments, B)["factors"][0]["feature"] == "config.work"
@@ -127,7 +128,10 @@ def test_a_kernel_that_is_known_from_its_runs_alone(capsys):
 
 
 def test_a_forest_explains_nothing(capsys):
-    assert main(["train", "old.parquet", "--out", "forest", "--model", "random_forest"]) == 0
+    assert (
+        main(["train", "old.parquet", "--out", "forest", "--model", "random_forest", *FIT_ONLY])
+        == 0
+    )
     capsys.readouterr()
     assert "train one with --model xgboost" in fails(capsys, 1, "explain", "forest")
 
@@ -140,7 +144,15 @@ def test_training_goes_on_with_new_rows(capsys):
     )  # fmt: skip
     write_runs("again.parquet", again)
     said = run_json(
-        capsys, "train", "new.parquet", "again.parquet", "--resume", "predictor", "--out", "both"
+        capsys,
+        "train",
+        "new.parquet",
+        "again.parquet",
+        "--resume",
+        "predictor",
+        *FIT_ONLY,
+        "--out",
+        "both",
     )
     both = Predictor.load("both")
     assert said["training"]["rows"] == len(old.runs_) + len(read_runs("new.parquet"))
@@ -151,9 +163,9 @@ def test_training_goes_on_with_new_rows(capsys):
 
 
 def test_resuming_is_training_on_all_rows(capsys):
-    everything = ["old.parquet", "new.parquet", "--seed", "3", "--split", "grouped"]
-    assert main(["train", *everything, "--out", "whole"]) == 0
-    resumed = ["new.parquet", "--resume", "predictor", "--split", "grouped", "--out", "resumed"]
+    everything = ["old.parquet", "new.parquet", "--seed", "3"]
+    assert main(["train", *everything, *FIT_ONLY, "--out", "whole"]) == 0
+    resumed = ["new.parquet", "--resume", "predictor", *FIT_ONLY, "--out", "resumed"]
     assert main(["train", *resumed]) == 0
     rows = read_runs("new.parquet")
     whole, gone_on = (Predictor.load(d).predict(rows) for d in ("whole", "resumed"))
@@ -161,8 +173,8 @@ def test_resuming_is_training_on_all_rows(capsys):
 
 
 def test_resuming_in_place_and_with_another_model(capsys):
-    assert main(["train", "old.parquet", "--model", "random_forest", "--out", "f"]) == 0
-    assert main(["train", "new.parquet", "--resume", "f", "--out", "f"]) == 0
+    assert main(["train", "old.parquet", "--model", "random_forest", *FIT_ONLY, "--out", "f"]) == 0
+    assert main(["train", "new.parquet", "--resume", "f", *FIT_ONLY, "--out", "f"]) == 0
     assert Predictor.load("f").model == "random_forest"
     assert Predictor.load("f").training_["problems"] == 8
 
@@ -250,7 +262,7 @@ def test_why_there_is_no_roofline(capsys):
     sizes = {f"problem.{c}": 2 ** rng.integers(5, 12, 40) for c in "MN"}
     runs = pd.DataFrame({"kernel": "gemm", "device": "d", "status": "ok", "time_ms": 1.0, **sizes})
     write_runs("gemm.parquet", runs.assign(time_ms=rng.uniform(1, 2, 40)))
-    assert main(["train", "gemm.parquet", "--split", "random", "--out", "p"]) == 0
+    assert main(["train", "gemm.parquet", *FIT_ONLY, "--out", "p"]) == 0
     assert "no roofline: gemm is known by its sizes, and the runs lack problem.K" in (
         capsys.readouterr().out
     )
@@ -265,7 +277,7 @@ def test_a_predictor_of_power_alone(capsys):
     watts.loc[watts["status"] != "ok", "power_w"] = np.nan
     watts["power_w"] += np.arange(len(watts)) % 7
     write_runs("watts.parquet", watts)
-    assert main(["train", "watts.parquet", "--split", "random", "--out", "p"]) == 0
+    assert main(["train", "watts.parquet", *FIT_ONLY, "--out", "p"]) == 0
     capsys.readouterr()
     found = run_json(capsys, "predict", "p", "--kernel", "toy", "--problem", "n=30")
     assert [c["time_ms"] for c in found["configs"]] == [None] * 10

@@ -12,6 +12,7 @@ from foretune.datasets import card, load, shipped
 from foretune.device import Device
 from foretune.models import find_pretrained
 from foretune.models.saved import pretrained
+from foretune.models.saved.guide import Use
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = Device(DEVICE.name, "cpu", "toy", DEVICE.specs)
@@ -131,7 +132,9 @@ def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path
     assert "what stood here" not in text
     assert "| toy    | NumPy   | 5        |" in text
     monkeypatch.setattr(pretrained, "SHIPPED", models)
-    assert find_pretrained("toy", Toy().source_hash, CPU).kernel_name_ == "toy"
+    guide = find_pretrained(Use("toy", Toy().source_hash, CPU))
+    assert guide.predictor.kernel_name_ == "toy"
+    assert not guide.foreign
     stated = json.loads((models / "toy" / "toy-cpu-2-cores" / "card.json").read_text())["held_out"]
     assert stated["rows"] == len(load("toy-cpu-2-cores", tables).query(
         "status == 'ok' and role != 'finalist' and `counter.repeat` == 0"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,20 +19,20 @@ from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.limit import Limit, broken_limits
 from foretune.measurement import Measurement
-from foretune.models import Predictor
-from foretune.models.saved.pretrained import Auto
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.optuna.pareto import ParetoSearcher, hypervolume, pareto_front
-from foretune.search.prior import prior_of
 from foretune.space import Configuration
-from foretune.tune.prior import predictor_for
+from foretune.tune.guiding import guide_for, prior_for
 from foretune.tune.record import StoredRecord
 from foretune.tune.results import REJECTED, Contender, status_of
 from foretune.tune.session import Session, stopping_of
 from foretune.tune.store.optional import Where
 from foretune.tune.verify import METERED_ROUNDS, compare, measured_rounds
+
+if TYPE_CHECKING:
+    from foretune.models.saved.named import Named
 
 REFERENCE = 2.0
 """The hypervolume's reference point is this many times the default in every objective."""
@@ -162,7 +162,7 @@ def tune_pareto(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: Predictor | Auto | None = None,
+    predictor: "Named" = None,
     *,
     budget: int = 20,
     objectives: Sequence[Objective] = (Objective.TIME, Objective.ENERGY),
@@ -179,8 +179,8 @@ def tune_pareto(
         kernel: what is tuned.
         problem: for what.
         runner: measures; its device is the one tuned for.
-        predictor: predicts every configuration first; ``"auto"`` is the one that comes with
-            Foretune if it is of this code and device; None starts from nothing.
+        predictor: predicts every configuration first: an object or a name
+            (`foretune.models.saved.named`); None starts from nothing.
         budget: new measurements of the search; the verification comes on top.
         objectives: two or more, all minimised.
         limits: what breaks one of them failed, to the search, and is on no front.
@@ -194,7 +194,8 @@ def tune_pareto(
         UsageError: a single objective, or a limit that runs of this kernel do not say.
         MeterUnavailable: power is needed, which this machine cannot measure.
         MeasurementError: the default does not run, or nothing within the limits does.
-        PredictorError: the predictor is of another kernel or has not learned power.
+        PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
+            not learned power.
     """
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
@@ -206,11 +207,10 @@ def tune_pareto(
     )  # fmt: skip
     start = time.perf_counter()
     space, device, goals = kernel.space(problem), runner.device, list(session.goals)
-    predicting = predictor_for(session, predictor)
-    priors = predicting and [
-        prior_of(predicting, problem, space, device, o, limits=limits) for o in objectives
-    ]
-    search = ParetoSearcher(space, goals, seed, priors, problem, device, searcher)
+    guide = guide_for(session, predictor)
+    believed = (prior_for(session, problem, space, guide, o) for o in objectives)
+    priors = [prior for prior in believed if prior is not None]
+    search = ParetoSearcher(space, goals, seed, priors or None, problem, device, searcher)
     session.start(problem, space)
     trace = session.known(problem, space)
     known = len(trace)

@@ -17,19 +17,17 @@ from foretune.errors import ForetuneError, UsageError
 from foretune.kernel import Kernel
 from foretune.limit import Limit, Limited, broken_limits
 from foretune.measurement import Measurement
-from foretune.models import Predictor
-from foretune.models.saved.pretrained import Auto
+from foretune.models.saved.guide import Guide
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import load, registered
 from foretune.search import make_searcher
 from foretune.search.factory import searcher_name
-from foretune.search.prior import prior_of
-from foretune.search.searcher import Searcher
+from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.prior import predictor_for
+from foretune.tune.guiding import CORRECTED, corrected, guide_for, prior_for
 from foretune.tune.record import StoredRecord
 from foretune.tune.results import Step, TuneResult, status_of
 from foretune.tune.session import Session, stopping_of
@@ -38,6 +36,7 @@ from foretune.tune.store.subject import Choice
 from foretune.tune.verify import verify
 
 if TYPE_CHECKING:
+    from foretune.models.saved.named import Named
     from foretune.search.factory import SearcherKind
 
 FINALISTS = 3
@@ -49,7 +48,7 @@ def tune_problem(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: Predictor | Auto | None = None,
+    predictor: "Named" = None,
     *,
     budget: int | Literal["auto"] = 10,
     regret: float | None = None,
@@ -71,8 +70,9 @@ def tune_problem(
         kernel: what is tuned.
         problem: for what.
         runner: measures; its device is the one tuned for.
-        predictor: predicts every configuration first; ``"auto"`` is the one that comes with
-            Foretune if it is of this code and device; None starts from nothing.
+        predictor: predicts every configuration first: an object or a name
+            (`foretune.models.saved.named`); None starts from nothing. One of another device or
+            other code is checked and corrected by what is measured.
         budget: new measurements of the search; the verification comes on top. ``"auto"`` measures
             until ``regret`` is reached, or one more measurement is not worth it.
         regret: stop where the best known is expected to be no slower than the optimum by this
@@ -91,7 +91,8 @@ def tune_problem(
     Raises:
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
         MeasurementError: no configuration runs, not even the default, or none within the limits.
-        PredictorError: the predictor is of another kernel or has not learned power.
+        PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
+            not learned power.
         UsageError: a limit is on something that runs of this kernel do not say; or ``regret``
             needs a searcher that can tell it.
     """
@@ -99,25 +100,31 @@ def tune_problem(
         kernel, runner, StoredRecord(kernel, runner.device, store, log), (objective,),
         tuple(limits), searcher, stopping_of(budget, regret), seed, progress,
     )  # fmt: skip
-    return tune_one(session, problem, predictor_for(session, predictor), verify_s)
+    return tune_one(session, problem, guide_for(session, predictor), verify_s)
 
 
 def tune_one(
-    session: Session, problem: Problem, predictor: Predictor | None, verify_s: float
+    session: Session, problem: Problem, guide: Guide | None, verify_s: float
 ) -> TuneResult:
     """Tune one problem of a session; see `tune_problem`.
 
     Args:
         session: what is at hand; its first objective counts.
         problem: what is tuned.
-        predictor: predicts every configuration, if there is one.
+        guide: predicts every configuration, if there is one.
         verify_s: seconds of interleaved comparison.
     """
     start = time.perf_counter()
     kernel, device, goal = session.kernel, session.device, session.goals[0]
     stood = session.record.choice(problem, goal)
-    search = _searcher(session, problem, predictor, goal)
-    trace = _search(session, problem, search, predictor, stood)
+    elsewhere = session.record.elsewhere(problem)
+    if guide is not None:
+        guide = corrected(guide, elsewhere, device)
+    prior = prior_for(session, problem, kernel.space(problem), guide, goal.objective)
+    search = _searcher(session, problem, prior, goal, elsewhere)
+    if prior is None:
+        guide = None
+    trace = _search(session, problem, search, guide, stood)
     first = None if stood is None else stood.config
     worked = sorted(_worked(trace), key=lambda config: config != first)
 
@@ -154,15 +161,15 @@ def tune_one(
 
 
 def _searcher(
-    session: Session, problem: Problem, predictor: Predictor | None, goal: Limited
+    session: Session,
+    problem: Problem,
+    prior: Prior | None,
+    goal: Limited,
+    elsewhere: Sequence[Measurement],
 ) -> Searcher:
     space, device = session.kernel.space(problem), session.device
-    prior = predictor and prior_of(
-        predictor, problem, space, device, goal.objective, limits=goal.limits
-    )
     searcher = make_searcher(
-        session.searcher, space, goal, session.seed, prior, problem, device,
-        session.record.elsewhere(problem),
+        session.searcher, space, goal, session.seed, prior, problem, device, elsewhere
     )  # fmt: skip
     if session.stopping.regret is not None and type(searcher).regret is Searcher.regret:
         raise UsageError(
@@ -186,7 +193,7 @@ def _search(
     session: Session,
     problem: Problem,
     search: Searcher,
-    predictor: Predictor | None,
+    guide: Guide | None,
     stood: Choice | None,
 ) -> list[Step]:
     """Return what was known and what is measured, after ``search`` was told of both."""
@@ -195,6 +202,7 @@ def _search(
     told = session.known(problem, search.space)
     search.tell(told)
     trace = [_step(m, goal, None, session.device, known=True) for m in told]
+    here = [m for m in told if m.ok]
     incumbent = next((m for m in told if m.config == search.best()), None)
     measured = 0
     done = stood is not None and _suffices(stood, stopping)
@@ -203,7 +211,10 @@ def _search(
         measurement = session.measure(problem, asked[0], bound_ms)
         measured += 1
         search.tell([measurement])
-        trace.append(_step(measurement, goal, predictor, session.device))
+        trace.append(_step(measurement, goal, guide, session.device))
+        here += [measurement] if measurement.ok else []
+        if guide is not None and measurement.ok and len(here) in CORRECTED:
+            guide = corrected(guide, here, session.device)
         if measurement.config == search.best():
             incumbent = measurement
         best = min(s.objective for s in trace)
@@ -227,16 +238,14 @@ def _upper_bound_ms(incumbent: Measurement | None) -> float:
 
 
 def _step(
-    m: Measurement, goal: Limited, predictor: Predictor | None, device: Device, known: bool = False
+    m: Measurement, goal: Limited, guide: Guide | None, device: Device, known: bool = False
 ) -> Step:
     predicted = {}
-    if predictor is not None:
-        row = predictor.predict_one(m.problem, m.config, device)
-        predicted = {
-            "predicted_ms": row["time_ms"],
-            "low_ms": row["time_ms_low"],
-            "high_ms": row["time_ms_high"],
-        }
+    if guide is not None:
+        row = guide.predictor.predict_one(m.problem, m.config, device)
+        predicted = {"predicted_ms": row["time_ms"]}
+        if guide.promises(device):
+            predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}
     status = status_of(m, goal.limits)
     objective = goal.measured(m)
     return Step(m.config, status, m.time_ms, m.power_w, objective, known=known, **predicted)

@@ -109,12 +109,16 @@ class Experts:
         rows: np.ndarray,
         smooth: Smooth | None,
         rng: np.random.Generator,
+        quick: bool = False,
     ) -> Self:
-        """Return those that need no neighbours, trained on ``rows``; ``smooth`` has the scales."""
+        """Return those that need no neighbours, trained on ``rows``; ``smooth`` has the scales.
+
+        ``quick``: for a trial.
+        """
         X, y = table.X[rows], table.y[rows]
         experts = cls(make().fit(X, y), smooth=None if smooth is None else smooth.taught(X, y, rng))
         if table.ratios is not None and table.has_unit:
-            experts.ratios = Ratios.fit(table.ratios, X, y)
+            experts.ratios = Ratios.fit(table.ratios, X, y, quick)
         return experts
 
     @classmethod

@@ -35,9 +35,10 @@ class Ratios:
     model: BoostingModel
 
     @classmethod
-    def fit(cls, columns: np.ndarray, X: np.ndarray, y: np.ndarray) -> Self:
+    def fit(cls, columns: np.ndarray, X: np.ndarray, y: np.ndarray, quick: bool = False) -> Self:
         """Learn from features (rows, features) and values, reading some of the features."""
-        return cls(columns, BoostingModel(**CAREFUL).fit(X[:, columns], y))
+        model = BoostingModel(**CAREFUL)
+        return cls(columns, (model.quick() if quick else model).fit(X[:, columns], y))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return one value per row of all features."""

@@ -1,38 +1,32 @@
 """Predictors that come with Foretune, and which of them may be believed here.
 
 Each is a folder ``shipped/KERNEL/TABLE`` as `Predictor.save` writes it, trained on the shipped
-table of that name, and beside it ``card.json``, which says of what. One is used where all of this
-is the same, and refused otherwise:
+table of that name, and beside it ``card.json``, which says of what. One is believed where all of
+this is the same:
 
-- the kernel's name, and what identifies its code: a `Kernel`'s ``source_hash``; of a decorated
-  Triton kernel that of the function and all it calls;
+- what identifies the kernel's code: a `Kernel`'s ``source_hash``; of a decorated Triton kernel that
+  of the function and all it calls;
 - the device's name and architecture, and what the system says of its size (`IDENTITY`): a virtual
-  machine's name says little, and a slice of a GPU has the name of the whole;
-- the versions of features and of the format, which `Predictor.load` compares.
+  machine's name says little, and a slice of a GPU has the name of the whole.
 
-Versions of compilers and libraries may differ: what is predicted is where a search begins, and
-measurements correct it.
+Where something differs, the one that differs least is a foreign guide: a search checks it by what
+it measures, and trusts it as far as that bears it out. Versions of compilers and libraries may
+differ: what is predicted is where a search begins, and measurements correct it.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from foretune.device import Device
 from foretune.errors import PredictorError
-
-if TYPE_CHECKING:
-    from foretune.models.predictor import Predictor
+from foretune.models.saved.guide import Guide, Use
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 CARD = "card.json"
 IDENTITY = ("cores", "l1_kib", "l2_kib", "l3_kib", "vector_bits")
 """Specs in which two devices of one name must agree, as far as both are known."""
-
-Auto = Literal["auto"]
-"""The predictor that comes with Foretune, where one fits."""
 
 
 class NotShipped(PredictorError):
@@ -76,18 +70,20 @@ class Pretrained:
         text = json.dumps(asdict(self), indent=1) + "\n"
         (self.folder(root) / CARD).write_text(text, encoding="utf-8")
 
-    def refused_because(self, source: str, device: Device) -> str:
-        """Return why it is of no use for that code on that device; empty if it may be used."""
-        if source != self.source:
-            return f"{self.table} measured other code of {self.kernel}"
+    def differences(self, source: str, device: Device) -> list[str]:
+        """Return what is not the same for that code on that device, the gravest last."""
+        found = []
+        for spec in IDENTITY:
+            size, mine = self.specs.get(spec), device.specs.get(spec)
+            if size is not None and mine is not None and size != mine:
+                found.append(f"{self.table} is of {size:g} {spec}, this device has {mine:g}")
         here = (device.name, device.architecture)
         if here != (self.device, self.architecture):
-            return f"{self.table} is of {self.device} ({self.architecture}), this is {_words(here)}"
-        for spec in IDENTITY:
-            there, mine = self.specs.get(spec), device.specs.get(spec)
-            if there is not None and mine is not None and there != mine:
-                return f"{self.table} is of {there:g} {spec}, this device has {mine:g}"
-        return ""
+            there = _words((self.device, self.architecture))
+            found.append(f"{self.table} is of {there}, this is {_words(here)}")
+        if source != self.source:
+            found.append(f"{self.table} measured other code of {self.kernel}")
+        return found
 
 
 def shipped_predictors() -> list[Pretrained]:
@@ -99,39 +95,40 @@ def shipped_predictors() -> list[Pretrained]:
     return list(_cards("*"))
 
 
-def find_pretrained(
-    kernel: str,
-    source: str,
-    device: Device,
-    targets: Sequence[str] = ("time_ms",),
-) -> "Predictor":
-    """Return the predictor that comes with Foretune for a kernel on a device.
+def find_pretrained(use: Use) -> Guide:
+    """Return the predictor that comes with Foretune for a kernel, of all the one most like it.
 
     Args:
-        kernel: its name.
-        source: identifies its code.
-        device: where it runs.
-        targets: what must be predicted.
+        use: for what it is wanted.
 
     Raises:
-        NotShipped: none fits; the message says why.
-        PredictorError, RunTableError: the one that fits is damaged, or of another version.
+        NotShipped: there is none of this kernel; the message says so.
+        PredictorError, RunTableError: the one is damaged, or of another version.
     """
-    reasons = []
-    for card in _cards(kernel) if kernel.isidentifier() else ():
-        if reason := card.refused_because(source, device):
-            reasons.append(reason)
-            continue
-        from foretune.models.predictor import Predictor
+    from foretune.models.predictor import Predictor
 
+    reasons = []
+    cards = list(_cards(use.kernel)) if use.kernel.isidentifier() else []
+    for card in sorted(cards, key=lambda card: _gravity(card, use)):
         found = Predictor.load(card.folder(SHIPPED))
-        if missing := [t for t in targets if t not in found.targets_]:
+        if missing := [t for t in use.targets if t not in found.targets_]:
             reasons.append(f"{card.table} has no {', '.join(missing)}")
             continue
-        return found
+        return Guide(found, "; ".join(card.differences(use.source, use.device)), shipped=True)
     raise NotShipped(
-        f"no predictor of {kernel} comes with Foretune for this: "
+        f"no predictor of {use.kernel} comes with Foretune for this: "
         + ("; ".join(reasons) or "none is of this kernel")
+    )
+
+
+def _gravity(card: Pretrained, use: Use) -> tuple[bool, bool, bool, int]:
+    """Return how unlike this a table is: the code, the device, its architecture, its sizes."""
+    device = use.device
+    return (
+        card.source != use.source,
+        card.device != device.name,
+        card.architecture != device.architecture,
+        len(card.differences(use.source, device)),
     )
 
 

@@ -30,7 +30,7 @@ WIDEST = 1.5
 """Log of a factor of 4.5: an interval wider than that says nothing, unless errors were as large."""
 UNSEEN = 0.4
 """Of a half-width where a row lies outside as none did that was held out: a new device, say."""
-GENTLE: dict[str, Any] = {"rounds": 80, "depth": 3, "rate": 0.1, "least_weight": 10.0, "rows": 0.7}
+GENTLE: dict[str, Any] = {"rounds": 40, "depth": 3, "rate": 0.2, "least_weight": 10.0, "rows": 0.7}
 """Parameters of models of errors, which are mostly noise."""
 
 

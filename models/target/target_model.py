@@ -33,12 +33,13 @@ from foretune.models.trees.regressor import Regressor
 from foretune.models.validation.splits import fold_of_rows
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
-ROWS_OF_MORE = 20_000
+ROWS_OF_MORE = 5_000
 """Tables of so many rows are held out of more often: it costs little there, and judges better."""
 MOST_ROWS = 250_000
 """Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
-MOST_TRIAL_ROWS = 20_000
-"""Models that only serve to blend and to calibrate learn from at most so many rows."""
+MOST_TRIAL_ROWS, MOST_JUDGED = 20_000, 5_000
+"""Models that only serve to blend and to calibrate learn from, and are judged on, at most so many
+rows each."""
 LEAST_WITH_NEIGHBOURS = 0.5
 """Share of rows that must have neighbours, or neighbours are left out."""
 LEAST_DEVICES, MOST_DEVICES = 3, 4
@@ -233,10 +234,10 @@ class TargetModel:
         """Return circumstances, opinions, numbers and company of the rows held out."""
         known = np.flatnonzero(~out)
         some = _sample(known, MOST_TRIAL_ROWS, rng)
-        wanted = _sample(np.flatnonzero(out), MOST_TRIAL_ROWS, rng)
+        wanted = _sample(np.flatnonzero(out), MOST_JUDGED, rng)
         X, log_unit = table.X[wanted], table.log_unit[wanted]
         if alone:
-            look, experts = None, Experts.fit_alone(self._quick, table, some, smooth, rng)
+            look, experts = None, Experts.fit_alone(self._quick, table, some, smooth, rng, True)
         else:
             experts = Experts.fit_all(self._quick, table, known, some, smooth, rng)
             look = table.look(known, wanted)

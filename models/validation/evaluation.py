@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,10 @@ from sklearn.base import clone
 from foretune.datasets import latest
 from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import validate
-from foretune.errors import PredictorError
+from foretune.errors import PredictorError, UnknownName
 from foretune.models.predictor import Predictor
 from foretune.models.target.repeats import NONE, repeats_of
-from foretune.models.target.targets import Target, measured_rows, usable_rows
+from foretune.models.target.targets import LEAST_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score
 from foretune.models.validation.plausibility import believable
@@ -24,6 +25,11 @@ Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
 MANY_ROWS = 10_000
 """Tables of more rows have one fold of five tested, not all: enough rows, a fifth of the time."""
+Extent = Literal["none", "quick", "full"]
+"""How much is validated: nothing; one fold of one split, for one more fit; every fold of all."""
+EXTENTS: tuple[Extent, ...] = get_args(Extent)
+QUICK_SPLITS: tuple[Split, ...] = ("grouped", "random")
+"""Of these the first that the runs allow."""
 
 
 @dataclass
@@ -34,47 +40,73 @@ class Validation:
         scores: target -> split -> model or baseline -> metric -> value.
         held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
         twins: target -> share of the random split's test rows whose problem is in training too.
+        extent: how much was validated.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)
     held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
     twins: dict[str, float] = field(default_factory=dict)
+    extent: Extent = "full"
+
+    def __str__(self) -> str:
+        """Say how the scores came about, in one line."""
+        if self.extent == "none":
+            return "not validated: nobody knows how far off it is"
+        if self.extent == "quick":
+            return "quick validation: a fifth held out, once; --validate full holds out everything"
+        return "full validation: everything held out in turn"
 
 
 def cross_validate(
     predictor: Predictor,
     runs: pd.DataFrame,
     group: str = "problem",
-    splits: Sequence[Split] = DEFAULT_SPLITS,
+    splits: Sequence[Split] | None = None,
+    extent: Extent = "full",
 ) -> Validation:
     """Return how well predictors like ``predictor`` do on what they have not seen.
 
     Every fold trains a predictor from nothing, intervals included, on all that was measured of the
     other folds; the given one, which must be fitted, is not changed. Splits that the runs do not
     allow are left out.
+
+    Args:
+        predictor: like those that are scored.
+        runs: to hold out and to learn from.
+        group: what the grouped split holds out together.
+        splits: which; None: all but ``time``, or for ``quick`` the first one that is possible, by
+            problem if it is.
+        extent: how much of them: every fold, one fold, or nothing.
+
+    Raises:
+        UnknownName: there is no such extent.
     """
+    if extent not in EXTENTS:
+        raise UnknownName("extent of validation", extent, EXTENTS)
+    found = Validation({target: {} for target in predictor.targets_}, extent=extent)
+    if extent == "none":
+        return found
     every = validate(runs).reset_index(drop=True)
     runs = latest(every).reset_index(drop=True)
     kept, newest = np.unique(repeats_of(runs, every), return_inverse=True)
     runs = runs.iloc[kept].reset_index(drop=True)
-    found = Validation()
-    for target in predictor.targets_:
-        scores: Scores = {}
-        for split in splits:
-            folds = fold_of_rows(runs, split, predictor.seed, group)
-            if folds is None:
-                continue
-            tables = _predict_folds(predictor, target, runs, folds, every, folds[newest])
-            if not tables:
-                continue
-            table = pd.concat(tables, ignore_index=True)
-            scores[split] = _scores(table, predictor.model)
+    first_only = splits is None and extent == "quick"
+    for split in splits or (QUICK_SPLITS if first_only else DEFAULT_SPLITS):
+        folds = fold_of_rows(runs, split, predictor.seed, group)
+        if folds is None:
+            continue
+        one = extent == "quick" or len(runs) > MANY_ROWS
+        for target, table in _predict_folds(
+            predictor, runs, folds, every, folds[newest], one
+        ).items():
+            found.scores[target][split] = _scores(table, predictor.model)
             if split == "random":
                 found.twins[target] = float(table["twin"].mean())
             if split == "grouped":
                 columns = ["problem", "truth", "prediction", "low", "high"]
                 found.held_out[target] = table[columns]
-        found.scores[target] = scores
+        if first_only and any(found.scores.values()):
+            break
     return found
 
 
@@ -108,27 +140,36 @@ def seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
 
 def _predict_folds(
     predictor: Predictor,
-    target: Target,
     runs: pd.DataFrame,
     folds: np.ndarray,
     every: pd.DataFrame,
     folds_of_every: np.ndarray,
-) -> list[pd.DataFrame]:
-    """Return what was predicted of each fold of ``runs``; ``every`` has older measurements too."""
-    numbers = [f for f in np.unique(folds) if f >= 0]
-    tables = []
-    for fold in numbers[:1] if len(runs) > MANY_ROWS else numbers:
-        test = measured_rows(target, runs[folds == fold])
-        trial: Predictor = clone(predictor).set_params(targets=(target,))
-        try:
-            known = usable_rows(target, runs[folds != fold])
-            if len(test):
-                with silent():
-                    trial.fit(every[folds_of_every != fold])
-                tables.append(_predict_fold(trial, known, test, target))
-        except PredictorError:  # too few are left, or they know what these rows do not say
+    one: bool,
+) -> dict[Target, pd.DataFrame]:
+    """Return what was predicted of the folds of ``runs``, or of one that can be predicted.
+
+    ``every`` has older measurements too.
+    """
+    tables: dict[Target, list[pd.DataFrame]] = {}
+    for fold in np.unique(folds[folds >= 0]):
+        rest, held_out = runs[folds != fold], runs[folds == fold]
+        known = {target: measured_rows(target, rest) for target in predictor.targets_}
+        test = {target: measured_rows(target, held_out) for target in predictor.targets_}
+        wanted = tuple(t for t in known if len(known[t]) >= LEAST_ROWS and len(test[t]))
+        if not wanted:
             continue
-    return tables
+        trial: Predictor = clone(predictor).set_params(targets=wanted)
+        try:
+            with silent():
+                trial.fit(every[folds_of_every != fold])
+            for target in wanted:
+                table = _predict_fold(trial, known[target], test[target], target)
+                tables.setdefault(target, []).append(table)
+        except PredictorError:  # they know what these rows do not say
+            continue
+        if one:
+            break
+    return {target: pd.concat(found, ignore_index=True) for target, found in tables.items()}
 
 
 def _predict_fold(

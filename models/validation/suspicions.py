@@ -35,6 +35,8 @@ EXACT = 2e-3
 MANY_LIKE = 4.0
 """So many problems to each that is distinct are near-duplicates, not a sweep."""
 GROUPS = ("problem", "config", "device")
+NAMES_OF_FORMATS = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
+"""How columns of number formats end."""
 
 
 def warn_of(

@@ -32,6 +32,7 @@ class Evidence:
             zero and below, unknown where NaN.
         under_way: rows of the running trials.
         repeatable: whether there is more to a trial than its row.
+        unit: by how much the first objective, or its logarithm, differs between a loss of 0 and 1.
     """
 
     tried: np.ndarray
@@ -39,6 +40,7 @@ class Evidence:
     violations: np.ndarray
     under_way: np.ndarray
     repeatable: bool
+    unit: float
 
     @property
     def good(self) -> np.ndarray:
@@ -74,12 +76,14 @@ def read_evidence(
             finished.append(trial)
     rows = np.array(tried + under_way).reshape(-1, len(search_space))
     rows = dimensions.snap(rows)
+    losses, unit = _losses(finished, study.directions, rng)
     return Evidence(
         rows[: len(tried)],
-        _losses(finished, study.directions, rng),
+        losses,
         _violations(finished),
         rows[len(tried) :],
         any(_has_more(trial, search_space) for trial in finished),
+        unit,
     )
 
 
@@ -100,8 +104,10 @@ def _has_more(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) 
 
 def _losses(
     trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], rng: np.random.Generator
-) -> np.ndarray:
-    """Return one number per trial: of several objectives, weighted at random (ParEGO).
+) -> tuple[np.ndarray, float]:
+    """Return one number per trial, and its unit.
+
+    Several objectives are weighted at random (ParEGO).
 
     Logarithms are taken of what is always positive, as times are: a tenth less is worth the same
     everywhere.
@@ -116,19 +122,20 @@ def _losses(
     complete = np.array([trial.state == TrialState.COMPLETE for trial in trials], dtype=bool)
     complete &= np.isfinite(values).all(axis=1)
     if not complete.any():
-        return np.full(len(trials), np.inf)
+        return np.full(len(trials), np.inf), 1.0
     logarithmic = (values[complete] > 0).all(axis=0)
     values[:, logarithmic] = np.log(np.where(values > 0, values, np.nan)[:, logarithmic])
     values *= [1.0 if d == StudyDirection.MINIMIZE else -1.0 for d in directions]
     best = values[complete].min(axis=0)
     width = np.median(values[complete], axis=0) - best
     width = np.where(width > 0, width, np.ptp(values[complete], axis=0))
-    values = np.minimum((values - best) / np.where(width > 0, width, 1), WORST)
+    width = np.where(width > 0, width, 1)
+    values = np.minimum((values - best) / width, WORST)
     weighted = values * rng.dirichlet(np.ones(len(directions)))
     losses = (weighted.max(axis=1) + AUGMENTATION * weighted.sum(axis=1)) / (1 + AUGMENTATION)
     known = losses[complete]
     losses[~complete] = np.clip(losses[~complete], np.median(known), known.max())
-    return np.where(np.isnan(losses), np.inf, losses)
+    return np.where(np.isnan(losses), np.inf, losses), float(width[0])
 
 
 def _violations(trials: Sequence[FrozenTrial]) -> np.ndarray:

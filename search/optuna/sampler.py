@@ -1,23 +1,38 @@
 """The surrogate as a sampler of Optuna (Akiba et al., KDD 2019)."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.samplers._base import _process_constraints_after_trial
 from optuna.search_space import intersection_search_space
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from foretune.device import Device
+from foretune.errors import UsageError
+from foretune.mapping import Value
 from foretune.models.process.posterior import Posterior
 from foretune.models.process.process import Process
+from foretune.models.process.terms import Multiple
+from foretune.models.saved.named import NONE, Named
+from foretune.objective import Objective
 from foretune.search.acquisition import log_expected_improvement, log_probability_below
+from foretune.search.optuna.belief import Belief
 from foretune.search.optuna.dimensions import Dimensions
 from foretune.search.optuna.evidence import SUGGESTED, Evidence, read_evidence
+from foretune.search.surrogate import CONTRASTS
 from foretune.search.surrogate_process import (
+    MULTIPLE,
+    OFFSET,
     REFIT,
     STEPS,
     most_telling,
@@ -65,6 +80,10 @@ class SurrogateSampler(BaseSampler):
       IEEE Transactions on Evolutionary Computation 10, 2006).
     - A finite search space that every trial has as a whole is searched without repetition.
 
+    With a predictor the first trials are those predicted best, and the process learns what is wrong
+    with the predictions, and how far they can be trusted at all. The parameters must be called as
+    they were in training, and the value be the time in milliseconds, or the ``objective``.
+
     All this is read from the study each time, so that several processes may share a storage and a
     study may go on with a new sampler.
 
@@ -79,6 +98,15 @@ class SurrogateSampler(BaseSampler):
         independent_sampler: suggests the first trial, and parameters that not all trials have; by
             default ``TPESampler``.
         constraints_func: returns a finished trial's constraints, kept where at most zero.
+        predictor: an object or a name (`foretune.models.saved.named`).
+        problem: what is computed, for the predictor.
+        device: where; None is the device that the predictor learned on.
+        objective: what the study minimises, for the predictor.
+        search_space: the parameters, so that the very first trial is suggested as a whole; else it
+            is the independent sampler's.
+
+    Raises:
+        PredictorError, TrackingError, UsageError: the predictor cannot be used.
     """
 
     def __init__(
@@ -88,11 +116,24 @@ class SurrogateSampler(BaseSampler):
         n_startup_trials: int = FIRST,
         independent_sampler: BaseSampler | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        predictor: Named = None,
+        problem: Mapping[str, Value] | None = None,
+        device: Device | None = None,
+        objective: Objective = Objective.TIME,
+        search_space: Mapping[str, BaseDistribution] | None = None,
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._n_startup_trials = n_startup_trials
         self._independent_sampler = independent_sampler or TPESampler(seed=seed)
         self._constraints_func = constraints_func
+        self._belief = None
+        if not (predictor is None or predictor == NONE):
+            self._belief = Belief(predictor, problem, device, objective)
+        self._search_space = search_space
+        self._constants: dict[str, Any] = {}
+        """Parameters of one value: the predictor has learned from them, too."""
+        self._listed: tuple[dict[str, BaseDistribution], np.ndarray] | None = None
+        """Random rows of a large search space, kept where each has to be predicted."""
         self._fits: dict[str, _Fit] = {}
         """The last of each process: where the next one starts."""
 
@@ -105,8 +146,10 @@ class SurrogateSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, without those of one value."""
-        space = intersection_search_space(study.get_trials(deepcopy=False))
-        return {name: d for name, d in space.items() if not d.single()}
+        space = intersection_search_space(study.get_trials(deepcopy=False)) or self._search_space
+        single = {name: d for name, d in (space or {}).items() if d.single()}
+        self._constants = {name: _only_value(d) for name, d in single.items()}
+        return {name: d for name, d in sorted((space or {}).items()) if name not in single}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -114,6 +157,8 @@ class SurrogateSampler(BaseSampler):
         """Return values for the parameters of ``search_space``."""
         if not search_space:
             return {}
+        if self._belief is not None and study.directions != [StudyDirection.MINIMIZE]:
+            raise UsageError("a predictor knows one objective: minimise its time, or its objective")
         dimensions = Dimensions(search_space)
         with _TURN, one_thread():
             evidence = read_evidence(study, search_space, dimensions, self._rng)
@@ -156,39 +201,101 @@ class SurrogateSampler(BaseSampler):
         evidence: Evidence,
     ) -> np.ndarray:
         """Return the next row."""
-        candidates = self._candidates(dimensions, evidence)
-        points = dimensions.points(candidates)
-        ran = np.isfinite(evidence.losses)
-        if len(ran) < self._n_startup_trials or not ran.any():
-            others = np.vstack([evidence.tried, evidence.under_way])
+        candidates = self._candidates(search_space, dimensions, evidence)
+        others = np.vstack([evidence.tried, evidence.under_way])
+        ran, belief = np.isfinite(evidence.losses).any(), self._belief
+        if belief is None:
+            spreads = not ran or len(evidence.tried) < self._n_startup_trials
+        else:
+            spreads = belief.foreign and len(others) in CONTRASTS
+        if spreads:
             units, known = dimensions.cube(candidates), dimensions.cube(others)
             return candidates[self._farthest(units, known)]
-        under_way = dimensions.points(evidence.under_way)
-
-        def believe(what: str, known: np.ndarray, y: np.ndarray) -> Posterior:
-            X = dimensions.points(evidence.tried[known])
-            posterior = Posterior(self._fitted(what, search_space, X, y), X, y, points)
-            posterior.add(under_way)
-            return posterior
-
-        score = np.zeros(len(candidates))
+        logs, valid = self._said(dimensions, candidates)
+        if not ran:
+            return candidates[np.argmin(logs - np.log(valid))]
+        score = np.log(valid)
         if evidence.good.any():
-            known = most_telling(evidence.losses, self._rng)
-            y = _standardised(evidence.losses)
-            best = y[evidence.good].min()
-            score += log_expected_improvement(believe("objective", known, y[known]), best)
+            posterior, best = self._expected(search_space, dimensions, evidence, candidates, logs)
+            score += log_expected_improvement(posterior, best)
         if (evidence.violations > 0).any():
             known = np.flatnonzero(np.isfinite(evidence.violations))
             known = known[most_telling(evidence.violations[known], self._rng)]
-            kept = believe("constraints", known, evidence.violations[known])
+            X, y = dimensions.points(evidence.tried[known]), evidence.violations[known]
+            process = surrogate_process(X.shape[1])
+            process = self._fitted("constraints", process, search_space, X, y)
+            kept = Posterior(process, X, y, dimensions.points(candidates))
+            kept.add(dimensions.points(evidence.under_way))
             score += log_probability_below(kept, 0.0)
         return candidates[np.argmax(score)]
 
-    def _candidates(self, dimensions: Dimensions, evidence: Evidence) -> np.ndarray:
+    def _expected(
+        self,
+        search_space: dict[str, BaseDistribution],
+        dimensions: Dimensions,
+        evidence: Evidence,
+        candidates: np.ndarray,
+        logs: np.ndarray,
+    ) -> tuple[Posterior, float]:
+        """Return what is known of the candidates' losses, of which ``logs`` are predicted.
+
+        What the predictions got wrong is learned, in units of their own spread; without a
+        predictor the losses are, in units of theirs. A failure counts as the worst of all others,
+        at least one unit above the median.
+
+        Returns:
+            the posterior, and the least loss so far in the same units.
+        """
+        known = most_telling(evidence.losses, self._rng)
+        rows = np.vstack([evidence.tried[known], evidence.under_way, candidates])
+        losses, ran = evidence.losses[known], np.isfinite(evidence.losses[known])
+        X, believed = dimensions.points(rows), np.zeros(len(rows))
+        process, scale = surrogate_process(X.shape[1]), float(np.std(losses[ran])) or 1.0
+        if self._belief is not None:
+            said = self._said(dimensions, rows[: -len(candidates)])[0]
+            believed = (np.concatenate([said, logs]) - logs.mean()) / evidence.unit
+            scale = float(np.std(believed[-len(candidates) :])) or 1.0
+            believed /= scale
+            amplitude = float(np.clip(self._belief.spread / evidence.unit / scale, 0.2, 1.0))
+            axes = X.shape[1]
+            process = surrogate_process(axes, amplitude, (OFFSET, Multiple(axes, MULTIPLE)))
+            X = np.column_stack([X, believed])
+        y = losses / scale
+        y[~ran] = max(y[ran].max(), np.median(y[ran]) + 1.0)
+        y -= believed[: len(y)]
+        offset = float(np.median(y[ran]))
+        process = self._fitted("objective", process, search_space, X[: len(y)], y - offset)
+        posterior = Posterior(
+            process, X[: len(y)], y - offset, X[-len(candidates) :],
+            prior=believed[-len(candidates) :] + offset,
+        )  # fmt: skip
+        posterior.add(X[len(y) : -len(candidates)])
+        return posterior, float(evidence.losses[evidence.good].min()) / scale
+
+    def _said(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predicted log values of rows, and how likely each runs."""
+        if self._belief is None or not len(rows):
+            return np.zeros(len(rows)), np.ones(len(rows))
+        return self._belief.of([{**self._constants, **dimensions.params(row)} for row in rows])
+
+    def _candidates(
+        self,
+        search_space: dict[str, BaseDistribution],
+        dimensions: Dimensions,
+        evidence: Evidence,
+    ) -> np.ndarray:
         """Return rows to choose from: of a finite search space, such as were not tried."""
         n = int(np.clip(WORK / max(len(evidence.tried), 1), LEAST, GRID))
         listed = np.prod(dimensions.sizes) <= GRID
-        rows = dimensions.grid() if listed else dimensions.random(n // 2, self._rng)
+        if listed:
+            rows = dimensions.grid()
+        elif self._belief is None:
+            rows = dimensions.random(n // 2, self._rng)
+        else:
+            n = LEAST
+            if self._listed is None or self._listed[0] != search_space:
+                self._listed = search_space, dimensions.random(GRID, self._rng)
+            rows = self._listed[1]
         near = rows[:0]
         if evidence.good.any() and not (listed and len(rows) <= n):
             best = np.argsort(np.where(evidence.good, evidence.losses, np.inf))
@@ -199,7 +306,7 @@ class SurrogateSampler(BaseSampler):
             free = [row.tobytes() not in gone for row in rows]
             rows = rows[free] if any(free) else rows
             near = near[[row.tobytes() not in gone for row in near]]
-        if len(rows) > n:
+        if self._belief is None and len(rows) > n:
             rows = rows[self._rng.choice(len(rows), n // 2, replace=False)]
         return np.vstack([rows, near])
 
@@ -215,10 +322,15 @@ class SurrogateSampler(BaseSampler):
         return int(np.argmax(squares.sum(axis=2).min(axis=1)))
 
     def _fitted(
-        self, what: str, search_space: dict[str, BaseDistribution], X: np.ndarray, y: np.ndarray
+        self,
+        what: str,
+        process: Process,
+        search_space: dict[str, BaseDistribution],
+        X: np.ndarray,
+        y: np.ndarray,
     ) -> Process:
         """Return the process with the likeliest scales, fitted anew when there is much more."""
-        process, last = surrogate_process(X.shape[1]), self._fits.get(what)
+        last = self._fits.get(what)
         if last and last.search_space == search_space:
             process = last.process
             if last.trials <= len(y) < REFIT * last.trials:
@@ -228,9 +340,9 @@ class SurrogateSampler(BaseSampler):
         return process
 
 
-def _standardised(losses: np.ndarray) -> np.ndarray:
-    """Return losses of median zero; a failure's is the worst of all others, at least one."""
-    ran = np.isfinite(losses)
-    y = (losses - np.median(losses[ran])) / (np.std(losses[ran]) or 1.0)
-    y[~ran] = max(y[ran].max(), 1.0)
-    return y
+def _only_value(distribution: BaseDistribution) -> Any:
+    """Return the value of a distribution that has one."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[0]
+    assert isinstance(distribution, (FloatDistribution, IntDistribution))
+    return distribution.low

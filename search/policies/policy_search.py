@@ -33,10 +33,11 @@ class PolicySearcher(Searcher):
     """Proposes what a policy finds likeliest.
 
     Without a policy it trains one: on what the prior says of this space, where there is a prior;
-    otherwise it starts from chance and learns from the measurements alone.
+    otherwise it starts from chance and learns from the measurements alone. A policy that is given
+    was trained on predictions already; beside it the prior has a guide of its own.
 
     Args:
-        args, named: as for `Searcher`; the prior is what a policy learns from if none is given.
+        args, named: as for `Searcher`.
         policy: trained on other problems of the same kernel.
 
     Raises:
@@ -46,6 +47,7 @@ class PolicySearcher(Searcher):
 
     def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:
         self._policy = policy
+        self.uses_prior = policy is None
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:

@@ -51,6 +51,7 @@ __all__ = [
     "Campaign",
     "Configuration",
     "Cost",
+    "DataWarning",
     "Device",
     "Family",
     "ForetuneError",

@@ -172,7 +172,9 @@ def test_five_rows(columns):
     predicted = fitted.predict(gemms(20))
     assert np.isfinite(predicted).all(axis=None)
     assert (predicted["time_ms_low"] < predicted["time_ms"]).all()
-    training = train_predictor(gemms(6, **columns), parameters=QUICK, splits=("random",))
+    training = train_predictor(
+        gemms(6, **columns), parameters=QUICK, splits=("random",), validate="full"
+    )
     # without two of six too few would be left to learn from, without one there are enough
     assert training.scores["time_ms"]["random"]["xgboost"]["rows"] == 4
 

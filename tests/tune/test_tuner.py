@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -40,6 +41,22 @@ def test_a_predictor_finds_the_optimum_in_few_measurements(predictor):
     assert result.winner.ratio == pytest.approx(8.0)
     assert result.baseline.config == KERNEL.default(PROBLEM)
     assert result.trace[0].low_ms < result.trace[0].predicted_ms < result.trace[0].high_ms
+
+
+def test_one_from_elsewhere_promises_nothing_before_it_is_corrected(predictor):
+    """The other device takes three times as long: five runs say so, and the intervals follow."""
+
+    class Slower(FakeRunner):
+        def run(self, *args):
+            for m in super().run(*args):
+                yield dataclasses.replace(m, time_ms=3 * m.time_ms)
+
+    other = dataclasses.replace(DEVICE, name="Other CPU")
+    result = tune_problem(KERNEL, PROBLEM, Slower(other), predictor, budget=14, searcher="tpe")
+    before, after = result.trace[:4], result.trace[-1]
+    assert all(math.isfinite(s.predicted_ms) and math.isnan(s.low_ms) for s in before)
+    assert after.low_ms < after.predicted_ms < after.high_ms
+    assert after.predicted_ms == pytest.approx(3 * time_ms(PROBLEM, after.config), rel=0.5)
 
 
 def test_without_a_predictor_it_searches_too():

@@ -15,12 +15,16 @@ import pandas as pd
 from foretune.collect import Runner, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
+from foretune.datasets.runs import problems_of
 from foretune.device import Device
-from foretune.errors import ProblemError, UsageError
+from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.explanation.attribution import importance, is_explainable
 from foretune.models.explanation.explain import parameter_worth
+from foretune.models.saved.guide import Guide
+from foretune.models.saved.named import Named
+from foretune.models.validation.evaluation import EXTENTS, Extent
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
@@ -28,7 +32,8 @@ from foretune.registry import get_kernel
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import Folder, open_folder
 from foretune.tune.campaign.preset import PRESETS, Preset
-from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.guiding import guide_for
+from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import StoredRecord
 from foretune.tune.report import ReportData, write_report
 from foretune.tune.results import TuneResult
@@ -70,6 +75,7 @@ class Campaign:
         return {
             "best": [r.summary() for r in self.results],
             "predictor": self.training.metrics(),
+            "validate": self.training.validation.extent,
             "mlflow_run_id": self.mlflow_run_id,
             "mlflow_uri": self.mlflow_uri,
             "report": str(self.report),
@@ -89,8 +95,10 @@ def run_campaign(
     searcher: str = "surrogate",
     budget: int | Literal["auto"] | None = None,
     regret: float | None = None,
+    predictor: Named = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
+    validate: Extent = "quick",
     seed: int = 0,
     store: Where = None,
     progress: Progress = SILENT,
@@ -107,8 +115,12 @@ def run_campaign(
         searcher: registered name of who searches.
         budget: of each search, see `foretune.tune_problem`; None is the preset's.
         regret: at which a search is over; likewise.
+        predictor: goes on from this one, an object or a name (`foretune.models.saved.named`): it
+            says from the first what is worth profiling, and its runs are learned from, too, save
+            those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        validate: how much of the predictor, see `foretune.train_predictor`.
         seed: of everything random.
         store: where everybody finds measurements and choices: what it has is not measured again;
             a `Store`, its path or URL; None is the user's own, False none.
@@ -116,6 +128,7 @@ def run_campaign(
 
     Raises:
         TrackingError: MLflow cannot be reached.
+        PredictorError, UsageError: ``predictor`` cannot be used.
         OutputError: ``out`` cannot be written.
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
@@ -125,6 +138,9 @@ def run_campaign(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
     )  # fmt: skip
+    if validate not in EXTENTS:
+        raise UnknownName("extent of validation", validate, EXTENTS)
+    guide = guide_for(session, predictor)
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -136,7 +152,9 @@ def run_campaign(
         "model": model,
         "searcher": searcher,
         "stopping": asdict(stopping),
+        "validate": validate,
         "seed": seed,
+        "predictor": "" if guide is None else f"{predictor}: {guide}",
     }
     progress.say(f"connecting to MLflow, preparing {out}")
     tracker = Tracker(tracking_uri)
@@ -157,7 +175,7 @@ def run_campaign(
     )
     with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
         session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
-        training = _learn(session, known, preset, log, folder, model)
+        training = _learn(session, known, unseen, guide, preset, log, folder, model, validate)
         results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
         progress.start("writing the report, tracking", 1)
         runs = log.runs()
@@ -190,7 +208,10 @@ def rebuild_report(path: Path) -> Path:
     campaign = Campaign(
         results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
         training=train_predictor(
-            _rows_of(map(Problem, state["profiled"]), runs), request["model"], seed=request["seed"]
+            Predictor.load(folder.predictor).runs_,
+            request["model"],
+            seed=request["seed"],
+            validate=request["validate"],
         ),
         folder=path,
         mlflow_run_id=state["mlflow_run_id"],
@@ -218,10 +239,13 @@ def _problems(
 def _learn(
     session: Session,
     problems: list[Problem],
+    unseen: list[Problem],
+    guide: Guide | None,
     preset: Preset,
     log: RunLog,
     folder: Folder,
     model: str,
+    validate: Extent,
 ) -> Training:
     """Profile random configurations, then promising ones, and train on both."""
     kernel, seed, progress = session.kernel, session.seed, session.progress
@@ -229,14 +253,22 @@ def _learn(
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
     collect_runs(kernel, plan, record, runner, progress)
     if "guided" not in folder.state:
-        first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
+        if guide is None:
+            first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
+        else:
+            first = guide.predictor
         guided = _promising(session, problems, preset.guided_configs, first, log)
         folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
     chosen = folder.state["guided"]
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
     collect_runs(kernel, guided, record, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
-    training = train_predictor(_rows_of(problems, log.runs()), model, seed=seed, kernel=kernel)
+    rows = _rows_of(problems, log.runs())
+    if guide is not None:
+        before = guide.predictor.measured_runs()
+        others = [p not in unseen for p in problems_of(before)]
+        rows = pd.concat([before[others], rows], ignore_index=True)
+    training = train_predictor(rows, model, seed=seed, kernel=kernel, validate=validate)
     training.predictor.save(folder.predictor)
     progress.advance()
     return training
@@ -281,7 +313,7 @@ def _tune(
     for problem in problems:
         done = folder.state["results"].get(problem.id)
         if done is None:
-            result = tune_one(session, problem, predictor, verify_s)
+            result = tune_one(session, problem, Guide(predictor), verify_s)
             folder.state["results"][problem.id] = result.to_json()
             folder.save()
         else:
@@ -320,10 +352,7 @@ def _track(
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
     tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
-    training_rows = _rows_of(map(Problem, folder.state["profiled"]), runs)
-    tracker.log_dataset(run_id, training_rows, f"{request['kernel']} runs", folder.runs)
-    predictor, scores = campaign.training.predictor, score_metrics(campaign.training)
-    tracker.log_predictor(run_id, predictor, training_rows, folder.predictor, scores)
+    tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)
@@ -333,15 +362,13 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
-    tables = campaign.training.validation.held_out
-    held_out = pd.concat([t.assign(target=name) for name, t in tables.items()], ignore_index=True)
     return ReportData(
         kernel=kernel.name,
         device=device,
         objective=results[0].objective,
         runs=runs,
-        scores=campaign.training.scores,
-        held_out=held_out,
+        validation=campaign.training.validation,
+        learned=predictor.training_,
         results=results,
         importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
         environment=str(runs["environment"].iloc[-1]),

@@ -12,6 +12,7 @@ import pandas as pd
 
 from foretune.datasets.schema import PLAIN_GROUPS
 from foretune.models import Predictor
+from foretune.models.saved.tracked import ARTIFACT
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -27,10 +28,15 @@ class PredictorModel:
 
     Attributes:
         predictor: the loaded predictor.
+        python_model: the same, for ``unwrap_python_model``.
     """
 
     def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
+        self.predictor = self.python_model = predictor
+
+    def get_raw_model(self) -> Predictor:
+        """Return the predictor, as ``mlflow.pyfunc.PyFuncModel.get_raw_model`` does."""
+        return self.predictor
 
     def predict(self, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
         """Return the prediction table (see `Predictor.predict`) of run-table rows.
@@ -41,7 +47,7 @@ class PredictorModel:
         return self.predictor.predict(model_input)
 
 
-def log_model(predictor: Predictor, folder: Path, name: str = "predictor") -> "ModelInfo":
+def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "ModelInfo":
     """Log the predictor saved in ``folder`` to MLflow's active run and return what was logged.
 
     Raises:

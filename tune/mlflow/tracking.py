@@ -6,7 +6,6 @@ batch of a thousand points a fraction of one.
 """
 
 import json
-import logging
 import os
 import time
 import warnings
@@ -18,23 +17,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.errors import TrackingError
+from foretune.errors import ForetuneError, TrackingError
 from foretune.models import Predictor, Training
+from foretune.models.saved.guide import Guide
+from foretune.models.saved.named import read_predictor
 from foretune.models.saved.saved_folder import RUNS_FILE
+from foretune.models.saved.tracked import DEFAULT_URI, connect, innermost
 from foretune.tune.mlflow.flavour import log_model
+from foretune.tune.mlflow.promotion import CHAMPION, Verdict, judge
+from foretune.tune.mlflow.provenance import provenance
 from foretune.tune.results import TuneResult
 
 EXPERIMENT = "foretune"
-ALIAS = "champion"
-DEFAULT_URI = "sqlite:///mlflow.db"
+ERROR = "foretune.held_out_error"
+"""Tag: the typical error on problems held out in training."""
 _MOST_AT_ONCE = 1000
 """Metrics that MLflow takes in one batch."""
-_QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, with growing waits, is minutes of silence
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-}
 
 
 class Tracker:
@@ -49,15 +47,9 @@ class Tracker:
     """
 
     def __init__(self, uri: str | None = None, experiment: str = EXPERIMENT) -> None:
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
-        import mlflow
-
-        for name in ("mlflow", "alembic"):  # their start-up and hints say nothing a user can act on
-            logging.getLogger(name).setLevel(logging.ERROR)
-        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+        mlflow = connect(uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
+        self.uri = mlflow.get_tracking_uri()
         with _tracking(self.uri):
-            mlflow.set_tracking_uri(self.uri)
             self._client = mlflow.MlflowClient()
             found = self._client.get_experiment_by_name(experiment)
             self._experiment = (
@@ -79,7 +71,8 @@ class Tracker:
                 except MlflowException:  # another server, or deleted there
                     pass
             nested = {"mlflow.parentRunId": parent} if parent else {}
-            run = self._client.create_run(self._experiment, run_name=name, tags={**tags, **nested})
+            tags = {**provenance(), **tags, **nested}
+            run = self._client.create_run(self._experiment, run_name=name, tags=tags)
             return str(run.info.run_id)
 
     def log(
@@ -168,77 +161,107 @@ class Tracker:
             "targets": ", ".join(predictor.targets_),
             "seed": predictor.seed,
             "compiled": predictor.compiled,
+            "validate": training.validation.extent,
             **predictor.training_,
             **own,
         }
         self.log(run_id, params)
-        source = (folder / RUNS_FILE).resolve()
-        self.log_dataset(run_id, predictor.runs_, f"{kernel} runs", source)
-        self.log_predictor(run_id, predictor, predictor.runs_, folder, score_metrics(training))
+        self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
         title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
         text = validation_page(title, training.validation)
         with _tracking(self.uri):
             self._client.log_text(run_id, text, "predictions.html")
 
-    def log_dataset(self, run_id: str, runs: pd.DataFrame, name: str, source: Path) -> None:
-        """Record ``runs`` as what the run learned from (schema, digest, where it lies)."""
-        import mlflow
-        from mlflow.data.pandas_dataset import from_pandas
+    def log_predictor(self, run_id: str, training: Training, folder: Path, source: Path) -> Verdict:
+        """Log what was learned, and from what; register it as champion or challenger.
 
-        flat = runs.drop(columns=["time_ms_samples"], errors="ignore")
-        with _tracking(self.uri), self._active(run_id):
-            dataset = from_pandas(flat, source=str(source), name=name)
-            mlflow.log_input(dataset, context="training")
-
-    def log_predictor(
-        self,
-        run_id: str,
-        predictor: Predictor,
-        runs: pd.DataFrame,
-        folder: Path,
-        metrics: Mapping[str, float] = {},
-    ) -> None:
-        """Log the predictor saved in ``folder`` as a model and register it as champion.
-
-        It loads anywhere Foretune is installed, with
-        ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``; see
-        `foretune.tune.mlflow.flavour`.
+        It loads by name wherever a predictor is taken (`foretune.models.saved.named`), and with
+        ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")`` anywhere Foretune is
+        installed; see `foretune.tune.mlflow.flavour`.
 
         Args:
             run_id: of the run.
-            predictor: what was saved.
-            runs: what it learned from; names its devices.
-            folder: where.
-            metrics: scores, for the run and beside the model.
+            training: what was learned, and how good it is.
+            folder: where its predictor has been saved.
+            source: where the rows it learned from lie.
+
+        Returns:
+            which of the two it is, and why; tags of the run and of the model's version say so too.
 
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
         from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
+        predictor, now = training.predictor, int(time.time() * 1000)
+        name = f"foretune-{predictor.kernel_name_}"
         with _tracking(self.uri), self._active(run_id):
+            digest = self._log_dataset(predictor, source)
             info = log_model(predictor, folder)
             if points := [
                 Metric(k, float(v), now, 0, model_id=info.model_id, run_id=run_id)
-                for k, v in metrics.items()
+                for k, v in score_metrics(training).items()
                 if np.isfinite(v)
             ]:
                 self._client.log_batch(run_id, metrics=points)
-            devices = ", ".join(map(str, runs["device"].unique()))
-            self._register(f"foretune-{predictor.kernel_name_}", run_id, info, devices)
+            verdict = judge(training, *self._champion(name))
+            guide = Guide(predictor)
+            description = f"{name}: {predictor.model}, {guide}; {verdict.alias}: {verdict.reason}"
+            tags = {
+                "foretune.alias": verdict.alias,
+                "foretune.reason": verdict.reason,
+                ERROR: repr(verdict.error),
+                "foretune.device": ", ".join(map(str, predictor.runs_["device"].unique())),
+                "foretune.kernel": predictor.kernel_name_,
+                "foretune.source": str(getattr(predictor.features_.family, "source_hash", "")),
+                "foretune.rows": str(source),
+                "foretune.dataset": digest,
+            }
+            for key, value in {**tags, "mlflow.note.content": description}.items():
+                self._client.set_tag(run_id, key, value)
+            self._register(name, run_id, info, tags | provenance(), description, verdict.alias)
+        return verdict
 
-    def _register(self, name: str, run_id: str, info: Any, devices: str) -> None:
+    def _log_dataset(self, predictor: Predictor, source: Path) -> str:
+        """Record the rows, their schema and where they lie; return their digest."""
+        import mlflow
+        from mlflow.data.pandas_dataset import from_pandas
+
+        flat = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
+        dataset = from_pandas(flat, source=str(source), name=f"{predictor.kernel_name_} runs")
+        mlflow.log_input(dataset, context="training")
+        return str(dataset.digest)
+
+    def _champion(self, name: str) -> tuple[Predictor | None, float]:
+        """Return the present champion, and its error on held-out problems as it was tagged.
+
+        None where there is none, or one that this version of Foretune cannot read.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            version = self._client.get_model_version_by_alias(name, CHAMPION)
+            present = read_predictor(f"models:/{name}@{CHAMPION}")
+        except (MlflowException, ForetuneError):
+            return None, float("nan")
+        return present, float(version.tags.get(ERROR, "nan"))
+
+    def _register(
+        self,
+        name: str,
+        run_id: str,
+        info: Any,
+        tags: Mapping[str, str],
+        description: str,
+        alias: str,
+    ) -> None:
         if not self._client.search_registered_models(f"name = '{name}'"):
             self._client.create_registered_model(name)
         version = self._client.create_model_version(
-            name,
-            info.model_uri,
-            run_id,
-            tags={"foretune.device": devices},
+            name, info.model_uri, run_id, tags=dict(tags), description=description,
             model_id=info.model_id,
-        )
-        self._client.set_registered_model_alias(name, ALIAS, str(version.version))
+        )  # fmt: skip
+        self._client.set_registered_model_alias(name, alias, str(version.version))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Attach a file."""
@@ -292,14 +315,8 @@ def _tracking(uri: str) -> Iterator[None]:
             warnings.simplefilter("ignore")  # of MLflow's own making
             yield
     except (MlflowException, OSError, ImportError) as e:
-        reason = str(_innermost(e)).partition("\n")[0][:200]
+        reason = str(innermost(e)).partition("\n")[0][:200]
         raise TrackingError(
             f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
             "what was measured is kept"
         ) from e
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Return what started it: MLflow wraps a refused connection four times over."""
-    inner = error.__cause__ or error.__context__
-    return _innermost(inner) if inner is not None else error

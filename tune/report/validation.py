@@ -20,7 +20,7 @@ def validation_page(title: str, validation: Validation) -> str:
     return render(
         Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
         headline=title, clouds=list(prediction_clouds(held_out_rows(validation))),
-        scores=validation.scores, targets=TARGETS, metrics=METRICS, nan=math.nan,
+        validation=validation, targets=TARGETS, metrics=METRICS, nan=math.nan,
     )  # fmt: skip
 
 

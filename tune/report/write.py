@@ -5,8 +5,10 @@ It holds everything it needs, so it opens offline and can be mailed.
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,7 @@ import pandas as pd
 from foretune.datasets import to_measurements
 from foretune.device import SPECS, Device
 from foretune.models.explanation.attribution import Importance
-from foretune.models.validation.evaluation import Scores
+from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.report.figures import pareto_figure, trace_figure, worth_figure
 from foretune.tune.report.numbers import counted, duration, percent, ratio
@@ -29,6 +31,7 @@ from foretune.tune.report.sections import (
     prediction_clouds,
     strongest_features,
 )
+from foretune.tune.report.validation import held_out_rows
 from foretune.tune.report.wins import Wins
 from foretune.tune.results import TuneResult
 
@@ -48,9 +51,8 @@ class ReportData:
         device: what was measured on.
         objective: what was minimised.
         runs: the run table the predictor learned from.
-        scores: target -> split -> model or baseline -> metric.
-        held_out: predictions of rows whose whole problem was held out: columns ``target``,
-            ``truth``, ``prediction``, ``low``, ``high``, ``problem``.
+        validation: of the predictor.
+        learned: how many ``rows`` and ``problems`` it learned from.
         results: one per tuned problem.
         importance: columns ``parameter``, ``factor`` and, if known, ``best``.
         environment: versions fingerprint.
@@ -65,8 +67,8 @@ class ReportData:
     device: Device
     objective: Objective
     runs: pd.DataFrame
-    scores: dict[str, Scores]
-    held_out: pd.DataFrame
+    validation: Validation
+    learned: Mapping[str, Any]
     results: list[TuneResult]
     importance: pd.DataFrame
     environment: str
@@ -98,7 +100,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         predicted=is_predicted(results),
         failed=any(s.status != "ok" for r in results for s in r.trace),
         trace_figure=trace_figure,
-        clouds=list(prediction_clouds(data.held_out)),
+        clouds=list(prediction_clouds(held_out_rows(data.validation))),
         targets=TARGETS,
         metrics=METRICS,
         nan=math.nan,
@@ -155,12 +157,11 @@ def _lead(data: ReportData) -> str:
 
 
 def _tiles(data: ReportData) -> dict[str, str]:
-    models = data.scores.get("time_ms", {}).get("grouped", {})
+    models = data.validation.scores.get("time_ms", {}).get("grouped", {})
     error = next(iter(models.values()), {}).get("median_ape", math.nan)
-    learned = data.held_out[data.held_out["target"] == "time_ms"]
     return {
-        "measurements in training": f"{len(learned):,}",
-        "problems in training": f"{learned['problem'].nunique():,}",
+        "measurements in training": f"{data.learned['rows']:,}",
+        "problems in training": f"{data.learned['problems']:,}",
         "median error of predicted time, whole problems held out": percent(error),
         "from start to report": duration(data.seconds),
     }

@@ -19,7 +19,7 @@ import triton
 from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled import describe
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import ForetuneWarning, PredictorError, TrackingError, UsageError
 from foretune.tune.triton.call import parameters_of, plain_function
 from foretune.tune.triton.call_plan import CallPlan, make_plan, plan_id
 from foretune.tune.triton.decorated import Decorated
@@ -417,6 +417,8 @@ class Autotuner(Stock):  # type: ignore[misc]
             return act()
         except KernelFailure as e:
             raise e.cause from None
+        except (PredictorError, TrackingError):  # of the predictor that the user named
+            raise
         except Exception as e:
             self.warn(e)
             return instead()

@@ -13,7 +13,7 @@ from foretune.tune.triton.options import Budget, Options
 if TYPE_CHECKING:
     import triton
 
-    from foretune.models import Predictor
+    from foretune.models.saved.named import Named
     from foretune.tune.store import Store
 
 OFF = "FORETUNE_DISABLE"
@@ -37,7 +37,7 @@ def autotune(
     mode: Literal["stall", "online"] = "stall",
     objective: Objective | str = Objective.TIME,
     regret: float = 0.03,
-    predictor: "Predictor | str | os.PathLike[str] | None" = "auto",
+    predictor: "Named" = "auto",
     store: "Store | str | os.PathLike[str] | bool | None" = None,
     shipped: str | os.PathLike[str] | None = None,
     check: float | None = None,
@@ -67,8 +67,8 @@ def autotune(
         mode: ``"stall"`` or ``"online"``.
         objective: ``"time"``, ``"energy"`` or ``"edp"``.
         regret: expected loss that is small enough to stop measuring.
-        predictor: a trained predictor of this kernel, or its folder; ``"auto"`` is the one that
-            comes with Foretune, where one fits.
+        predictor: a trained predictor of this kernel, its folder or MLflow name; ``"auto"`` is the
+            one that comes with Foretune.
         store: where results are remembered; False nowhere.
         shipped: a file of results that came with a library.
         check: largest accepted relative difference from the first configuration's output.

@@ -8,7 +8,7 @@ from foretune.errors import UsageError
 from foretune.objective import Objective
 
 if TYPE_CHECKING:
-    from foretune.models import Predictor
+    from foretune.models.saved.named import Named
     from foretune.tune.store import Store
 
 Budget = int | Literal["auto", "all"]
@@ -26,9 +26,9 @@ class Options:
             real calls carry the trials, one configuration per call.
         objective: what is minimised; energy needs a power meter.
         regret: expected loss that is small enough to stop measuring, e.g. 0.03 for 3 %.
-        predictor: a trained predictor of this kernel, or the folder of one; ``"auto"`` takes the
-            one that comes with Foretune if there is one of this very code and device
-            (`foretune.models.saved.pretrained`; the log says why not), None does without.
+        predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.named`);
+            ``"auto"`` takes the one that comes with Foretune (the log says which, or that none
+            does), None does without. One that is named and cannot be used is an error.
         store: path or SQLAlchemy URL of the tuning store; None is the user's own, False none.
         shipped: a file of tuned results that came with a library (``foretune store export``).
         check: largest relative difference from the first configuration's output that is accepted;
@@ -40,7 +40,7 @@ class Options:
     mode: Literal["stall", "online"] = "stall"
     objective: Objective | str = Objective.TIME
     regret: float = 0.03
-    predictor: "Predictor | str | os.PathLike[str] | None" = "auto"
+    predictor: "Named" = "auto"
     store: "Store | str | os.PathLike[str] | bool | None" = None
     shipped: str | os.PathLike[str] | None = None
     check: float | None = None

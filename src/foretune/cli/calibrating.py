@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def choose(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     files: list[Path] = typer.Argument(
         None, help="Run tables of what is to be predicted; else what the predictor learned."
     ),
@@ -34,13 +34,13 @@ def choose(
     'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
     """
     from foretune.cli.predictors import read_files
-    from foretune.models import Predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.registry import registered
     from foretune.replacing import replacing
 
     if not files and device is None:
         raise UsageError("give --device, or run tables of the device")
-    loaded = Predictor.load(predictor)
+    loaded = read_predictor(predictor)
     hardware = None if device is None else options.device_of(loaded, device)
     chosen = loaded.choose(count, read_files(files, kernel) if files else None, hardware, seed)
     _keep_times(out, chosen)
@@ -74,7 +74,7 @@ def _keep_times(out: Path, chosen: "pd.DataFrame") -> None:
 
 
 def calibrate(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     files: list[Path] = typer.Argument(help="Run tables of the new device: 10 … 1500 runs."),
     kernel: str = options.ONLY_KERNEL,
     check: list[Path] = typer.Option([], help="Runs to score before and after."),
@@ -83,10 +83,11 @@ def calibrate(
 ) -> None:
     """Correct a predictor for a device it never saw, with a few runs measured there."""
     from foretune.cli.predictors import read_files
-    from foretune.models import Predictor, evaluate_predictor
+    from foretune.models import evaluate_predictor
+    from foretune.models.saved.named import read_predictor
 
     output = Output(as_json)
-    before = Predictor.load(predictor)
+    before = read_predictor(predictor)
     runs = read_files(files, kernel)
     after = before.calibrate(runs)
     after.save(out)

@@ -33,10 +33,14 @@ def campaign(
         None, help="New measurements of each search; auto: until the regret is small."
     ),
     regret: float | None = options.REGRET,
+    predictor: str = typer.Option(
+        "none", help=f"Go on from this one. {options.NAMED}; auto: the one that comes along."
+    ),
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
     tracking_uri: str = typer.Option(
         None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
     ),
+    validate: str = options.VALIDATE,
     seed: int = options.SEED,
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
@@ -63,8 +67,9 @@ def campaign(
     with progress_bar() as progress, IsolatedRunner(hardware, size.timing()) as runner:
         done = run_campaign(
             chosen, runner, size, problems=problems, objective=goal, model=model,
-            searcher=searcher, budget=most, regret=regret, out=out,
-            tracking_uri=tracking_uri, seed=seed, store=where, progress=progress,
+            searcher=searcher, budget=most, regret=regret, predictor=predictor, out=out,
+            tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
+            seed=seed, store=where, progress=progress,
         )  # fmt: skip
     _show(output, done)
     output.result(done.summary())
@@ -115,7 +120,8 @@ def _without(problem: Problem, same: dict[str, Value]) -> str:
 def _show(output: Output, done: "Campaign") -> None:
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", SCORE_COLUMNS, score_rows(scores))
-        output.say("")
+    output.say(str(done.training.validation))
+    output.say("")
     show_results(output, list(done.results))
     output.say("")
     output.say(f"report   {done.report}")

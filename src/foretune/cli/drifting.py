@@ -13,7 +13,7 @@ DRIFTED = 1
 
 
 def drift(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     files: list[Path] = options.RUNS,
     kernel: str = options.ONLY_KERNEL,
     as_json: bool = options.JSON,
@@ -22,11 +22,11 @@ def drift(
 
     'foretune train --resume' then goes on with the fresh runs.
     """
-    from foretune.models import Predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.models.validation.drift import check_drift
 
     output = Output(as_json)
-    found = check_drift(Predictor.load(predictor), read_files(files, kernel))
+    found = check_drift(read_predictor(predictor), read_files(files, kernel))
     for target, d in found.items():
         rows = [
             ["inside the interval", percent(d.coverage), f"at least {percent(d.coverage_least)}"],

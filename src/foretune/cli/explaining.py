@@ -1,13 +1,12 @@
 """``foretune explain``: what a predictor goes by, and why it prefers one configuration."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.errors import PredictorError, UnknownName, UsageError
+from foretune.errors import UnknownName, UsageError
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -23,7 +22,7 @@ LINES = 15
 
 
 def explain(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     kernel: str | None = typer.Option(None, help="The predictor's; another is refused."),
     problem: str | None = typer.Option(None, help="M=…,N=…,…: compare two configurations of it."),
     config: list[str] = typer.Option(
@@ -37,16 +36,17 @@ def explain(
 
     Contributions are exact (TreeSHAP), so this needs a predictor of model xgboost.
     """
-    from foretune.models import Predictor
+    from foretune.models.saved.guide import refuse_kernel
+    from foretune.models.saved.named import read_predictor
     from foretune.models.target.targets import TARGETS
 
     if target not in TARGETS:
         raise UnknownName("target", target, TARGETS)
     if (problem is not None or config) and (problem is None or len(config) != 2):
         raise UsageError("to compare, give --problem and --config twice; without them, neither")
-    loaded, output = Predictor.load(predictor), Output(as_json)
-    if kernel not in (None, loaded.kernel_name_):
-        raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
+    loaded, output = read_predictor(predictor), Output(as_json)
+    if kernel is not None:
+        refuse_kernel(loaded, kernel)
     if problem is None:
         from foretune.models.explanation.attribution import importance
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
 ONLY_KERNEL = typer.Option(None, help="Of this kernel only, where a file holds several.")
-PREDICTOR = typer.Argument(help="Folder of a predictor.")
+NAMED = "Folder of a predictor or a campaign, models:/NAME@ALIAS or runs:/ID"
+GUIDE = typer.Option(
+    "auto", "--predictor", help=f"{NAMED}; auto: the one that comes with Foretune; none."
+)
+PREDICTOR = typer.Argument(help=f"{NAMED}.")
 RUNS = typer.Argument(help="Run tables (Parquet).")
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 TRAINED_DEVICE = typer.Option(
@@ -26,6 +30,9 @@ OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
 MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
 SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
 SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
+VALIDATE = typer.Option(
+    "quick", "--validate", help="none, quick (a fifth held out, once) or full (each in turn)."
+)
 SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
 STORE = typer.Option(
     None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."

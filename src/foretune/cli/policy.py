@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 @policy.command()
 def train(
-    predictor: Path = typer.Argument(help="Folder of a predictor: what it says is the reward."),
+    predictor: str = typer.Argument(help=f"{options.NAMED}: what it says is the reward."),
     problems: list[str] = typer.Option(
         ["64"], help="How many to draw, or M=…,N=…;M=…,N=… (repeatable); nothing is measured."
     ),
@@ -39,14 +39,14 @@ def train(
     as_json: bool = options.JSON,
 ) -> None:
     """Train a policy over many problems; one in eight is held out and scored."""
-    from foretune.models import Predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.registry import get_kernel
     from foretune.search.policies.policy import Policy, name_groups
     from foretune.search.policies.reinforce import Schedule
     from foretune.search.policies.tasks import predicted_tasks
 
     options.at_least_one(updates, "--updates")
-    loaded = Predictor.load(predictor)
+    loaded = read_predictor(predictor)
     kernel, goal = get_kernel(loaded.kernel_name_), options.read_objective(objective)
     wanted = options.read_problems(kernel, problems, seed)
     tasks = predicted_tasks(loaded, kernel, wanted, options.any_device(device), goal)

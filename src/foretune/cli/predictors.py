@@ -39,17 +39,18 @@ def train(
     group: str = typer.Option(
         "problem", help="What is held out together: problem, device, or columns (problem.N,…)."
     ),
+    validate: str = options.VALIDATE,
     split: list[str] = typer.Option(
-        ["random", "grouped", "device"],
-        help="How to validate: random, grouped, device, time (repeatable).",
+        [], help="What to hold out: random, grouped, device, time (repeatable)."
     ),
     compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
     flops: str = typer.Option("", help="Operations of a launch, of columns: '2*M*N*K'."),
     bytes_: str = typer.Option("", "--bytes", help="Bytes it moves: '2*(M*K + K*N + M*N)'."),
     blocks: str = typer.Option("", help="Blocks launched: '-(-M//BLOCK_M) * -(-N//BLOCK_N)'."),
     kernel: str = options.ONLY_KERNEL,
-    resume: Path = typer.Option(
-        None, help="Go on with this predictor: its rows, model, targets, seed; the newest row wins."
+    resume: str = typer.Option(
+        None,
+        help="Go on with this predictor: its rows, model, targets, seed; the newest row wins.",
     ),
     curve: bool = typer.Option(False, help="Show how the error falls with the number of runs."),
     mlflow: str = typer.Option(None, help="Log to this MLflow too: sqlite:///mlflow.db or a URL."),
@@ -59,9 +60,11 @@ def train(
 ) -> None:
     """Train a predictor, with honest validation."""
     from foretune.models import Predictor, train_predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.models.saved.saved_folder import refuse_place
     from foretune.models.target.targets import TARGETS
     from foretune.models.validation.curve import learning_curve
+    from foretune.models.validation.evaluation import EXTENTS
     from foretune.models.validation.noise import noise_floor
     from foretune.models.validation.splits import SPLITS, group_columns
     from foretune.registry import load
@@ -69,6 +72,7 @@ def train(
     load("models", model)
     _known("target", target, TARGETS)
     _known("split", split, SPLITS)
+    _known("extent of validation", [validate], EXTENTS)
     output = Output(as_json)
     runs = read_files(files, kernel)
     work = _given_work(runs, flops, bytes_, blocks)
@@ -76,7 +80,7 @@ def train(
     if resume is not None:
         kept = ("model", "target", "seed", "compiled", "flops", "blocks")
         options.refuse(context, kept, "--resume keeps the predictor's")
-        like = Predictor.load(resume)
+        like = read_predictor(resume)
         runs = _after(like, runs, resume)
     group_columns(runs, group)
     refuse_place(out)
@@ -88,15 +92,17 @@ def train(
             group,
             like.seed,
             like.kernel,
-            splits=split,  # type: ignore[arg-type]
+            splits=split or None,  # type: ignore[arg-type]
             compiled=like.compiled,
             parameters=like.parameters,
+            validate=validate,  # type: ignore[arg-type]
         )
         done.predictor.save(out)
         log(done, out)
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", SCORE_COLUMNS, score_rows(scores))
-    for line in _notes(done, split, context):
+    output.say(str(done.validation))
+    for line in _notes(done, split):
         output.say(line)
     floor, curves = noise_floor(runs), {}
     if floor == floor:
@@ -121,6 +127,7 @@ def train(
         {
             "out": str(out),
             **done.metrics(),
+            "validate": validate,
             "noise_floor": floor,
             "curves": curves,
             "training": done.predictor.training_,
@@ -139,17 +146,18 @@ def _given_work(runs: "pd.DataFrame", flops: str, moved: str, blocks: str) -> "G
 
 
 def evaluate(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     files: list[Path] = options.RUNS,
     kernel: str = options.ONLY_KERNEL,
     as_json: bool = options.JSON,
 ) -> None:
     """Score a saved predictor on runs it never saw."""
-    from foretune.models import Predictor, evaluate_predictor
+    from foretune.models import evaluate_predictor
+    from foretune.models.saved.named import read_predictor
     from foretune.models.validation.evaluation import seen_before
 
     output = Output(as_json)
-    loaded, runs = Predictor.load(predictor), read_files(files, kernel)
+    loaded, runs = read_predictor(predictor), read_files(files, kernel)
     scores = evaluate_predictor(loaded, runs)
     if twins := seen_before(loaded, runs):
         output.say(
@@ -173,7 +181,7 @@ def evaluate(
 
 
 def predict(
-    predictor: Path = options.PREDICTOR,
+    predictor: str = options.PREDICTOR,
     kernel: str = typer.Option(..., help="Name of the kernel."),
     problem: str = typer.Option(..., help="M=…,N=…,…"),
     top: int = typer.Option(10, help="How many of the best to show."),
@@ -184,12 +192,12 @@ def predict(
     import numpy as np
 
     from foretune.features import rows_of
-    from foretune.models import Predictor
+    from foretune.models.saved.guide import refuse_kernel
+    from foretune.models.saved.named import read_predictor
 
     options.at_least_one(top, "--top")
-    loaded = Predictor.load(predictor)
-    if loaded.kernel_name_ != kernel:
-        raise PredictorError(f"{predictor} knows {loaded.kernel_name_!r}, not {kernel!r}")
+    loaded = read_predictor(predictor)
+    refuse_kernel(loaded, kernel)
     hardware = options.device_of(loaded, device)
     wanted, configs, predicted = _candidates(loaded, problem, hardware)
     first = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
@@ -233,7 +241,7 @@ def predict(
     output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
 
 
-def _notes(done: "Training", splits: list[str], context: typer.Context) -> "Iterator[str]":
+def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield what is missing in a training's figures, and why."""
     from foretune.features.known import why_unknown
 
@@ -242,10 +250,11 @@ def _notes(done: "Training", splits: list[str], context: typer.Context) -> "Iter
         yield f"no roofline: {reason}"
     elif features.family is not None and not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
-    asked = context.get_parameter_source("split")
-    for split in splits:
-        typed = asked is not None and asked.name == "COMMANDLINE"
-        if (typed or split != "device") and not all(split in s for s in done.scores.values()):
+    if done.validation.extent == "none":
+        return
+    usual = ["grouped"] if done.validation.extent == "quick" else ["random", "grouped"]
+    for split in splits or usual:
+        if not all(split in s for s in done.scores.values()):
             yield f"not held out: {split}: {IMPOSSIBLE[split]}"
 
 
@@ -288,7 +297,7 @@ def _problem(predictor: "Predictor", text: str) -> Problem:
     return Problem({**plain, **given})
 
 
-def _after(predictor: "Predictor", new: "pd.DataFrame", folder: Path) -> "pd.DataFrame":
+def _after(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
     """Return the rows of ``predictor`` followed by ``new`` ones of the same kernel."""
     import pandas as pd
 

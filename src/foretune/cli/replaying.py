@@ -13,6 +13,9 @@ from foretune.cli.predictors import read_files
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from foretune.models import Predictor
     from foretune.search.replay.scores import Scores, Summary
 
 SHOWN = (10, 50, 200)
@@ -28,8 +31,8 @@ def replay(
     ),
     budget: int = typer.Option(200, help="Evaluations per repeat."),
     repeats: int = typer.Option(20, help="Independent searches per searcher."),
-    prior: list[Path] = typer.Option(
-        [], help="Run tables of other devices to learn a prior from (repeatable)."
+    prior: list[str] = typer.Option(
+        [], help=f"Run tables of other devices to learn from (repeatable). {options.NAMED}."
     ),
     objective: str = options.OBJECTIVE,
     seed: int = options.SEED,
@@ -40,10 +43,11 @@ def replay(
     """Tune recorded spaces: how many evaluations does a searcher need?
 
     A searcher sees a time only by spending an evaluation. A prior is learned from the runs of
-    --prior on other devices; the space's own device is left out of them entirely.
+    --prior on other devices; the space's own device is left out of them entirely. Or it is what a
+    predictor says that has not learned from the space.
     """
     from foretune.registry import load
-    from foretune.search.prior import prior_elsewhere, runs_elsewhere
+    from foretune.search.prior import check_source, prior_from
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import replay as replay_space
@@ -59,14 +63,14 @@ def replay(
         check_figure_name(plot)
     goal, names = options.read_objective(objective), list(dict.fromkeys(searcher))
     spaces = [space for file in files for space in read_spaces(file, goal)]
-    known = read_files(prior, None) if prior else None
-    for space in spaces if known is not None else ():
-        runs_elsewhere(known, space)  # an hour of replays must not end for want of a prior
+    source = _read_prior(prior)
+    for space in spaces:  # an hour of replays must not end for want of a prior
+        check_source(source, space)
     output, results, scored = Output(as_json), [], []
     with progress_bar() as progress:
         progress.start(f"replaying {len(spaces)} spaces", len(spaces) * len(names))
         for space in spaces:
-            guide, sources = (None, []) if known is None else prior_elsewhere(known, space, seed)
+            guide, sources = prior_from(source, space, seed)
             scores = []
             for name in names:
                 results.append(replay_space(space, name, budget, repeats, seed, guide, jobs))
@@ -94,6 +98,19 @@ def replay(
         output.say(f"curves: {plot}")
 
 
+def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":
+    """Return the predictor, or the runs, that ``--prior`` names; None where it names none."""
+    from foretune.models.saved.named import NONE, read_predictor
+
+    names = [name for name in names if name != NONE]
+    tables = [Path(name) for name in names if name.endswith(".parquet")]
+    if len(tables) < len(names) and len(names) > 1:
+        raise UsageError("--prior takes run tables, or one predictor: give the one or the other")
+    if tables:
+        return read_files(tables, None)
+    return read_predictor(names[0]) if names else None
+
+
 def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> None:
     first = scores[0]
     output.table(
@@ -103,7 +120,7 @@ def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> Non
         [_row(s) for s in scores],
     )
     if sources:
-        output.say(f"prior: {', '.join(sources)}; nothing of the space's own device")
+        output.say(f"prior: {', '.join(sources)}")
 
 
 def _row(s: "Scores | Summary") -> list[str]:

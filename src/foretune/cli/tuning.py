@@ -14,8 +14,6 @@ from foretune.errors import UsageError
 from foretune.limit import Limit
 
 if TYPE_CHECKING:
-    from foretune.models import Predictor
-    from foretune.models.saved.pretrained import Auto
     from foretune.tune.pareto import ParetoResult
     from foretune.tune.results import TuneResult
 
@@ -39,9 +37,7 @@ def tune(
         [], help="COLUMN=MOST, like power_w=300: what breaks it is rejected (repeatable)."
     ),
     searcher: str = options.SEARCHER,
-    predictor: str = typer.Option(
-        "auto", help="Folder of a trained one; auto: the one that comes with Foretune; none."
-    ),
+    predictor: str = options.GUIDE,
     runs: Path = typer.Option(None, help="Run table that gets the measurements, too; Parquet."),
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
@@ -56,6 +52,7 @@ def tune(
     """
     from foretune.collect import IsolatedRunner
     from foretune.datasets import RunLog
+    from foretune.models.saved.named import AUTO, NONE, read_predictor
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
 
@@ -65,7 +62,7 @@ def tune(
     wanted = options.read_problem(chosen, problem)
     most, where = options.read_budget(budget), options.read_store(store, no_store)
     load("searchers", searcher)
-    trained = _read_predictor(predictor)
+    trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
     output, hardware = Output(as_json), options.read_device(device)
     with (
         RunLog(runs, hardware) if runs else nullcontext() as log,
@@ -89,15 +86,6 @@ def tune(
         _show_front(output, front)
     else:
         _show_winner(output, result)
-
-
-def _read_predictor(text: str) -> "Predictor | Auto | None":
-    """Return the predictor in folder ``text``; of the words, what they stand for."""
-    from foretune.models import Predictor
-
-    if text == "auto":
-        return "auto"
-    return None if text == "none" else Predictor.load(text)
 
 
 def _show_winner(output: Output, result: "TuneResult") -> None:

@@ -11,14 +11,16 @@ from foretune.collect import InProcessRunner
 from foretune.datasets import card, load
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
-from foretune.models import Predictor, find_pretrained
+from foretune.models import Predictor
+from foretune.models import find_pretrained as find_guide
 from foretune.models.saved import pretrained
+from foretune.models.saved.guide import Use
 from foretune.models.saved.pretrained import NotShipped, Pretrained, shipped_predictors
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import tasks_of
 from foretune.objective import Objective
 from foretune.registry import get_kernel
-from foretune.tune.prior import predictor_for
+from foretune.tune.guiding import guide_for
 from foretune.tune.record import StoredRecord
 from foretune.tune.session import Session
 
@@ -50,6 +52,10 @@ def root(saved, tmp_path, monkeypatch):
     return copy
 
 
+def find_pretrained(kernel, source, device, targets=("time_ms",)):
+    return find_guide(Use(kernel, source, device, targets)).predictor
+
+
 class Spoken:
     """Progress that keeps what it is told."""
 
@@ -74,22 +80,33 @@ class TestWhichFits:
         [
             ({"name": "Other CPU"}, "toy is of Toy CPU (toy), this is Other CPU (toy)"),
             ({"architecture": "toy+wide"}, "this is Toy CPU (toy+wide)"),
-            ({"architecture": ""}, "this is Toy CPU$"),
+            ({"architecture": ""}, "this is Toy CPU"),
             ({"specs": {"cores": 8.0}}, "toy is of 4 cores, this device has 8"),
         ],
     )
-    def test_another_device_is_refused(self, toy_device, change, reason):
-        pattern = reason.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
-        with pytest.raises(NotShipped, match=pattern):
-            find_pretrained("matmul", SOURCE, dataclasses.replace(toy_device, **change))
+    def test_on_another_device_it_is_a_foreign_guide(self, toy_device, change, reason):
+        device = dataclasses.replace(toy_device, **change)
+        guide = find_guide(Use("matmul", SOURCE, device))
+        assert reason in guide.foreign
+        assert not guide.promises(device)
 
     def test_measured_rates_may_differ_and_unknown_specs_too(self, toy_device):
         specs = {"cores": 4.0, "fp32_gflops": 190.0, "l2_kib": 512.0}
-        assert find_pretrained("matmul", SOURCE, dataclasses.replace(toy_device, specs=specs))
+        device = dataclasses.replace(toy_device, specs=specs)
+        assert not find_guide(Use("matmul", SOURCE, device)).foreign
 
-    def test_other_code_is_refused(self, toy_device):
-        with pytest.raises(NotShipped, match="toy measured other code of matmul"):
-            find_pretrained("matmul", "0" * 16, toy_device)
+    def test_of_other_code_it_is_a_foreign_guide(self, toy_device):
+        guide = find_guide(Use("matmul", "0" * 16, toy_device))
+        assert guide.foreign == "toy measured other code of matmul"
+
+    def test_the_one_most_like_it_is_taken(self, toy_device, root, predictor, runs):
+        """Of two it is the one of the same device, though it comes later in the alphabet."""
+        other = Pretrained("matmul", SOURCE, "Other CPU", "toy", toy_device.specs, "another")
+        predictor.save(other.folder(root))
+        other.save(root)
+        assert not find_guide(Use("matmul", SOURCE, toy_device)).foreign
+        sibling = dataclasses.replace(toy_device, specs={**toy_device.specs, "l1_kib": 48.0})
+        assert "another" not in find_guide(Use("matmul", SOURCE, sibling)).foreign
 
     @pytest.mark.parametrize("kernel", ["softmax", "*", "../shipped/matmul", ""])
     def test_another_kernel_is_refused(self, toy_device, kernel):
@@ -141,21 +158,23 @@ class TestAsPrior:
         record = StoredRecord(kernel, device, store=False)
         runner = InProcessRunner(device)
         session = Session(kernel, runner, record, (objective,), progress=told)
-        return predictor_for(session, predictor), told.said
+        return guide_for(session, predictor), told.said
 
     @pytest.mark.usefixtures("root")
     def test_auto_takes_the_one_that_fits(self, toy_device, predictor):
         found, said = self.find(toy_device, objective=Objective.ENERGY)
-        assert found.training_ == predictor.training_
-        assert said == [f"prior: shipped predictor, trained on {found.training_['rows']} runs"]
+        assert found.predictor.training_ == predictor.training_
+        rows = len(predictor.runs_)
+        assert said == [f"prior: shipped predictor, trained on {rows} runs of Toy CPU"]
 
     @pytest.mark.usefixtures("root")
-    def test_auto_does_without_and_says_why(self):
-        found, said = self.find(Device("Other CPU", "cpu"))
-        assert found is None
-        (line,) = said
-        assert line.startswith("no predictor of matmul comes with Foretune for this: toy is of Toy")
-        assert line.endswith("this is Other CPU")
+    def test_auto_takes_one_of_another_device_and_says_so(self):
+        device = Device("Other CPU", "cpu")
+        found, said = self.find(device)
+        assert found.foreign
+        assert not found.promises(device)
+        assert said[1].startswith("the predictor is checked and corrected by what is measured: toy")
+        assert said[1].endswith("this is Other CPU")
 
     def test_auto_warns_of_damage_and_does_without(self, root, toy_device):
         (root / "matmul" / "toy" / "predictor.json").write_text("{")
@@ -166,7 +185,9 @@ class TestAsPrior:
     @pytest.mark.usefixtures("root")
     def test_nothing_and_a_given_one_stay_what_they_are(self, toy_device, predictor):
         assert self.find(toy_device, None) == (None, [])
-        assert self.find(toy_device, predictor) == (predictor, [])
+        assert self.find(toy_device, "none") == (None, [])
+        found, said = self.find(toy_device, predictor)
+        assert (found.predictor, found.foreign, said) == (predictor, "", [])
 
 
 CARDS = shipped_predictors()

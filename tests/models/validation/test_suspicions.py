@@ -57,7 +57,8 @@ def test_many_rows_in_another_unit_are_refused(factor, known):
     with pytest.raises(PredictorError, match="about 1000 times off") as caught:
         found(mixed)
     first = re.search(r"rows (\d+), (\d+)", str(caught.value))
-    assert first and all(wrong[int(row)] for row in first.groups())
+    assert first
+    assert all(wrong[int(row)] for row in first.groups())
 
 
 def test_a_whole_group_in_another_unit_is_refused():
@@ -77,7 +78,7 @@ def test_few_rows_in_another_unit_are_named():
 def test_training_refuses_a_tenth_in_microseconds():
     runs = products()
     wrong = np.arange(len(runs)) % 10 == 3
-    with pytest.raises(PredictorError, match="rows 3, 13, 23, 33, 43 and 25 more"):
+    with pytest.raises(PredictorError, match=r"rows 3, 13, \d+, .* about 1000 times off"):
         Predictor().fit(runs.assign(time_ms=runs["time_ms"] * np.where(wrong, 1000, 1)))
 
 
@@ -135,8 +136,6 @@ def test_an_unknown_device_is_named_and_costs_the_others_nothing():
 
 @pytest.mark.parametrize("centres", [1, 12])
 def test_near_duplicates_are_named_and_their_intervals_hold(centres):
-    rng = np.random.default_rng(0)
-
     def around(centres, per, seed):
         rng = np.random.default_rng(seed)
         runs = products(centres, seed).loc[lambda r: r.index.repeat(per)].reset_index(drop=True)
@@ -153,7 +152,6 @@ def test_near_duplicates_are_named_and_their_intervals_hold(centres):
     predicted = predictor.predict(new)
     inside = new["time_ms"].between(predicted["time_ms_low"], predicted["time_ms_high"])
     assert inside.mean() >= 0.85
-    del rng
 
 
 @pytest.mark.shared_data

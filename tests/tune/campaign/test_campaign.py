@@ -53,9 +53,11 @@ def test_a_campaign_is_tracked_whole(place):
 
     names = {a.path for a in client.list_artifacts(done.mlflow_run_id)}
     assert {"report.html", "best.json", "runs.parquet"} <= names
-    version = client.get_model_version_by_alias("foretune-toy", "champion")
-    assert version.run_id == done.mlflow_run_id
-    info = mlflow.models.get_model_info("models:/foretune-toy@champion")
+    (version,) = client.search_model_versions(f"run_id = '{done.mlflow_run_id}'")
+    assert version.name == "foretune-toy"
+    alias = parent.data.tags["foretune.alias"]
+    assert client.get_model_version_by_alias("foretune-toy", alias).version == version.version
+    info = mlflow.models.get_model_info(f"models:/foretune-toy/{version.version}")
     assert {"problem.n", "config.work"} <= set(info.signature.inputs.input_names())
     assert info.saved_input_example_info is not None
 
@@ -70,8 +72,8 @@ def test_a_campaign_is_tracked_whole(place):
 
 
 def test_a_forest_is_logged_without_code(place):
-    run_campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
-    location = mlflow.artifacts.download_artifacts("models:/foretune-toy@champion")
+    done = run_campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
+    location = mlflow.artifacts.download_artifacts(f"runs:/{done.mlflow_run_id}/predictor")
     files = {p.name for p in Path(location).rglob("*")}
     assert "tree.skops" in files
     assert not any(f.endswith(".pkl") for f in files)

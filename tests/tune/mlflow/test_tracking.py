@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import mlflow
@@ -11,11 +12,16 @@ import pytest
 
 from foretune.errors import TrackingError
 from foretune.features import candidate_rows
-from foretune.models import train_predictor
+from foretune.models import Predictor, Training, train_predictor
+from foretune.models.saved.named import read_predictor
+from foretune.models.validation.evaluation import Validation
 from foretune.tune.mlflow.flavour import input_columns, signature_of
+from foretune.tune.mlflow.promotion import judge
+from foretune.tune.mlflow.provenance import git_state, provenance
 from foretune.tune.mlflow.tracking import Tracker, score_metrics
 
 CHAMPION = "models:/foretune-matmul@champion"
+NEWEST = "models:/foretune-matmul/1"
 
 
 @pytest.fixture
@@ -61,21 +67,24 @@ def log(training, place, name="predictor"):
 
 
 @pytest.mark.parametrize("model", ["xgboost", "random_forest", "ensemble"])
-def test_the_champion_predicts_what_was_trained(place, training, toy_runs, model):
+def test_what_was_logged_predicts_what_was_trained(place, training, toy_runs, model):
     done = training(model)
     log(done, place)
-    champion = mlflow.pyfunc.load_model(CHAMPION)
-    predicted = champion.predict(toy_runs)
+    loaded = mlflow.pyfunc.load_model(NEWEST)
+    predicted = loaded.predict(toy_runs)
+    for raw in (loaded.get_raw_model(), loaded.unwrap_python_model()):
+        assert isinstance(raw, Predictor)
+        assert raw.kernel_name_ == "matmul"
     pd.testing.assert_frame_equal(predicted, done.predictor.predict(toy_runs))
     assert {"time_ms", "time_ms_low", "time_ms_high", "power_w", "p_valid"} <= set(predicted)
 
 
 def test_nothing_is_pickled(place, training):
     log(training("random_forest"), place)
-    files = {p.name for p in Path(mlflow.artifacts.download_artifacts(CHAMPION)).rglob("*")}
+    files = {p.name for p in Path(mlflow.artifacts.download_artifacts(NEWEST)).rglob("*")}
     assert {"predictor.json", "tree.skops", "runs.parquet"} <= files
     assert not any(f.endswith((".pkl", ".pickle", ".joblib")) for f in files)
-    info = mlflow.models.get_model_info(CHAMPION)
+    info = mlflow.models.get_model_info(NEWEST)
     assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavour"
 
 
@@ -165,15 +174,90 @@ def test_scores_stand_beside_the_model(place, training):
     )
     assert logged.source_run_id == version.run_id
     assert version.tags["foretune.device"] == "Toy CPU"
+    run = mlflow.MlflowClient(uri(place)).get_run(version.run_id)
+    (dataset,) = run.inputs.dataset_inputs
+    for tags in (version.tags, run.data.tags):
+        assert tags["foretune.dataset"] == dataset.dataset.digest
+        assert tags["foretune.rows"].endswith("runs.parquet")
+        assert len(tags["foretune.source"]) == 16
+        assert tags["mlflow.user"]
+    assert "champion: there is no champion to beat; typical error" in version.description
+    assert run.data.tags["mlflow.note.content"] == version.description
 
 
-def test_the_newest_training_is_champion(place, training):
+def test_the_state_of_git_is_written_down(place):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (place / "file").write_text("one")
+    subprocess.run([*git, "add", "file"], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    clean = {"mlflow.source.git.commit": commit.stdout.strip(), "foretune.git.changed": "false"}
+    assert git_state() == clean
+    (place / "file").write_text("two")
+    tags = provenance()
+    assert tags["foretune.git.changed"] == "true"
+    assert tags["mlflow.source.git.commit"] == commit.stdout.strip()
+
+
+def test_the_same_again_is_a_challenger(place, training):
     client = mlflow.MlflowClient(uri(place))
     log(training(), place)
-    log(training("random_forest"), place, "second")
-    assert client.get_model_version_by_alias("foretune-matmul", "champion").version == 2
-    assert len(client.search_model_versions("name = 'foretune-matmul'")) == 2
-    assert mlflow.models.get_model_info(CHAMPION).metadata["model"] == "random_forest"
+    run = log(training(), place, "second")
+    assert client.get_model_version_by_alias("foretune-matmul", "champion").version == 1
+    assert client.get_model_version_by_alias("foretune-matmul", "challenger").version == 2
+    assert run.data.tags["foretune.alias"] == "challenger"
+    assert "is no better than" in run.data.tags["foretune.reason"]
+
+
+def test_it_is_read_by_its_name(place, training, toy_runs):
+    done = training()
+    run = log(done, place)
+    for name in (CHAMPION, NEWEST, f"runs:/{run.info.run_id}"):
+        found = read_predictor(name)
+        pd.testing.assert_frame_equal(found.predict(toy_runs), done.predictor.predict(toy_runs))
+
+
+@pytest.mark.parametrize(
+    "name", ["models:/foretune-matmul@champion", "models:/nothing/1", "runs:/0123456789abcdef"]
+)
+@pytest.mark.usefixtures("place")
+def test_a_name_that_mlflow_does_not_know(name):
+    with pytest.raises(TrackingError, match=f"has no {name}.*set MLFLOW_TRACKING_URI"):
+        read_predictor(name)
+
+
+def scored(training, own, baseline):
+    """Return ``training`` with another error on held-out problems, and of its best baseline."""
+    scores = {"xgboost": {"median_ape": own}, "problem median": {"median_ape": baseline}}
+    validation = Validation({"time_ms": {"grouped": scores}}, training.validation.held_out)
+    return Training(training.predictor, validation)
+
+
+class TestWhoIsChampion:
+    def test_not_what_a_baseline_beats(self, training):
+        found = judge(scored(training(), 0.2, 0.1), None, np.nan)
+        assert found.alias == "challenger"
+        assert found.reason == (
+            "typical error 20.0 % is no better than the 10.0 % of the baseline 'problem median'"
+        )
+
+    def test_not_without_held_out_problems(self, training):
+        found = judge(Training(training().predictor, Validation({"time_ms": {}})), None, np.nan)
+        assert (found.alias, found.reason[:23]) == ("challenger", "no problem was held out")
+
+    @pytest.mark.parametrize(("before", "alias"), [(0.04, "challenger"), (0.06, "champion")])
+    def test_of_the_same_problems_each_says_how_it_was_held_to(self, training, before, alias):
+        done = scored(training(), 0.05, 0.1)
+        assert judge(done, done.predictor, before).alias == alias
+
+    def test_on_problems_new_to_both_they_are_compared(self, training, toy_runs):
+        """Whoever has seen two problems only is worse on the others than on its own."""
+        done, few = training(), toy_runs["problem.M"].isin([64, 256])
+        narrow = Predictor(targets=("time_ms",)).fit(toy_runs[few])
+        found = judge(scored(done, 0.05, 0.1), narrow, 0.001)
+        assert found.alias == "champion"
+        assert found.reason.endswith("of the champion on 4 problems new to both")
 
 
 def test_a_failed_training_is_marked(place):

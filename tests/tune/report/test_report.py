@@ -78,7 +78,7 @@ def report_data(results, **changes):
     truth = np.geomspace(0.1, 10, 10)
     held_out = pd.DataFrame(
         {
-            "target": "time_ms", "problem": "N=64", "truth": truth,
+            "problem": "N=64", "truth": truth,
             "prediction": truth * 1.1, "low": truth * 0.9, "high": truth * 1.3,
         }
     )  # fmt: skip
@@ -88,8 +88,10 @@ def report_data(results, **changes):
         device=DEVICE,
         objective=Objective.TIME,
         runs=run_table(),
-        scores={"time_ms": {"random": models, "grouped": models}},
-        held_out=held_out,
+        validation=Validation(
+            {"time_ms": {"random": models, "grouped": models}}, {"time_ms": held_out}
+        ),
+        learned={"rows": 10, "problems": 1},
         results=results,
         importance=pd.DataFrame({"parameter": ["tile", "order"], "factor": [2.5, 1.1]}),
         environment="python 3.11",
@@ -256,8 +258,7 @@ def test_empty_campaign_has_a_page(tmp_path):
         written(
             tmp_path,
             [],
-            scores={},
-            held_out=empty.held_out.iloc[:0],
+            validation=Validation(),
             importance=empty.importance.iloc[:0],
             runs=empty.runs.iloc[:2].drop(columns=["power_w", "error"]),
         )
@@ -307,8 +308,7 @@ def test_features_of_any_name_are_shown_not_run(tmp_path):
 
 def test_a_training_has_a_page_of_its_own():
     data = report_data([])
-    held_out = {"time_ms": data.held_out.drop(columns="target")}
-    text = validation_page(f"matmul: {EVIL}", Validation(data.scores, held_out))
+    text = validation_page(f"matmul: {EVIL}", data.validation)
     page = Page(text)
     assert not any(page.loaded)
     assert len(page.figures) == 1
@@ -319,7 +319,9 @@ def test_a_training_has_a_page_of_its_own():
 
 def test_a_training_without_held_out_rows_has_a_page():
     assert held_out_rows(Validation()).empty
-    assert "too few problems" in Page(validation_page("x", Validation())).text
+    text = Page(validation_page("x", Validation({"time_ms": {}}, extent="none"))).text
+    assert "No whole problems were held out.(not validated" in text
+    assert "Scores" not in text
 
 
 def test_energy_is_drawn_without_predicted_times():

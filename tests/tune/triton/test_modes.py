@@ -19,7 +19,7 @@ from tuned_kernels import blocks_of, configs  # noqa: E402
 import foretune  # noqa: E402
 from foretune import Configuration, SearchSpace  # noqa: E402
 from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
+from foretune.errors import ForetuneWarning, PredictorError, UsageError  # noqa: E402
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
@@ -660,9 +660,7 @@ class TestSwitches:
         kernel[grid](*tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
-    def test_a_predictor_of_another_kernel_is_refused_with_a_warning(
-        self, device, tensors, tmp_path
-    ):
-        kernel = make(predictor=tmp_path / "none", budget=2)
-        with pytest.warns(ForetuneWarning, match="the predictor is not used"):
-            assert call(kernel, device, tensors, 1024) == 2
+    def test_a_predictor_that_cannot_be_used_is_an_error(self, device, tensors, tmp_path):
+        kernel = make(predictor=tmp_path / "nowhere", budget=2)
+        with pytest.raises(PredictorError, match="holds no predictor"):
+            call(kernel, device, tensors, 1024)

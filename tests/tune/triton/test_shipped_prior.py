@@ -19,6 +19,9 @@ from foretune.errors import ForetuneWarning  # noqa: E402
 from foretune.models import Predictor  # noqa: E402
 from foretune.models.saved import pretrained  # noqa: E402
 from foretune.models.saved.pretrained import Pretrained  # noqa: E402
+from foretune.problem import Problem  # noqa: E402
+from foretune.search.rows import Rows  # noqa: E402
+from foretune.space import Configuration  # noqa: E402
 from foretune.tune.triton.kernel_source import source_hash  # noqa: E402
 from foretune.tune.triton.options import Options  # noqa: E402
 from foretune.tune.triton.place import current_index, device_at  # noqa: E402
@@ -69,8 +72,12 @@ def shipped(device, tensors, tmp_path, monkeypatch):
     return of_it
 
 
-def believes(device, source=SOURCE):
-    return Priors("copy", source, device, Options()).predicts
+def priors(device, source=SOURCE):
+    return Priors("copy", source, device, Options())
+
+
+def believes(device):
+    return priors(device).predicts
 
 
 @pytest.mark.usefixtures("shipped")
@@ -85,14 +92,14 @@ def test_without_it_nothing_is_known(tensors):
     assert kernel.choose(*tensors, 3072, grid=grid).kwargs["BLOCK"] != BEST
 
 
-def test_it_is_believed_only_of_this_code_on_this_device(device, shipped, caplog):
+def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
+    rows = Rows([Problem(n=1024)] * 2, [Configuration(BLOCK=b) for b in (16, 64)], [{}] * 2)
     with caplog.at_level(logging.INFO, "foretune"):
-        assert believes(device)
-        assert not caplog.messages
-        assert not believes(dataclasses.replace(device, name="another"))
-        assert not believes(device, "0" * 16)
-    assert "replayed is of " in caplog.messages[0]
-    assert caplog.messages[1].endswith("replayed measured other code of copy")
+        assert not priors(device).of(rows).foreign
+        assert priors(dataclasses.replace(device, name="another")).of(rows).foreign
+        assert priors(device, "0" * 16).of(rows).foreign
+    assert "replayed is of " in caplog.text
+    assert caplog.messages[-1].endswith("replayed measured other code of copy")
 
 
 def test_one_that_is_damaged_is_warned_of(device, shipped):

@@ -1,0 +1,67 @@
+"""What a predictor says of the values that a study suggests for its parameters."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.errors import UsageError
+from foretune.mapping import Value
+from foretune.models.saved.guide import Guide
+from foretune.models.saved.named import Named, read_predictor
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.search.prior import predicted_rows
+from foretune.search.rows import Rows
+from foretune.space import Configuration
+
+LEAST_VALID = 0.05
+"""No predictor is believed that says of nearly everything that it cannot run."""
+
+
+class Belief:
+    """Log values of a problem's configurations, each predicted once.
+
+    Args:
+        named: the predictor (`foretune.models.saved.named`).
+        problem: what is computed.
+        device: where; None is the device that the predictor learned on.
+        objective: what the study minimises.
+
+    Raises:
+        PredictorError, TrackingError, UsageError: there is no such predictor, no problem is given,
+            or several devices were learned from and none is named.
+    """
+
+    def __init__(
+        self,
+        named: Named,
+        problem: Mapping[str, Value] | None,
+        device: Device | None = None,
+        objective: Objective = Objective.TIME,
+    ) -> None:
+        if problem is None:
+            raise UsageError("a predictor needs the problem: give problem={'M': …, 'N': …}")
+        self._predictor = read_predictor(named)
+        self._problem, self._objective = Problem(problem), objective
+        self._device = device or self._predictor.device()
+        self._known: dict[Configuration, tuple[float, float]] = {}
+        self.foreign = bool(Guide.of(self._predictor, self._device).foreign)
+        """Whether it learned elsewhere and has to be checked early on."""
+        self.spread = self._predictor.log_spread(device=self._device.name)
+        """Standard deviation of its log errors."""
+
+    def of(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return log values, and how likely each runs.
+
+        Raises:
+            PredictorError: a parameter that it learned from is missing.
+        """
+        configs = [Configuration(p) for p in params]
+        if new := [c for c in dict.fromkeys(configs) if c not in self._known]:
+            rows = Rows([self._problem] * len(new), new, [{}] * len(new))
+            said = predicted_rows(self._predictor, rows, self._device, self._objective)
+            self._known.update(zip(new, zip(*(s.tolist() for s in said), strict=True), strict=True))
+        logs, valid = np.array([self._known[c] for c in configs]).reshape(-1, 2).T
+        return logs, np.maximum(valid, LEAST_VALID)

@@ -1,0 +1,79 @@
+"""Any sampler of Optuna under a predictor: in turns with the surrogate, which knows it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from foretune.search.guided import ALONE, TURN
+from foretune.search.optuna.sampler import SurrogateSampler
+
+
+class GuidedSampler(BaseSampler):
+    """Suggests what a guide with a predictor, and in its turn another sampler, suggests.
+
+    The guide begins with what is predicted best; then every third trial is the other's. Each learns
+    from all trials. See `foretune.search.guided`, which does the same for searchers.
+
+    Example::
+
+        guide = SurrogateSampler(predictor="models:/foretune-matmul@champion", problem=problem)
+        study = optuna.create_study(sampler=GuidedSampler(TPESampler(), guide))
+
+    Args:
+        sampler: any.
+        guide: one with a predictor.
+    """
+
+    def __init__(self, sampler: BaseSampler, guide: SurrogateSampler) -> None:
+        self._sampler, self._guide = sampler, guide
+
+    def reseed_rng(self) -> None:
+        """Go on with other random numbers."""
+        self._sampler.reseed_rng()
+        self._guide.reseed_rng()
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return what whoever has the turn suggests at once."""
+        return self._whose(trial).infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return values for the parameters of ``search_space``."""
+        return self._whose(trial).sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return a value for one parameter."""
+        return self._whose(trial).sample_independent(study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Pass it on to both."""
+        self._guide.before_trial(study, trial)
+        self._sampler.before_trial(study, trial)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Pass it on to both."""
+        self._guide.after_trial(study, trial, state, values)
+        self._sampler.after_trial(study, trial, state, values)
+
+    def _whose(self, trial: FrozenTrial) -> BaseSampler:
+        others = trial.number >= ALONE and trial.number % TURN == 0
+        return self._sampler if others else self._guide
