@@ -13,7 +13,13 @@ from foretune.family import Family
 from foretune.features import row_roofline_ms
 from foretune.features.arrays import as_array
 from foretune.features.families.formats import FORMATS
-from foretune.models.target.problems import FEW, distinct_problems
+from foretune.models.target.problems import (
+    FEW,
+    MANY_LIKE,
+    NEARLY_ALL,
+    distinct_problems,
+    exact_problems,
+)
 from foretune.models.target.targets import Target, measured_rows
 from foretune.models.validation.plausibility import named
 
@@ -32,8 +38,8 @@ OVERHEAD_MS = 0.006
 """Of a launch: without it, the smallest work would be far from its roofline."""
 EXACT = 2e-3
 """Nothing that was known before a measurement says its result as closely, by the logarithm."""
-MANY_LIKE = 4.0
-"""So many problems to each that is distinct are near-duplicates, not a sweep."""
+CLOSER = 0.1
+"""Share of what is missed without a column that is missed with one that says it all."""
 GROUPS = ("problem", "config", "device")
 NAMES_OF_FORMATS = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
 """How columns of number formats end."""
@@ -184,14 +190,19 @@ def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
     for column, values in suspects.items():
         terms = [*sizes.values(), *([np.log(values)] if (values > 0).all() else [])]
         X = np.column_stack([np.ones(len(y)), *terms])[some]
-        left = y[some] - X @ np.linalg.lstsq(X, y[some], rcond=None)[0]
+        left, without = (_rest(terms, y[some]) for terms in (X, X[:, : 1 + len(sizes)]))
         order = np.argsort(values[some])
         between = _bend(values[some][order], y[some][order])
-        if min(np.median(np.abs(left)), np.median(np.abs(between))) < EXACT * np.std(y):
+        closest = min(np.median(np.abs(left)), np.median(np.abs(between)))
+        if closest < min(EXACT * np.std(y), CLOSER * np.median(np.abs(without))):
             yield (
                 f"{column} says {target} as closely as only the measurement itself can: if it "
                 "was made from that, leave it out, a run to be predicted has none"
             )
+
+
+def _rest(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
 
 
 def _bend(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -202,18 +213,15 @@ def _bend(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
-    distinct = distinct_problems(runs)
-    count, columns = int(distinct.max(initial=-1)) + 1, columns_of(runs, "problem")
-    if not columns or count >= FEW or len(runs) < LEAST_ROWS:
-        return
-    every = runs.groupby(columns, observed=True, dropna=False).ngroup().to_numpy()
-    if int(every.max()) + 1 >= max(MANY_LIKE * count, LEAST_ROWS):
-        _, first = np.unique(every, return_index=True)
+    distinct, exact = distinct_problems(runs), exact_problems(runs)
+    count, every = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
+    if every >= max(LEAST_ROWS, (MANY_LIKE if count < FEW else NEARLY_ALL) * count):
+        _, first = np.unique(exact, return_index=True)
+        first.sort()
         repeated = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
-            f"{int(every.max()) + 1:,} problems are {count} and near-duplicates of them "
-            f"({named(runs.index[np.sort(repeated)])}): they say no more of a new problem than "
-            f"{count} do"
+            f"{every:,} problems are {count:,} and near-duplicates of them "
+            f"({named(runs.index[repeated])}): they say no more of a new problem than {count:,} do"
         )
 
 

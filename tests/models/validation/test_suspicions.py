@@ -1,9 +1,7 @@
 """Tables that lie are noticed, and tables that do not are left in peace."""
 
-import os
 import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +17,7 @@ from foretune.models import Predictor
 from foretune.models.target.targets import present_targets
 from foretune.models.validation.suspicions import warn_of
 
-DATA = Path(os.environ.get("FORETUNE_SHARED_DATA", "nowhere"))
+QUICK = {"rounds": 60}
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -57,7 +55,7 @@ def test_many_rows_in_another_unit_are_refused(factor, known):
     with pytest.raises(PredictorError, match="about 1000 times off") as caught:
         found(mixed)
     first = re.search(r"rows (\d+), (\d+)", str(caught.value))
-    assert first
+    assert first is not None
     assert all(wrong[int(row)] for row in first.groups())
 
 
@@ -78,7 +76,7 @@ def test_few_rows_in_another_unit_are_named():
 def test_training_refuses_a_tenth_in_microseconds():
     runs = products()
     wrong = np.arange(len(runs)) % 10 == 3
-    with pytest.raises(PredictorError, match=r"rows 3, 13, \d+, .* about 1000 times off"):
+    with pytest.raises(PredictorError, match="about 1000 times off"):
         Predictor().fit(runs.assign(time_ms=runs["time_ms"] * np.where(wrong, 1000, 1)))
 
 
@@ -122,9 +120,9 @@ def test_an_unknown_device_is_named_and_costs_the_others_nothing():
     unknown = unknown.assign(time_ms=3 * unknown["time_ms"])
     both = pd.concat([known, unknown], ignore_index=True)
     with pytest.warns(DataWarning, match=r"rows 300, 301, .* peak rates of nobody's"):
-        predictor = Predictor(targets=("time_ms",)).fit(both)
+        predictor = Predictor(targets=("time_ms",), parameters=QUICK).fit(both)
     test = products(100, 2)
-    alone = Predictor(targets=("time_ms",)).fit(known)
+    alone = Predictor(targets=("time_ms",), parameters=QUICK).fit(known)
     truth = test["time_ms"]
     off = [np.median(np.abs(p.predict(test)["time_ms"] / truth - 1)) for p in (predictor, alone)]
     assert predictor.targets_["time_ms"].unit.roofline is not None
@@ -134,28 +132,37 @@ def test_an_unknown_device_is_named_and_costs_the_others_nothing():
     assert np.median(np.abs(there / (3 * again["time_ms"]) - 1)) < 0.3
 
 
-@pytest.mark.parametrize("centres", [1, 12])
-def test_near_duplicates_are_named_and_their_intervals_hold(centres):
-    def around(centres, per, seed):
-        rng = np.random.default_rng(seed)
-        runs = products(centres, seed).loc[lambda r: r.index.repeat(per)].reset_index(drop=True)
-        own = rng.lognormal(0, 0.3, centres).repeat(per)  # what a problem has of its own
-        near = rng.uniform(1, 1.01, (len(runs), 3))
-        sizes = np.round(runs[["problem.M", "problem.N", "problem.K"]] * near)
-        return runs.assign(
-            **sizes, time_ms=runs["time_ms"] * own * rng.lognormal(0, 0.01, len(own))
-        )
+def around(centres, per, seed):
+    """Return near-duplicates of few products, each of which has something of its own."""
+    rng = np.random.default_rng(seed)
+    runs = products(centres, seed).loc[lambda r: r.index.repeat(per)].reset_index(drop=True)
+    near = rng.uniform(1, 1.04, (len(runs), 3))
+    sizes = np.round(runs[["problem.M", "problem.N", "problem.K"]] * near)
+    own = rng.lognormal(0, 0.3, centres).repeat(per)
+    return runs.assign(**sizes, time_ms=runs["time_ms"] * own * rng.lognormal(0, 0.01, len(own)))
 
-    with pytest.warns(DataWarning, match="near-duplicates of them .row"):
-        predictor = Predictor(targets=("time_ms",)).fit(around(centres, 1200 // centres, 0))
-    new = around(200, 1, 1)
-    predicted = predictor.predict(new)
-    inside = new["time_ms"].between(predicted["time_ms_low"], predicted["time_ms_high"])
-    assert inside.mean() >= 0.85
+
+def test_near_duplicates_are_named():
+    (text,) = found(around(1, 200, 0))
+    assert re.match(r"\d+ problems are 1 and near-duplicates of them \(rows 1, 2, 3, 4", text)
+    assert found(around(200, 2, 0)) == []
+
+
+@pytest.mark.parametrize("centres", [12, 60])
+def test_intervals_of_near_duplicates_hold_for_new_problems(centres):
+    shares = []
+    for seed in range(3):  # one draw of so few problems may be lucky or not
+        predictor = Predictor(targets=("time_ms",), parameters=QUICK)
+        with pytest.warns(DataWarning, match="near-duplicates of them"):
+            predictor.fit(around(centres, 1200 // centres, seed))
+        new = around(200, 1, seed + 1000)
+        predicted = predictor.predict(new)
+        inside = new["time_ms"].between(predicted["time_ms_low"], predicted["time_ms_high"])
+        shares.append(inside.mean())
+    assert np.mean(shares) >= 0.85
 
 
 @pytest.mark.shared_data
-@pytest.mark.skipif(not DATA.is_dir(), reason="FORETUNE_SHARED_DATA names no folder")
 @pytest.mark.parametrize(
     "name",
     [
@@ -166,8 +173,8 @@ def test_near_duplicates_are_named_and_their_intervals_hold(centres):
         "triton/mm__A100",
     ],
 )
-def test_what_was_measured_is_left_in_peace(name):
-    path = DATA / f"{name}.parquet"
+def test_what_was_measured_is_left_in_peace(shared_data, name):
+    path = shared_data / f"{name}.parquet"
     runs = import_runs(path, "aiconfigurator").runs if "llm" in name else read_runs(path)
     runs = with_specs(runs.sample(min(len(runs), 3000), random_state=0)).reset_index(drop=True)
     kernel = str(runs["kernel"].iloc[0])
