@@ -80,9 +80,7 @@ def silent() -> Iterator[None]:
 def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
     columns = [*columns_of(runs, "problem"), *columns_of(runs, "config")]
     for column in columns:
-        if family is None or not column.endswith(
-            (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
-        ):
+        if family is None or not column.endswith(NAMES_OF_FORMATS):
             continue
         values = as_array(runs[column])
         for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from foretune.errors import DataWarning
 from foretune.features import FeatureSet, row_parts_ms
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
