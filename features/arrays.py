@@ -202,6 +202,9 @@ class Groups:
     codes: np.ndarray
     names: list[str]
 
+    def __getitem__(self, rows: np.ndarray) -> "Groups":
+        return Groups(self.codes[rows], self.names)
+
 
 def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     """Return the groups of rows that agree in ``columns``, whatever these hold, as text."""

@@ -53,7 +53,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         numbers_: numeric run-table columns used.
         categories_: text columns used -> the values seen in training.
         specs_: device columns that training had; others would make this device unlike all known.
-        roofline_known_: whether every training row had a roofline time.
+        roofline_known_: whether any training row had a roofline time.
     """
 
     def __init__(self, family: Family | None = None, compiled: bool = False) -> None:
@@ -78,7 +78,7 @@ class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.columns_: list[str] | None = None
         self.specs_ = columns_of(runs, "device")
         rows = Rows(runs)
-        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).all())
+        self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).any())
         table = self._table(rows)
         self._refuse_infinite(table)
         self._refuse_negative(rows)

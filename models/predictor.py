@@ -41,7 +41,8 @@ from foretune.models.target.targets import (
 )
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, side_by_side
-from foretune.models.validation.plausibility import check_times
+from foretune.models.validation.plausibility import believable
+from foretune.models.validation.suspicions import warn_of
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
@@ -91,17 +92,23 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Learn from a run table of one kernel.
 
+        Warns (`DataWarning`) of rows that are hard to believe; the few that no device can have
+        measured are left out.
+
         Raises:
             RunTableError: a row is impossible.
-            PredictorError: several kernels, or too few successful runs.
+            PredictorError: several kernels, too few successful runs, or many rows that are
+                impossible or in another unit.
         """
-        self.runs_ = validate(runs).reset_index(drop=True)
-        newest = latest(self.runs_)
-        runs = newest.reset_index(drop=True)
+        runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = only_kernel(runs)
         family = family_for(self.kernel_name_, runs, self.kernel)
+        kept = believable(family, runs)
+        newest = latest(kept)
+        wanted = self._wanted_targets(newest)
+        self.runs_, runs = kept.reset_index(drop=True), newest.reset_index(drop=True)
         self.features_ = FeatureSet(family, self.compiled).fit(runs)
-        check_times(family, newest)
+        warn_of(family, newest, wanted, self.compiled)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.calibration_ = Calibration()
 
@@ -111,7 +118,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
             model = TargetModel(target, self.make_regressor, self.seed)
             return model.fit(self.features_, rows, X, Repeats.of(rows, self.runs_, target))
 
-        wanted = self._wanted_targets(runs)
         self.range_ = TrainingRange.of(telling_rows(wanted[0], runs))
         with threadpool_limits(1, user_api="blas"):  # its threads wait for each other on few rows
             models = side_by_side(learn, wanted)
@@ -216,7 +222,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
         self.refuse_others(runs)
-        check_times(self.features_.family, runs)
+        runs = believable(self.features_.family, runs).reset_index(drop=True)
         calibrated = copy.copy(self)
         calibrated.calibration_ = self.calibration_.learn(
             runs, self.runs_, tuple(self.targets_), self._evidence, self.seed

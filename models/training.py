@@ -71,4 +71,4 @@ def train_predictor(
         UnknownName: there is no such extent of validation.
     """
     predictor = Predictor(model, targets, seed, kernel, compiled, parameters).fit(runs)
-    return Training(predictor, cross_validate(predictor, runs, group, splits, validate))
+    return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits, validate))

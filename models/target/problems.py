@@ -4,6 +4,8 @@ Rows of one problem, and of problems that hardly differ, err together: a thousan
 more about a new problem than a few do. So what is learned of new problems counts problems.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -14,21 +16,67 @@ SAME = 1.05
 """Sizes within this factor are near-duplicates."""
 FEW = 50
 """With fewer distinct problems, a law is trusted more than what is learned."""
+MANY_LIKE, NEARLY_ALL = 4, 10
+"""So many problems to each that is distinct: many are near-duplicates; nearly all are."""
 
 
 def distinct_problems(rows: pd.DataFrame) -> np.ndarray:
     """Return an integer per row, the same for problems that are the same or nearly so."""
-    number = np.zeros(len(rows), dtype=np.int64)
-    for column in columns_of(rows, "problem"):
-        values = as_array(rows[column])
-        codes = pd.factorize(values)[0] if values.dtype.kind == "U" else _near(values)
+    arrays = [as_array(rows[column]) for column in columns_of(rows, "problem")]
+    number, every = _together(map(_codes, arrays), len(rows)), exact_problems(rows)
+    if int(every.max(initial=0)) < MANY_LIKE * int(number.max(initial=0) + 1):
+        return number
+    # A bound between ranges of sizes splits what lies on it: here that would be most of the rows.
+    _, first = np.unique(every, return_index=True)
+    kinds = _together((_codes(v) for v in arrays if not _has_octaves(v)), len(rows))
+    sizes = [np.log(v[first]) for v in arrays if _has_octaves(v)]
+    like = _led(np.column_stack([*sizes, kinds[first] * 10.0 * np.log(SAME)]))
+    return np.asarray(pd.factorize(like[every])[0])
+
+
+def exact_problems(rows: pd.DataFrame) -> np.ndarray:
+    """Return an integer per row, the same for problems that are the same."""
+    arrays = (as_array(rows[column]) for column in columns_of(rows, "problem"))
+    return _together((pd.factorize(values)[0] for values in arrays), len(rows))
+
+
+def are_few(problems: np.ndarray, exact: np.ndarray | None = None) -> bool:
+    """Return whether there are several distinct problems, and few, or nearly all are duplicates.
+
+    Args:
+        problems: of `distinct_problems`.
+        exact: of `exact_problems`.
+    """
+    count = int(problems.max(initial=-1)) + 1
+    every = 0 if exact is None else int(exact.max(initial=-1)) + 1
+    return count >= 2 and (count < FEW or every >= NEARLY_ALL * count)
+
+
+def _together(columns: Iterable[np.ndarray], rows: int) -> np.ndarray:
+    """Return an integer per row, the same for rows that agree in all columns of integers."""
+    number = np.zeros(rows, dtype=np.int64)
+    for codes in columns:
         number = pd.factorize(number * (int(codes.max(initial=0)) + 2) + codes + 1)[0]
     return number
 
 
-def are_few(problems: np.ndarray) -> bool:
-    """Return whether there are several distinct problems, and few."""
-    return 2 <= int(problems.max(initial=-1)) + 1 < FEW
+def _codes(values: np.ndarray) -> np.ndarray:
+    return pd.factorize(values)[0] if values.dtype.kind == "U" else _near(values)
+
+
+def _has_octaves(values: np.ndarray) -> bool:
+    return values.dtype.kind != "U" and bool((values > 0).all())
+
+
+def _led(points: np.ndarray) -> np.ndarray:
+    """Return per point the number of the first one that is within `SAME` of it in all columns."""
+    number = np.full(len(points), -1)
+    left, leaders = np.lexsort(points.T[::-1]), 0
+    while len(left):
+        near = (np.abs(points[left] - points[left[0]]) <= np.log(SAME) + 1e-12).all(axis=1)
+        number[left[near]] = leaders
+        left, leaders = left[~near], leaders + 1
+    return number
 
 
 def _near(values: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from foretune.models.experts.repeated_sizes import Repeated
 from foretune.models.experts.smooth import Smooth
 from foretune.models.target.blend import Blend
 from foretune.models.target.holdouts import kinds_of_novelty, mixed_holdouts
-from foretune.models.target.problems import are_few, distinct_problems
+from foretune.models.target.problems import are_few, distinct_problems, exact_problems
 from foretune.models.target.repeats import Repeats
 from foretune.models.target.spread import Spread
 from foretune.models.target.targets import Target, Unit
@@ -102,7 +102,7 @@ class TargetModel:
         """
         rng = np.random.default_rng(self.seed)
         problems = distinct_problems(rows)
-        few = are_few(problems)
+        few = are_few(problems, exact_problems(rows))
         whole = self._table(features, rows, X, problems if few else None)
         some = _sample(np.arange(len(rows)), MOST_ROWS, rng)
         table, rows = whole.of(some), rows.iloc[some].reset_index(drop=True)

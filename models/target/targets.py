@@ -28,13 +28,19 @@ class Unit:
     Attributes:
         roofline: the calibrated roofline, or None for plain milliseconds or watts.
         columns: text-valued configuration that it is calibrated apart for.
+        typical: log of each part's time that stands for rows whose rooflines are not known; None
+            where training knew all.
     """
 
     def __init__(
-        self, roofline: CalibratedRoofline | None = None, columns: Sequence[str] = ()
+        self,
+        roofline: CalibratedRoofline | None = None,
+        columns: Sequence[str] = (),
+        typical: Sequence[float] | None = None,
     ) -> None:
         self.roofline = roofline
         self.columns = list(columns)
+        self.typical = typical
 
     @classmethod
     def fit(
@@ -45,16 +51,22 @@ class Unit:
         log_target: np.ndarray,
         problems: np.ndarray | None = None,
     ) -> Self:
-        """Return the unit of ``target``: calibrated on ``runs`` if their rooflines are known.
+        """Return the unit of ``target``: calibrated on those ``runs`` whose rooflines are known.
 
         ``problems`` says which problem each row is of, where they are few.
         """
         if target != "time_ms" or not features.roofline_known_:
             return cls()
-        parts = row_parts_ms(features.family, runs)
+        parts = np.log(row_parts_ms(features.family, runs))
+        known = np.isfinite(parts).all(axis=-1)
+        if not known.any():
+            return cls()
+        typical = None if known.all() else np.median(parts[known], axis=0).tolist()
         columns = text_columns(runs)
         groups = groups_of(runs, columns)
-        return cls(CalibratedRoofline().fit(np.log(parts), log_target, groups, problems), columns)
+        groups, problems = groups[known], None if problems is None else problems[known]
+        roofline = CalibratedRoofline().fit(parts[known], log_target[known], groups, problems)
+        return cls(roofline, columns, typical)
 
     def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the logarithm of the unit of every row.
@@ -65,32 +77,39 @@ class Unit:
         if self.roofline is None:
             return np.zeros(len(runs))
         runs = features.known(Rows.of(runs))
-        parts = row_parts_ms(features.family, runs)
-        if not np.isfinite(parts).all():
-            row = int(np.flatnonzero(~np.isfinite(parts).all(axis=-1))[0])
+        parts = np.log(row_parts_ms(features.family, runs))
+        known = np.isfinite(parts).all(axis=-1)
+        if self.typical is not None:
+            parts = np.where(known[..., None], parts, self.typical)
+        elif not known.all():
+            row = int(np.flatnonzero(~known)[0])
             raise PredictorError(
                 f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
                 " or a size, which the predictor was trained with"
             )
-        return self.roofline.log_ms(np.log(parts), groups_of(runs, self.columns))
+        return self.roofline.log_ms(parts, groups_of(runs, self.columns))
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values that `from_json` reads."""
         if self.roofline is None:
             return None
-        return {**self.roofline.to_json(), "columns": self.columns}
+        typical = {} if self.typical is None else {"typical": self.typical}
+        return {**self.roofline.to_json(), "columns": self.columns, **typical}
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> Self:
         """Return what `to_json` wrote."""
-        return cls() if data is None else cls(CalibratedRoofline.from_json(data), data["columns"])
+        if data is None:
+            return cls()
+        return cls(CalibratedRoofline.from_json(data), data["columns"], data.get("typical"))
 
 
-def measured_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> pd.DataFrame:
     """Return the rows that were measured successfully and have ``target``."""
     if target not in runs:
         return runs.iloc[:0]
-    return runs[(runs["status"] == "ok") & runs[target].notna()].reset_index(drop=True)
+    rows = runs[(runs["status"] == "ok") & runs[target].notna()]
+    return rows.reset_index(drop=True) if renumber else rows
 
 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:

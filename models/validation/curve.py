@@ -14,6 +14,7 @@ from foretune.models.target.repeats import repeats_of
 from foretune.models.target.targets import Target, usable_rows
 from foretune.models.validation.evaluation import evaluate_predictor
 from foretune.models.validation.splits import fold_of_rows
+from foretune.models.validation.suspicions import silent
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 
@@ -51,7 +52,8 @@ def learning_curve(
         except PredictorError:  # too few to learn from
             continue
         trial: Predictor = clone(predictor).set_params(targets=(target,))
-        trial.fit(every[np.isin(newest, some)])
+        with silent():
+            trial.fit(every[np.isin(newest, some)])
         scores = evaluate_predictor(trial, test)[target]
         kept = {name: scores[name] for name in ("mape", "median_ape", "coverage90")}
         points.append({"rows": len(some), **kept})

@@ -23,7 +23,7 @@ from foretune.models.predictor import Predictor
 from foretune.models.target.repeats import NONE, repeats_of
 from foretune.models.target.spread import CONFIDENCE
 from foretune.models.target.targets import Target, present_targets, usable_rows
-from foretune.models.validation.plausibility import check_times
+from foretune.models.validation.plausibility import believable
 from foretune.models.validation.splits import tasks_of
 
 CHANCE = 0.05
@@ -92,8 +92,7 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
     """
     fresh = validate(fresh)
     predictor.refuse_others(fresh)
-    check_times(predictor.features_.family, fresh)
-    fresh = latest(fresh).reset_index(drop=True)
+    fresh = latest(believable(predictor.features_.family, fresh)).reset_index(drop=True)
     present = present_targets(fresh)
     known = [t for t in predictor.targets_ if t in present] or list(predictor.targets_)
     return {t: _drift(predictor, usable_rows(t, fresh), t) for t in known}

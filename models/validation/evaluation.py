@@ -17,8 +17,9 @@ from foretune.models.target.repeats import NONE, repeats_of
 from foretune.models.target.targets import LEAST_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score
-from foretune.models.validation.plausibility import check_times
+from foretune.models.validation.plausibility import believable
 from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, tasks_of
+from foretune.models.validation.suspicions import silent
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
@@ -117,8 +118,7 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
     """
     runs = validate(runs)
     predictor.refuse_others(runs)
-    check_times(predictor.features_.family, runs)
-    runs = latest(runs)
+    runs = latest(believable(predictor.features_.family, runs))
     scores = {}
     for target in predictor.targets_:
         rows = measured_rows(target, runs)
@@ -160,7 +160,8 @@ def _predict_folds(
             continue
         trial: Predictor = clone(predictor).set_params(targets=wanted)
         try:
-            trial.fit(every[folds_of_every != fold])
+            with silent():
+                trial.fit(every[folds_of_every != fold])
             for target in wanted:
                 table = _predict_fold(trial, known[target], test[target], target)
                 tables.setdefault(target, []).append(table)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from foretune.datasets import RunLog, read_runs, write_runs
     from foretune.device import Device, find_device
-    from foretune.errors import ForetuneError, ForetuneWarning
+    from foretune.errors import DataWarning, ForetuneError, ForetuneWarning
     from foretune.family import Cost, Family
     from foretune.kernel import Kernel
     from foretune.limit import Limit
@@ -51,6 +51,7 @@ __all__ = [
     "Campaign",
     "Configuration",
     "Cost",
+    "DataWarning",
     "Device",
     "Family",
     "ForetuneError",
@@ -98,7 +99,7 @@ __getattr__, __dir__ = lazy(
                     "plan_configurations"),
         "datasets": ("RunLog", "read_runs", "write_runs"),
         "device": ("Device", "find_device"),
-        "errors": ("ForetuneError", "ForetuneWarning"),
+        "errors": ("DataWarning", "ForetuneError", "ForetuneWarning"),
         "family": ("Cost", "Family"),
         "kernel": ("Kernel",),
         "limit": ("Limit",),

@@ -22,6 +22,10 @@ class ForetuneWarning(UserWarning):
     """Something that was asked for cannot be had; work goes on without it."""
 
 
+class DataWarning(ForetuneWarning):
+    """Runs are hard to believe: the message names the rows, and says what becomes of them."""
+
+
 def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
     """Restore an error that crosses processes: subclasses' constructors take other arguments."""
     error = kind.__new__(kind)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 
 import typer
 
@@ -25,7 +26,7 @@ from foretune.cli import (
     tuning,
 )
 from foretune.cli.plan import group as planning
-from foretune.errors import ForetuneError
+from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.version import __version__
 
 INTERRUPTED = 130
@@ -70,6 +71,7 @@ def run(arguments: list[str]) -> int:
     """Run a command; never raises."""
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"] or ["--help"]
+    warnings.formatwarning = _one_line
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
@@ -104,6 +106,20 @@ def _usage_error(error: Exception) -> str | None:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "foretune"
     return f"{error.format_message() or 'a command is missing.'} See '{command} --help'."
+
+
+def _one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *_: object,
+    **__: object,
+) -> str:
+    """Return a warning as people are to read it; others' with where it is from."""
+    if issubclass(category, ForetuneWarning):
+        return f"foretune: warning: {' '.join(str(message).split())}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

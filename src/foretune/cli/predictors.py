@@ -115,7 +115,7 @@ def train(
             )
     if curve:
         for name in done.predictor.targets_:
-            points = learning_curve(done.predictor, runs, name, group)
+            points = learning_curve(done.predictor, done.predictor.runs_, name, group)
             curves[name] = points.to_dict("records")
             output.table(
                 f"learning curve, {name}",
@@ -249,7 +249,7 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     if features.family is None and (reason := why_unknown(done.predictor.kernel_name_, runs)):
         yield f"no roofline: {reason}"
     elif features.family is not None and not features.roofline_known_:
-        yield "no roofline: some runs lack their device's peak rates (device.…) or a size"
+        yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
     if done.validation.extent == "none":
         return
     usual = ["grouped"] if done.validation.extent == "quick" else ["random", "grouped"]

@@ -5,7 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.models.target.problems import FEW, SAME, are_few, distinct_problems
+from foretune.models.target.problems import FEW, SAME, are_few, distinct_problems, exact_problems
 
 
 def table(**columns):
@@ -30,6 +30,17 @@ def test_ten_thousand_near_duplicates_are_few():
     problems = distinct_problems(table(M=sizes[:, 0], N=sizes[:, 1]))
     assert problems.max() + 1 == 9
     assert are_few(problems)
+
+
+def test_near_duplicates_are_one_wherever_they_lie():
+    rng = np.random.default_rng(0)
+    centres = 2 ** rng.uniform(7, 13, (70, 3))
+    sizes = np.round(centres.repeat(60, axis=0) * rng.uniform(1, 1.04, (4200, 3)))
+    rows = table(M=sizes[:, 0], N=sizes[:, 1], K=sizes[:, 2])
+    problems = distinct_problems(rows)
+    assert 68 <= problems.max() + 1 <= 75
+    assert are_few(problems, exact_problems(rows))
+    assert not are_few(problems, problems)
 
 
 def test_a_dense_sweep_is_not_one_problem():

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from foretune.errors import DataWarning
 from foretune.features import FeatureSet, row_parts_ms
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
@@ -304,5 +305,6 @@ def test_near_duplicates_are_no_further_problems():
     sizes = [f"problem.{s}" for s in "MNK"]
     shift = np.repeat(np.arange(8), len(runs) // 8)
     runs[sizes] = (runs[sizes] * (1 + 0.001 * shift[:, None])).round()
-    model = Predictor(parameters=QUICK).fit(runs).targets_["time_ms"]
+    with pytest.warns(DataWarning, match="32 problems are 4 and near-duplicates of them"):
+        model = Predictor(parameters=QUICK).fit(runs).targets_["time_ms"]
     assert model.spread.usual is not None

@@ -1,12 +1,16 @@
 """Times in the wrong unit are refused; kernels that are merely good or bad are not."""
 
+import warnings
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from foretune.errors import PredictorError
+from foretune.errors import DataWarning, PredictorError
 from foretune.features import row_roofline_ms
 from foretune.models import Predictor
-from foretune.models.validation.plausibility import check_times
+from foretune.models.validation.plausibility import FEW, believable
 
 
 @pytest.fixture
@@ -20,46 +24,65 @@ def runs(matmul, toy_runs):
 
 @pytest.mark.parametrize("factor", [1.0, 0.2, 100.0])
 def test_fast_and_slow_kernels_are_believed(matmul, runs, factor):
-    check_times(matmul, runs.assign(time_ms=runs["time_ms"] * factor))
+    believable(matmul, runs.assign(time_ms=runs["time_ms"] * factor))
 
 
 def test_seconds_are_refused(matmul, runs):
     seconds = runs.assign(time_ms=runs["time_ms"] / 1000)
-    with pytest.raises(PredictorError, match=r"row 0: .* ms\): are these milliseconds") as caught:
-        check_times(matmul, seconds)
+    with pytest.raises(
+        PredictorError, match=r"rows 0, .* more of .*are these milliseconds"
+    ) as caught:
+        believable(matmul, seconds)
     assert "\n" not in str(caught.value)
-    with pytest.raises(PredictorError, match="100 times faster than their device allows"):
+    with pytest.raises(PredictorError, match="30 times faster than their device allows"):
         Predictor().fit(seconds)
 
 
 def test_microseconds_are_refused(matmul, runs):
     microseconds = runs.assign(time_ms=runs["time_ms"] * 1000)
     with pytest.raises(PredictorError, match="slower than their roofline: are these milliseconds"):
-        check_times(matmul, microseconds)
+        believable(matmul, microseconds)
     with pytest.raises(PredictorError, match="slower than their roofline"):
         Predictor().fit(microseconds)
 
 
-def test_the_row_is_named(matmul, runs):
+def test_few_impossible_rows_are_named_and_left_out(matmul, runs):
     one = runs.assign(time_ms=runs["time_ms"].where(runs.index != 7, runs["time_ms"] / 1000))
-    with pytest.raises(PredictorError, match=r"1 of \d+ runs .*\(row 7: "):
-        check_times(matmul, one)
+    with pytest.warns(DataWarning, match=r"^row 7 of \d+ runs: .*: left out$"):
+        kept = believable(matmul, one)
+    assert kept.index.tolist() == [i for i in runs.index if i != 7]
+    with pytest.warns(DataWarning, match="row 7 of"):
+        assert len(Predictor().fit(one).runs_) == len(runs) - 1
+
+
+@given(share=st.floats(0.0, 1.0), seed=st.integers(0, 99))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_impossible_goes_and_the_rest_stays(matmul, runs, share, seed):
+    wrong = np.random.default_rng(seed).random(len(runs)) < share
+    mixed = runs.assign(time_ms=runs["time_ms"] / np.where(wrong, 1000, 1))
+    if wrong.sum() >= FEW * len(runs):
+        with pytest.raises(PredictorError, match="faster than their device allows"):
+            believable(matmul, mixed)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            assert believable(matmul, mixed).equals(mixed[~wrong])
 
 
 def test_some_slow_runs_do_not_make_a_wrong_unit(matmul, runs):
     few = runs.assign(time_ms=runs["time_ms"] * np.where(runs.index % 3, 1, 5000))
-    check_times(matmul, few)
+    believable(matmul, few)
 
 
 def test_short_runs_may_be_all_overhead(matmul, toy_runs):
     ok = toy_runs[toy_runs["status"] == "ok"]
-    check_times(matmul, ok.assign(**{f"problem.{s}": 8 for s in "MNK"}, time_ms=0.5))
+    believable(matmul, ok.assign(**{f"problem.{s}": 8 for s in "MNK"}, time_ms=0.5))
 
 
 def test_where_no_roofline_is_known_anything_goes(matmul, runs):
-    check_times(None, runs.assign(time_ms=1e-9))
+    believable(None, runs.assign(time_ms=1e-9))
     unknown = runs.drop(columns=[c for c in runs if c.startswith("device.")])
-    check_times(matmul, unknown.assign(time_ms=1e-9))
-    check_times(matmul, runs.drop(columns="time_ms"))
-    check_times(matmul, runs.assign(status="timeout"))
-    check_times(matmul, runs.iloc[:0])
+    believable(matmul, unknown.assign(time_ms=1e-9))
+    believable(matmul, runs.drop(columns="time_ms"))
+    believable(matmul, runs.assign(status="timeout"))
+    believable(matmul, runs.iloc[:0])

@@ -1,0 +1,227 @@
+"""Suspicions: what makes a run table hard to believe though every row by itself is possible."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import columns_of
+from foretune.errors import DataWarning, PredictorError
+from foretune.family import Family
+from foretune.features import row_roofline_ms
+from foretune.features.arrays import as_array
+from foretune.features.families.formats import FORMATS
+from foretune.models.target.problems import (
+    FEW,
+    MANY_LIKE,
+    NEARLY_ALL,
+    distinct_problems,
+    exact_problems,
+)
+from foretune.models.target.targets import Target, measured_rows
+from foretune.models.validation.plausibility import named
+
+LEAST_ROWS = 20
+"""Fewer rows show no pattern."""
+MOST_ROWS = 2000
+"""So many rows, drawn at random, stand for a table."""
+NEIGHBOURS = 9
+"""Rows whose median says what a row should be: wrong ones are outvoted."""
+ANOTHER_UNIT, BETWEEN = (300.0, 3000.0), (30.0, 300.0)
+"""Factors from what a row should be: of units 1000 times apart, and where no unit leads."""
+LEAST_APART = 3
+MANY_MIXED = 0.01
+"""Share of rows in another unit beyond which nothing is learned from the rest."""
+OVERHEAD_MS = 0.006
+"""Of a launch: without it, the smallest work would be far from its roofline."""
+EXACT = 2e-3
+"""Nothing that was known before a measurement says its result as closely, by the logarithm."""
+CLOSER = 0.1
+"""Share of what is missed without a column that is missed with one that says it all."""
+GROUPS = ("problem", "config", "device")
+NAMES_OF_FORMATS = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
+"""How columns of number formats end."""
+
+
+def warn_of(
+    family: Family | None, runs: pd.DataFrame, targets: Iterable[Target], compiled: bool = False
+) -> None:
+    """Warn (`DataWarning`) of all that is suspect in ``runs``; rows go by their index.
+
+    Args:
+        family: knows the cost of the kernel; None if nobody does.
+        runs: of one kernel, valid.
+        targets: what is to be learned.
+        compiled: whether ``static.…`` columns are to be learned from.
+
+    Raises:
+        PredictorError: many values of a target are in another unit than the rest.
+    """
+    found = [*_unknown_formats(family, runs), *_unknown_devices(family, runs)]
+    for target in targets:
+        rows = measured_rows(target, runs, renumber=False)
+        if len(rows) >= LEAST_ROWS:
+            found += [*_mixed_units(family, rows, target), *_leaks(rows, target, compiled)]
+    found += _near_duplicates(runs)
+    for text in found:
+        warnings.warn(text, DataWarning, stacklevel=3)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Do not warn: of rows that were warned of before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield
+
+
+def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
+    columns = [*columns_of(runs, "problem"), *columns_of(runs, "config")]
+    for column in columns:
+        if family is None or not column.endswith(NAMES_OF_FORMATS):
+            continue
+        values = as_array(runs[column])
+        for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():
+            rows = runs.index[values == name]
+            yield f"{column}={name} is no format that is known: {named(rows)} count as 16 bits"
+
+
+def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
+    unknown = np.isnan(row_roofline_ms(family, runs))
+    if unknown.any() and not unknown.all():
+        devices = ", ".join(sorted(map(str, runs["device"][unknown].unique())))
+        yield (
+            f"{named(runs.index[unknown])} have no roofline: say the peak rates of {devices} "
+            "(device.fp32_gflops, device.memory_gbps), and every size"
+        )
+
+
+def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:
+    """Yield which rows stand 1000 times apart from their like, with few or none in between.
+
+    Their like are their neighbours, or, where whole groups of rows are in another unit, rows as
+    far from the roofline.
+    """
+    y = np.log(rows[target].to_numpy(float))
+    some = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
+    X = _places(rows)
+    apart = _apart(_from_neighbours(X, y, some, some))
+    if apart.any() and len(y) > len(some):
+        apart = _apart(_from_neighbours(X, y, some, np.arange(len(y))))
+    elif apart.any():
+        apart = apart[np.argsort(some)]
+    elif target == "time_ms":
+        roofline_ms = row_roofline_ms(family, rows)
+        if np.isfinite(roofline_ms).sum() > len(y) / 2:
+            ratio = y - np.log(roofline_ms + OVERHEAD_MS)
+            apart = _apart(ratio - np.nanmedian(ratio))
+    if apart.any():
+        text = (
+            f"{target} of {named(rows.index[apart])} is about 1000 times off that of runs like "
+            "them: are they in another unit?"
+        )
+        if apart.mean() > MANY_MIXED:
+            raise PredictorError(text)
+        yield text
+
+
+def _apart(off: np.ndarray) -> np.ndarray:
+    """Return which of the logarithms ``off`` are of another unit: several, with a gap before."""
+    for sign in (1.0, -1.0):
+        apart, between = (
+            (sign * off >= np.log(low)) & (sign * off < np.log(high))
+            for low, high in (ANOTHER_UNIT, BETWEEN)
+        )
+        if apart.sum() >= LEAST_APART and apart.sum() > 2 * between.sum():
+            return np.asarray(apart)
+    return np.zeros(len(off), dtype=bool)
+
+
+def _from_neighbours(
+    X: np.ndarray, y: np.ndarray, known: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """Return how far ``y`` of rows ``wanted`` is from the median of neighbours among ``known``."""
+    off = []
+    for at in np.array_split(wanted, -(-len(wanted) // MOST_ROWS)):
+        distances = (X[known] ** 2).sum(1) - 2.0 * X[at] @ X[known].T
+        distances[at[:, None] == known] = np.inf  # no row is its own neighbour
+        nearest = np.argpartition(distances, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
+        off.append(y[at] - np.median(y[known][nearest], axis=1))
+    return np.concatenate(off)
+
+
+def _places(rows: pd.DataFrame) -> np.ndarray:
+    """Return numbers in deviations, positive ones in octaves, and indicators of texts."""
+    places = [np.zeros(len(rows))]
+    for column in [c for group in GROUPS for c in columns_of(rows, group)]:
+        values = as_array(rows[column])
+        if _is_text(values):
+            codes = pd.factorize(values)[0]
+            places += [2.0 * (codes == code) for code in range(codes.max() + 1)]
+        elif np.ptp(values := np.nan_to_num(values)) > 0:
+            values = np.log2(values) if (values > 0).all() else values
+            places.append((values - values.mean()) / (values.std() or 1.0))
+    return np.column_stack(places).astype(np.float32)
+
+
+def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
+    """Yield the columns that say the target too closely: made from it, no doubt.
+
+    They have nearly as many values as it, and it is a smooth function of them, or a product of
+    powers of them and of sizes.
+    """
+    y = np.log(rows[target].to_numpy(float))
+    numbers = {
+        c: as_array(rows[c])
+        for group in (*GROUPS, *(["static"] if compiled else []))
+        for c in columns_of(rows, group)
+    }
+    numbers = {c: v for c, v in numbers.items() if not _is_text(v) and np.isfinite(v).all()}
+    many = 0.5 * len(np.unique(y))
+    suspects = {
+        c: v for c, v in numbers.items() if len(np.unique(v)) >= max(many, LEAST_ROWS)
+    }  # fmt: skip
+    sizes = {c: np.log(v) for c, v in numbers.items() if c not in suspects and (v > 0).all()}
+    some = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
+    for column, values in suspects.items():
+        terms = [*sizes.values(), *([np.log(values)] if (values > 0).all() else [])]
+        X = np.column_stack([np.ones(len(y)), *terms])[some]
+        left, without = (_rest(terms, y[some]) for terms in (X, X[:, : 1 + len(sizes)]))
+        order = np.argsort(values[some])
+        between = _bend(values[some][order], y[some][order])
+        closest = min(np.median(np.abs(left)), np.median(np.abs(between)))
+        if closest < min(EXACT * np.std(y), CLOSER * np.median(np.abs(without))):
+            yield (
+                f"{column} says {target} as closely as only the measurement itself can: if it "
+                "was made from that, leave it out, a run to be predicted has none"
+            )
+
+
+def _rest(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
+
+
+def _bend(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return how far every other ``y`` is from the line between those beside it."""
+    distinct = np.r_[True, np.diff(x) > 0]
+    x, y = x[distinct], y[distinct]
+    return np.asarray(y[1::2] - np.interp(x[1::2], x[::2], y[::2]))
+
+
+def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
+    distinct, exact = distinct_problems(runs), exact_problems(runs)
+    count, every = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
+    if every >= max(LEAST_ROWS, (MANY_LIKE if count < FEW else NEARLY_ALL) * count):
+        _, first = np.unique(exact, return_index=True)
+        first.sort()
+        repeated = first[pd.Series(distinct[first]).duplicated().to_numpy()]
+        yield (
+            f"{every:,} problems are {count:,} and near-duplicates of them "
+            f"({named(runs.index[repeated])}): they say no more of a new problem than {count:,} do"
+        )
+
+
+def _is_text(values: np.ndarray) -> bool:
+    return values.dtype.kind == "U"
