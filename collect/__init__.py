@@ -28,24 +28,25 @@ __all__ = [
     "plan_rows",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "collection": (
-            "CollectSummary",
-            "collect_runs",
-            "plan_configurations",
-            "plan_rows",
-        ),
-        "probe": (
-            "local_device",
-            "local_devices",
-        ),
-        "runner": (
-            "InProcessRunner",
-            "IsolatedRunner",
-            "Runner",
-        ),
-        "timer": ("Timing",),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "collection": (
+                "CollectSummary",
+                "collect_runs",
+                "plan_configurations",
+                "plan_rows",
+            ),
+            "probe": (
+                "local_device",
+                "local_devices",
+            ),
+            "runner": (
+                "InProcessRunner",
+                "IsolatedRunner",
+                "Runner",
+            ),
+            "timer": ("Timing",),
+        },
+    )

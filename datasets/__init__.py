@@ -34,30 +34,31 @@ __all__ = [
     "write_runs",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "catalog": (
-            "Card",
-            "card",
-            "load",
-            "shipped",
-        ),
-        "importers": (
-            "Imported",
-            "import_runs",
-        ),
-        "log": ("RunLog",),
-        "runs": (
-            "from_measurements",
-            "latest",
-            "read_runs",
-            "to_measurements",
-            "write_runs",
-        ),
-        "schema": (
-            "SCHEMA_VERSION",
-            "validate",
-        ),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "catalog": (
+                "Card",
+                "card",
+                "load",
+                "shipped",
+            ),
+            "importers": (
+                "Imported",
+                "import_runs",
+            ),
+            "log": ("RunLog",),
+            "runs": (
+                "from_measurements",
+                "latest",
+                "read_runs",
+                "to_measurements",
+                "write_runs",
+            ),
+            "schema": (
+                "SCHEMA_VERSION",
+                "validate",
+            ),
+        },
+    )

@@ -30,25 +30,26 @@ __all__ = [
     "text_columns",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "candidates": (
-            "candidate_rows",
-            "rows_of",
-            "settings_of",
-        ),
-        "featureset": (
-            "FEATURES_VERSION",
-            "FeatureSet",
-        ),
-        "known": ("family_for",),
-        "roofline": (
-            "row_cost",
-            "row_limits_ms",
-            "row_parts_ms",
-            "row_roofline_ms",
-            "text_columns",
-        ),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "candidates": (
+                "candidate_rows",
+                "rows_of",
+                "settings_of",
+            ),
+            "featureset": (
+                "FEATURES_VERSION",
+                "FeatureSet",
+            ),
+            "known": ("family_for",),
+            "roofline": (
+                "row_cost",
+                "row_limits_ms",
+                "row_parts_ms",
+                "row_roofline_ms",
+                "text_columns",
+            ),
+        },
+    )

@@ -5,7 +5,6 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from foretune.datasets.schema import columns_of
@@ -13,6 +12,7 @@ from foretune.errors import PredictorError
 from foretune.family import Family, Quantity
 from foretune.features.alignment import alignment
 from foretune.features.arrays import OneRow, Rows, as_array, short_names
+from foretune.features.estimator import TransformerEstimator
 from foretune.features.families.caches import OF_CACHE, of_cache
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
@@ -29,7 +29,7 @@ MAY_BE_UNKNOWN = "device."
 """Columns that training had and rows may lack: a descriptor that says less."""
 
 
-class FeatureSet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class FeatureSet(TransformerEstimator):
     """Turns runs of one kernel into numbers.
 
     Columns, in order:

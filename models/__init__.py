@@ -6,6 +6,7 @@ from foretune.lazy import lazy
 
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
+    from foretune.models.runtime_regressor import RuntimeRegressor
     from foretune.models.saved.pretrained import find_pretrained
     from foretune.models.training import Training, train_predictor
     from foretune.models.validation.curve import learning_curve
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Predictor",
+    "RuntimeRegressor",
     "Training",
     "evaluate_predictor",
     "find_pretrained",
@@ -22,17 +24,19 @@ __all__ = [
     "train_predictor",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "validation.evaluation": ("evaluate_predictor",),
-        "validation.curve": ("learning_curve",),
-        "validation.noise": ("noise_floor",),
-        "predictor": ("Predictor",),
-        "saved.pretrained": ("find_pretrained",),
-        "training": (
-            "Training",
-            "train_predictor",
-        ),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "validation.evaluation": ("evaluate_predictor",),
+            "validation.curve": ("learning_curve",),
+            "validation.noise": ("noise_floor",),
+            "predictor": ("Predictor",),
+            "runtime_regressor": ("RuntimeRegressor",),
+            "saved.pretrained": ("find_pretrained",),
+            "training": (
+                "Training",
+                "train_predictor",
+            ),
+        },
+    )

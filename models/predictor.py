@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
@@ -22,6 +21,7 @@ from foretune.errors import ForetuneError, PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import OneRow, Rows
+from foretune.features.estimator import Estimator
 from foretune.features.families.given_work import GivenWork
 from foretune.features.known import known_family
 from foretune.mapping import Value
@@ -49,7 +49,7 @@ from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
 
 
-class Predictor(BaseEstimator):  # type: ignore[misc]
+class Predictor(Estimator):
     """Predicts time and power of configurations of one kernel, a scikit-learn estimator.
 
     Args:

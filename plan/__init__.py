@@ -68,27 +68,28 @@ __all__ = [
     "supported",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "describe.accuracy": ("published_accuracy", "read_accuracy", "recovery"),
-        "describe.description": ("ModelDescription",),
-        "describe.formats": ("FORMATS", "Format", "Formats", "checkpoint_formats", "supported"),
-        "serve.launching": ("Launch", "launch", "launch_commands"),
-        "describe.layout": ("Layout", "illegal_because", "legal_layouts"),
-        "cost.memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
-        "describe.catalog": ("describe_model", "known_models"),
-        "cost.operator": ("Operator", "Part"),
-        "serve.planner": ("Plan", "plan"),
-        "cost.decoder": ("mixed_operators", "step_operators"),
-        "describe.system": (
-            "System",
-            "find_system",
-            "known_systems",
-            "published_prices",
-            "read_prices",
-        ),
-        "serve.requirements": ("Requirements",),
-        "describe.workload": ("Workload",),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "describe.accuracy": ("published_accuracy", "read_accuracy", "recovery"),
+            "describe.description": ("ModelDescription",),
+            "describe.formats": ("FORMATS", "Format", "Formats", "checkpoint_formats", "supported"),
+            "serve.launching": ("Launch", "launch", "launch_commands"),
+            "describe.layout": ("Layout", "illegal_because", "legal_layouts"),
+            "cost.memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
+            "describe.catalog": ("describe_model", "known_models"),
+            "cost.operator": ("Operator", "Part"),
+            "serve.planner": ("Plan", "plan"),
+            "cost.decoder": ("mixed_operators", "step_operators"),
+            "describe.system": (
+                "System",
+                "find_system",
+                "known_systems",
+                "published_prices",
+                "read_prices",
+            ),
+            "serve.requirements": ("Requirements",),
+            "describe.workload": ("Workload",),
+        },
+    )

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GuidedSampler", "Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "factory": ("make_searcher",),
-        "optuna.sampler": ("SurrogateSampler",),
-        "optuna.guided_sampler": ("GuidedSampler",),
-        "searcher": ("Prior", "Searcher"),
-        "stopping": ("Stopping",),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "factory": ("make_searcher",),
+            "optuna.sampler": ("SurrogateSampler",),
+            "optuna.guided_sampler": ("GuidedSampler",),
+            "searcher": ("Prior", "Searcher"),
+            "stopping": ("Stopping",),
+        },
+    )

@@ -22,22 +22,23 @@ __all__ = [
     "tune_problem",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "campaign.campaign": (
-            "Campaign",
-            "run_campaign",
-        ),
-        "pareto": (
-            "ParetoResult",
-            "tune_pareto",
-        ),
-        "campaign.preset": (
-            "PRESETS",
-            "Preset",
-        ),
-        "results": ("TuneResult",),
-        "tuner": ("tune_problem",),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "campaign.campaign": (
+                "Campaign",
+                "run_campaign",
+            ),
+            "pareto": (
+                "ParetoResult",
+                "tune_pareto",
+            ),
+            "campaign.preset": (
+                "PRESETS",
+                "Preset",
+            ),
+            "results": ("TuneResult",),
+            "tuner": ("tune_problem",),
+        },
+    )

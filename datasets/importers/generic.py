@@ -5,7 +5,10 @@ A source is a column (``m``), or an expression over columns (``latency_us*0.001`
 no mapping.
 """
 
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from foretune.datasets.importers.files import read_table
 from foretune.datasets.importers.names import is_run_column
 from foretune.datasets.importers.request import Request
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
-from foretune.errors import SpaceError, UsageError
+from foretune.errors import SpaceError, UnknownName, UsageError
 from foretune.expression import Expression
 from foretune.measurement import Status
 
@@ -43,6 +46,38 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows["source"] = constant(f"generic {path.name}", len(rows))
     rows.loc[(rows["status"] != Status.OK.value).to_numpy(), "time_ms"] = np.nan
     return rows
+
+
+UNNAMED = "unnamed"
+"""Kernel and device of tables that do not name them."""
+
+
+def run_columns(
+    columns: Iterable[str],
+    problem: Collection[str] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Return run-table column -> its source, for a table whose columns have anybody's names.
+
+    Args:
+        columns: of the table; those of a run table stay what they are.
+        problem: which of them say what is computed, the others being configuration; none: all.
+        sources: what is known: run-table column -> column or expression. Columns in it are neither
+            problem nor configuration.
+
+    Raises:
+        UnknownName: there is no such column.
+    """
+    columns = list(columns)
+    if missing := [name for name in problem if name not in columns]:
+        raise UnknownName("column", missing[0], columns)
+    named = {}
+    for c in columns:
+        word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")
+        if not any(word.search(source) for source in sources.values()):
+            group = "problem" if c in problem or not problem else "config"
+            named[c if is_run_column(c) else f"{group}.{c}"] = c
+    return {**named, **sources}
 
 
 def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:

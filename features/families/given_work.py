@@ -1,12 +1,12 @@
 """Work as data: a kernel of which nothing is known but what its user says, as expressions."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from foretune.device import limits_ms
-from foretune.errors import PredictorError
+from foretune.errors import PredictorError, UsageError
 from foretune.expression import Expression
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
@@ -40,6 +40,17 @@ class GivenWork(Family):
         self.precision = precision
         self.given = {"flops": flops, "bytes_moved": bytes_moved, "blocks": blocks}
         self._rules = {n: Expression(text, n) for n, text in self.given.items() if text}
+
+    @classmethod
+    def of(cls, name: str, flops: str, bytes_moved: str, blocks: str = "") -> Self | None:
+        """Return the kernel with the work that was given; None if none was.
+
+        Raises:
+            UsageError: only a part of it was.
+        """
+        if bool(flops) != bool(bytes_moved) or (blocks and not flops):
+            raise UsageError("work is known by operations and bytes: give both")
+        return cls(name, flops, bytes_moved, blocks) if flops else None
 
     def to_json(self) -> dict[str, str]:
         """Return the arguments beside the name."""

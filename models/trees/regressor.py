@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foretune.device import available_cores
+from foretune.features.estimator import RegressorEstimator
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Regressor(RegressorEstimator):
     """Learns ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
     Features are float32, NaN where unknown. It learns with several threads and predicts with one:

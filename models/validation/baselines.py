@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, RegressorMixin
 
 from foretune.family import Family
 from foretune.features import FeatureSet, row_roofline_ms
+from foretune.features.estimator import RegressorEstimator
 from foretune.models.experts.neighbours import Neighbourhood
 from foretune.models.target.targets import Target, Unit
 from foretune.models.validation.splits import group_columns
@@ -20,7 +20,7 @@ from foretune.models.validation.splits import group_columns
 MOST_NEIGHBOURS_ROWS = 20_000
 
 
-class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Baseline(RegressorEstimator):
     """Predicts one target of a run table without a learned model.
 
     Args:

@@ -13,6 +13,7 @@ from foretune.family import Family
 from foretune.features import row_roofline_ms
 from foretune.features.arrays import as_array
 from foretune.features.families.formats import FORMATS
+from foretune.kernel import Kernel
 from foretune.models.target.problems import (
     FEW,
     MANY_LIKE,
@@ -79,8 +80,10 @@ def silent() -> Iterator[None]:
 
 def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
     columns = [*columns_of(runs, "problem"), *columns_of(runs, "config")]
+    if family is None or isinstance(family, Kernel):  # which knows its own
+        return
     for column in columns:
-        if family is None or not column.endswith(NAMES_OF_FORMATS):
+        if not column.endswith(NAMES_OF_FORMATS):
             continue
         values = as_array(runs[column])
         for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():

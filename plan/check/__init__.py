@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ParallelCheck", "VllmCheck", "check_parallel", "check_vllm"]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "parallel": ("ParallelCheck", "check_parallel"),
-        "vllm_bench": ("VllmCheck", "check_vllm"),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "parallel": ("ParallelCheck", "check_parallel"),
+            "vllm_bench": ("VllmCheck", "check_vllm"),
+        },
+    )

@@ -28,13 +28,14 @@ __all__ = [
     "single_fleets",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "budget": ("Oversubscription", "best", "oversubscriptions"),
-        "capacity": ("InstanceType", "instance_types"),
-        "mix": ("Fleet", "Limits", "Share", "cheapest_fleet", "single_fleets"),
-        "requests": ("Demand", "read_requests"),
-        "server": ("Phase", "Server"),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "budget": ("Oversubscription", "best", "oversubscriptions"),
+            "capacity": ("InstanceType", "instance_types"),
+            "mix": ("Fleet", "Limits", "Share", "cheapest_fleet", "single_fleets"),
+            "requests": ("Demand", "read_requests"),
+            "server": ("Phase", "Server"),
+        },
+    )

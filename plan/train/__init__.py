@@ -27,14 +27,15 @@ __all__ = [
     "training_memory",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "memory": ("TrainingMemory", "training_memory"),
-        "planner": ("TrainingPlan", "plan_training"),
-        "recipe": ("Recipe", "TrainingLayout", "impossible_because"),
-        "search": ("possible_recipes",),
-        "step": ("SOFTWARE", "Calibration", "predict_steps"),
-        "task": ("TrainingTask",),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "memory": ("TrainingMemory", "training_memory"),
+            "planner": ("TrainingPlan", "plan_training"),
+            "recipe": ("Recipe", "TrainingLayout", "impossible_because"),
+            "search": ("possible_recipes",),
+            "step": ("SOFTWARE", "Calibration", "predict_steps"),
+            "task": ("TrainingTask",),
+        },
+    )

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from foretune.kernel import Kernel
     from foretune.limit import Limit
     from foretune.measurement import Measurement, Status
-    from foretune.models import Predictor, evaluate_predictor, train_predictor
+    from foretune.models import (
+        Predictor,
+        RuntimeRegressor,
+        evaluate_predictor,
+        train_predictor,
+    )
     from foretune.objective import Objective
     from foretune.problem import Problem, ProblemParameter
     from foretune.registry import get_kernel
@@ -68,6 +73,7 @@ __all__ = [
     "Problem",
     "ProblemParameter",
     "RunLog",
+    "RuntimeRegressor",
     "SearchSpace",
     "Status",
     "Store",
@@ -92,27 +98,28 @@ __all__ = [
     "write_runs",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "collect": ("InProcessRunner", "IsolatedRunner", "Timing", "collect_runs", "local_device",
-                    "plan_configurations"),
-        "datasets": ("RunLog", "read_runs", "write_runs"),
-        "device": ("Device", "find_device"),
-        "errors": ("DataWarning", "ForetuneError", "ForetuneWarning"),
-        "family": ("Cost", "Family"),
-        "kernel": ("Kernel",),
-        "limit": ("Limit",),
-        "measurement": ("Measurement", "Status"),
-        "models": ("Predictor", "evaluate_predictor", "train_predictor"),
-        "objective": ("Objective",),
-        "problem": ("Problem", "ProblemParameter"),
-        "registry": ("get_kernel",),
-        "search": ("make_searcher",),
-        "space": ("Configuration", "SearchSpace"),
-        "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
-                 "tune_pareto", "tune_problem"),
-        "tune.triton": ("autotune", "listen", "patch_triton"),
-        "tune.store": ("Store",),
-    },
-)  # fmt: skip
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "collect": ("InProcessRunner", "IsolatedRunner", "Timing", "collect_runs",
+                        "local_device", "plan_configurations"),
+            "datasets": ("RunLog", "read_runs", "write_runs"),
+            "device": ("Device", "find_device"),
+            "errors": ("DataWarning", "ForetuneError", "ForetuneWarning"),
+            "family": ("Cost", "Family"),
+            "kernel": ("Kernel",),
+            "limit": ("Limit",),
+            "measurement": ("Measurement", "Status"),
+            "models": ("Predictor", "RuntimeRegressor", "evaluate_predictor", "train_predictor"),
+            "objective": ("Objective",),
+            "problem": ("Problem", "ProblemParameter"),
+            "registry": ("get_kernel",),
+            "search": ("make_searcher",),
+            "space": ("Configuration", "SearchSpace"),
+            "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
+                     "tune_pareto", "tune_problem"),
+            "tune.triton": ("autotune", "listen", "patch_triton"),
+            "tune.store": ("Store",),
+        },
+    )  # fmt: skip

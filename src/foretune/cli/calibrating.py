@@ -19,6 +19,7 @@ def choose(
         None, help="Run tables of what is to be predicted; else what the predictor learned."
     ),
     kernel: str = options.ONLY_KERNEL,
+    map_: list[str] = options.MAP,
     count: int = typer.Option(64, help="Runs per device: 10 tell little, over 512 hardly more."),
     device: str = typer.Option(
         None,
@@ -33,7 +34,7 @@ def choose(
     With the time of each in a column time_ms, 'foretune import --format generic' reads the file;
     'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
     """
-    from foretune.cli.predictors import read_files
+    from foretune.cli.run_files import read_files
     from foretune.models.saved.named import read_predictor
     from foretune.registry import registered
     from foretune.replacing import replacing
@@ -42,7 +43,9 @@ def choose(
         raise UsageError("give --device, or run tables of the device")
     loaded = read_predictor(predictor)
     hardware = None if device is None else options.device_of(loaded, device)
-    chosen = loaded.choose(count, read_files(files, kernel) if files else None, hardware, seed)
+    chosen = loaded.choose(
+        count, read_files(files, kernel, map_, loaded) if files else None, hardware, seed
+    )
     _keep_times(out, chosen)
     with replacing(out) as new:
         chosen.to_csv(new, index=False)
@@ -77,23 +80,24 @@ def calibrate(
     predictor: str = options.PREDICTOR,
     files: list[Path] = typer.Argument(help="Run tables of the new device: 10 … 1500 runs."),
     kernel: str = options.ONLY_KERNEL,
+    map_: list[str] = options.MAP,
     check: list[Path] = typer.Option([], help="Runs to score before and after."),
     out: Path = typer.Option(..., help="Folder for the calibrated predictor."),
     as_json: bool = options.JSON,
 ) -> None:
     """Correct a predictor for a device it never saw, with a few runs measured there."""
-    from foretune.cli.predictors import read_files
+    from foretune.cli.run_files import read_files
     from foretune.models import evaluate_predictor
     from foretune.models.saved.named import read_predictor
 
     output = Output(as_json)
     before = read_predictor(predictor)
-    runs = read_files(files, kernel)
+    runs = read_files(files, kernel, map_, before)
     after = before.calibrate(runs)
     after.save(out)
     scores: dict[str, dict[str, dict[str, float]]] = {}
     if check:
-        rows = read_files(check, kernel)
+        rows = read_files(check, kernel, map_, before)
         for when, scored in (("before", before), ("after", after)):
             scores[when] = evaluate_predictor(scored, rows)
         for target in scores["after"]:

@@ -6,7 +6,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
-from foretune.cli.predictors import read_files
+from foretune.cli.run_files import read_files
 
 DRIFTED = 1
 """The exit code."""
@@ -16,6 +16,7 @@ def drift(
     predictor: str = options.PREDICTOR,
     files: list[Path] = options.RUNS,
     kernel: str = options.ONLY_KERNEL,
+    map_: list[str] = options.MAP,
     as_json: bool = options.JSON,
 ) -> None:
     """Compare a predictor with fresh measurements; exit code 0 if it holds, 1 if it has drifted.
@@ -26,7 +27,9 @@ def drift(
     from foretune.models.validation.drift import check_drift
 
     output = Output(as_json)
-    found = check_drift(read_predictor(predictor), read_files(files, kernel))
+    found = check_drift(
+        loaded := read_predictor(predictor), read_files(files, kernel, map_, loaded)
+    )
     for target, d in found.items():
         rows = [
             ["inside the interval", percent(d.coverage), f"at least {percent(d.coverage_least)}"],

@@ -74,7 +74,7 @@ def export(
 
 
 def _of_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
-    from foretune.cli.predictors import read_files
+    from foretune.cli.run_files import read_files
 
     runs = read_files(files, kernel)
     if device is None:

@@ -38,7 +38,7 @@ def import_(
     from foretune.datasets import import_runs, read_runs, write_runs
     from foretune.datasets.importers.records import as_number
 
-    mapping, constants = _pairs(map_, "--map"), _pairs(set_, "--set")
+    mapping, constants = options.pairs(map_, "--map"), options.pairs(set_, "--set")
     output = Output(as_json)
     if any(Path(file).resolve() == out.resolve() for file in files):
         raise UsageError(f"{out} is what is read: give another --out")
@@ -70,13 +70,3 @@ def _lost(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
     from foretune.models.target.repeats import missing_runs
 
     return max(missing_runs(now, before), len(before) - len(now))
-
-
-def _pairs(texts: list[str], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
-        pairs[name.strip()] = value.strip()
-    return pairs

@@ -1,5 +1,6 @@
 """Options that several commands share, and what their text means."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -20,7 +21,8 @@ GUIDE = typer.Option(
     "auto", "--predictor", help=f"{NAMED}; auto: the one that comes with Foretune; none."
 )
 PREDICTOR = typer.Argument(help=f"{NAMED}.")
-RUNS = typer.Argument(help="Run tables (Parquet).")
+RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
+MAP = typer.Option([], "--map", help="Of a CSV file: 'time_ms=latency_us*0.001' (repeatable).")
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 TRAINED_DEVICE = typer.Option(
     None, "--device", help="cpu, cuda:0 or a name; where training had one, that one."
@@ -197,3 +199,18 @@ def positive(value: float, option: str) -> float:
     if not value > 0:
         raise UsageError(f"{option} {value:g} leaves no time: give more than 0")
     return value
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Return column -> value of texts ``COLUMN=VALUE``.
+
+    Raises:
+        UsageError: one is of another form; ``option`` is what the message calls it.
+    """
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs

@@ -9,6 +9,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import SCORE_COLUMNS, Output, percent, score_rows
+from foretune.cli.run_files import read_files
 from foretune.errors import PredictorError, UnknownName, UsageError
 from foretune.problem import Problem
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.device import Device
-    from foretune.features.families.given_work import GivenWork
     from foretune.models import Predictor, Training
     from foretune.space import Configuration, SearchSpace
 
@@ -36,6 +36,10 @@ def train(
     files: list[Path] = options.RUNS,
     model: str = options.MODEL,
     target: list[str] = typer.Option([], help="time_ms, power_w (repeatable); else what is there."),
+    map_: list[str] = options.MAP,
+    sizes: str = typer.Option(
+        "", help="Columns of a CSV file that say what is computed; the others say how. Else all."
+    ),
     group: str = typer.Option(
         "problem", help="What is held out together: problem, device, or columns (problem.N,…)."
     ),
@@ -59,7 +63,9 @@ def train(
     as_json: bool = options.JSON,
 ) -> None:
     """Train a predictor, with honest validation."""
+    from foretune.features.families.given_work import GivenWork
     from foretune.models import Predictor, train_predictor
+    from foretune.models.predictor import only_kernel
     from foretune.models.saved.named import read_predictor
     from foretune.models.saved.saved_folder import refuse_place
     from foretune.models.target.targets import TARGETS
@@ -74,8 +80,9 @@ def train(
     _known("split", split, SPLITS)
     _known("extent of validation", [validate], EXTENTS)
     output = Output(as_json)
-    runs = read_files(files, kernel)
-    work = _given_work(runs, flops, bytes_, blocks)
+    problem = [name.strip() for name in sizes.split(",") if name.strip()]
+    runs = read_files(files, kernel, map_, problem=problem)
+    work = GivenWork.of(only_kernel(runs), flops, bytes_, blocks)
     like = Predictor(model, tuple(target) or None, seed, work, compiled)  # type: ignore[arg-type]
     if resume is not None:
         kept = ("model", "target", "seed", "compiled", "flops", "blocks")
@@ -135,20 +142,11 @@ def train(
     )
 
 
-def _given_work(runs: "pd.DataFrame", flops: str, moved: str, blocks: str) -> "GivenWork | None":
-    """Return the kernel of ``runs`` with the work that was given; None if none was."""
-    from foretune.features.families.given_work import GivenWork
-    from foretune.models.predictor import only_kernel
-
-    if bool(flops) != bool(moved) or (blocks and not flops):
-        raise UsageError("work is known by operations and bytes: give both --flops and --bytes")
-    return GivenWork(only_kernel(runs), flops, moved, blocks) if flops else None
-
-
 def evaluate(
     predictor: str = options.PREDICTOR,
     files: list[Path] = options.RUNS,
     kernel: str = options.ONLY_KERNEL,
+    map_: list[str] = options.MAP,
     as_json: bool = options.JSON,
 ) -> None:
     """Score a saved predictor on runs it never saw."""
@@ -157,7 +155,8 @@ def evaluate(
     from foretune.models.validation.evaluation import seen_before
 
     output = Output(as_json)
-    loaded, runs = read_predictor(predictor), read_files(files, kernel)
+    loaded = read_predictor(predictor)
+    runs = read_files(files, kernel, map_, loaded)
     scores = evaluate_predictor(loaded, runs)
     if twins := seen_before(loaded, runs):
         output.say(
@@ -335,24 +334,6 @@ def _tracked(
 
 def _text(entry: dict[str, dict[str, object]]) -> str:
     return " ".join(f"{k}={v}" for k, v in entry["config"].items())
-
-
-def read_files(files: list[Path], kernel: str | None) -> "pd.DataFrame":
-    """Return the rows of ``files``, of one kernel where it is named.
-
-    Raises:
-        RunTableError, UnknownName: a file cannot be read, or has no such kernel.
-    """
-    import pandas as pd
-
-    from foretune.datasets import read_runs
-
-    runs = pd.concat([read_runs(f) for f in files], ignore_index=True)
-    if kernel is None:
-        return runs
-    if kernel not in set(runs["kernel"]):
-        raise UnknownName("kernel in these files", kernel, map(str, runs["kernel"].unique()))
-    return runs[runs["kernel"] == kernel].reset_index(drop=True)
 
 
 def _known(what: str, names: list[str], known: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, progress_bar
-from foretune.cli.predictors import read_files
+from foretune.cli.run_files import read_files
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:

@@ -25,14 +25,15 @@ __all__ = [
     "check_searcher",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "contract": ("BrokenContract",),
-        "kernels": ("check_kernel",),
-        "meters": ("check_meter",),
-        "regressors": ("check_regressor",),
-        "runners": ("check_runner",),
-        "searchers": ("check_searcher",),
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any name would do
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "contract": ("BrokenContract",),
+            "kernels": ("check_kernel",),
+            "meters": ("check_meter",),
+            "regressors": ("check_regressor",),
+            "runners": ("check_runner",),
+            "searchers": ("check_searcher",),
+        },
+    )

@@ -1,0 +1,121 @@
+"""A regressor of runtimes for tables with anybody's columns: scikit-learn's ``fit(X, y)``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import (
+    check_array,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from foretune.datasets.importers.generic import UNNAMED, run_columns
+from foretune.errors import UsageError
+from foretune.features.estimator import RegressorEstimator
+from foretune.features.families.given_work import GivenWork
+from foretune.measurement import Status
+from foretune.models.predictor import Predictor
+from foretune.models.target.targets import LEAST_ROWS
+
+
+class RuntimeRegressor(RegressorEstimator):
+    """Predicts runtimes, or anything else that is positive, with intervals.
+
+    It does for any ``X`` and ``y`` what a `Predictor` does for run tables, and has one inside. In
+    data frames, text columns are categories, a column ``device`` names the device of each row, and
+    ``device.memory_gbps`` and its like say what it can do.
+
+    Args:
+        model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
+        problem: columns that say what is computed; the others say how. Intervals are made to hold
+            for problems that training did not have. None: all columns, so that each row counts as
+            a problem of its own.
+        flops: operations of a launch as an expression over columns, e.g. ``2*M*N*K``; with it,
+            ``y`` is in milliseconds.
+        bytes_moved: bytes it must move, likewise.
+        blocks: that are launched, likewise; empty: not known.
+        seed: of everything random.
+        parameters: of the model, in place of its defaults.
+
+    Attributes:
+        predictor_: the fitted `Predictor`.
+    """
+
+    def __init__(
+        self,
+        model: str = "xgboost",
+        problem: Sequence[str] | None = None,
+        flops: str = "",
+        bytes_moved: str = "",
+        blocks: str = "",
+        seed: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.problem = problem
+        self.flops = flops
+        self.bytes_moved = bytes_moved
+        self.blocks = blocks
+        self.seed = seed
+        self.parameters = parameters
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from ``X`` (rows, columns; an array or a data frame) and ``y`` (rows), positive.
+
+        Raises:
+            UsageError: a value of ``y`` is not positive, or a column is missing or has gaps.
+            PredictorError: see `Predictor.fit`.
+            ValueError: ``X`` and ``y`` are not what scikit-learn takes.
+        """
+        if isinstance(X, pd.DataFrame):
+            validate_data(self, X, y, skip_check_array=True)
+            y = column_or_1d(check_array(y, ensure_2d=False, dtype="numeric"), warn=True)
+        else:
+            X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=LEAST_ROWS)
+        if not (y > 0).all():
+            raise UsageError("y holds values that are not positive: they are no runtimes")
+        runs = self._rows(X).assign(time_ms=np.asarray(y, dtype=float))
+        work = GivenWork.of(UNNAMED, self.flops, self.bytes_moved, self.blocks)
+        predictor = Predictor(self.model, ("time_ms",), self.seed, work, False, self.parameters)
+        self.predictor_ = predictor.fit(runs)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the ``y`` that is expected of each row of ``X``."""
+        return self._predict(X)["time_ms"].to_numpy()
+
+    def predict_interval(self, X: Any) -> np.ndarray:
+        """Return the 90 % interval of ``y`` of each row of ``X``: (rows, 2), low and high."""
+        return self._predict(X)[["time_ms_low", "time_ms_high"]].to_numpy()
+
+    def _predict(self, X: Any) -> pd.DataFrame:
+        check_is_fitted(self)
+        frame = isinstance(X, pd.DataFrame)
+        X = validate_data(self, X, reset=False, skip_check_array=frame)
+        return self.predictor_.predict(self._rows(X))
+
+    def _rows(self, X: Any) -> pd.DataFrame:
+        """Return ``X`` as a run table without times."""
+        if not isinstance(X, pd.DataFrame):
+            X = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+        if gaps := [c for c in X.columns if X[c].isna().any()]:
+            raise UsageError(f"column {gaps[0]!r} has gaps: fill them, or leave those rows out")
+        named = run_columns(map(str, X.columns), self.problem or ())
+        if own := [c for c in named if "." not in c and c != "device"]:
+            raise UsageError(f"column {own[0]!r} means something else in a run table: rename it")
+        rows = X.reset_index(drop=True).set_axis(list(named), axis=1)
+        texts = {c: rows[c].astype(str) for c in rows if not _is_number(rows[c])}
+        fixed = {"kernel": UNNAMED, "status": Status.OK.value}
+        return pd.DataFrame({"device": UNNAMED, **dict(rows), **texts}).assign(**fixed)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+def _is_number(column: "pd.Series[Any]") -> bool:
+    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)

@@ -1,0 +1,95 @@
+"""Run tables that commands are given: Parquet files of ours, CSV files with anybody's columns."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretune.cli.options import pairs
+from foretune.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from foretune.models import Predictor
+
+PLAIN = (".csv", ".csv.gz", ".txt")
+"""How the names of files with anybody's columns end."""
+
+
+def read_files(
+    files: list[Path],
+    kernel: str | None,
+    maps: Sequence[str] = (),
+    like: "Predictor | None" = None,
+    problem: Sequence[str] = (),
+) -> "pd.DataFrame":
+    """Return the rows of ``files``, of one kernel where it is named.
+
+    Args:
+        files: run tables; of CSV files, columns whose names are none of a run table's are sizes of
+            the problem, or configuration.
+        kernel: which, where a file holds several; what to call it where a CSV file does not say.
+        maps: where columns of CSV files come from: texts ``COLUMN=SOURCE``, see `generic`.
+        like: a predictor that knows which columns of CSV files are the problem.
+        problem: columns that are; without ``like``, none means all.
+
+    Raises:
+        RunTableError, UsageError: a file cannot be read, or has no such kernel or column.
+    """
+    import pandas as pd
+
+    from foretune.datasets import read_runs
+
+    plain = [f for f in files if f.name.lower().endswith(PLAIN)]
+    if (problem or maps) and len(plain) < len(files):
+        raise UsageError("run tables say what their columns are: leave out --sizes and --map")
+    sources = pairs(maps, "--map")
+    parts = [
+        _read_plain(f, kernel, sources, like, problem) if f in plain else read_runs(f)
+        for f in files
+    ]
+    runs = pd.concat(parts, ignore_index=True)
+    if kernel is None:
+        return runs
+    if kernel not in set(runs["kernel"]):
+        raise UnknownName("kernel in these files", kernel, map(str, runs["kernel"].unique()))
+    return runs[runs["kernel"] == kernel].reset_index(drop=True)
+
+
+def _read_plain(
+    file: Path,
+    kernel: str | None,
+    sources: Mapping[str, str],
+    like: "Predictor | None",
+    problem: Sequence[str],
+) -> "pd.DataFrame":
+    from foretune.datasets import import_runs
+    from foretune.datasets.importers.files import read_table
+    from foretune.datasets.importers.generic import UNNAMED, run_columns
+    from foretune.datasets.schema import columns_of
+    from foretune.errors import DataWarning
+
+    columns = list(map(str, read_table(file).columns))
+    kernel, device = kernel or file.name.partition(".")[0], UNNAMED
+    if like is not None:
+        kernel, devices = like.kernel_name_, like.runs_["device"].unique()
+        device = str(devices[0]) if len(devices) == 1 else UNNAMED
+        known = {c.removeprefix("problem.") for c in columns_of(like.runs_, "problem")}
+        problem = [c for c in columns if c in known]
+    mapping = run_columns(columns, problem, sources)
+    if "time_ms" not in mapping:
+        raise UsageError(
+            f"{file} has no column time_ms: say which is the time with "
+            f"--map time_ms=COLUMN*FACTOR; there are {', '.join(columns)}"
+        )
+    imported = import_runs(
+        file,
+        "generic",
+        kernel=None if "kernel" in mapping else kernel,
+        device=None if "device" in mapping else device,
+        mapping=mapping,
+    )
+    for reason, count in imported.rejected.items():
+        warnings.warn(f"{count} rows of {file} are left out: {reason}", DataWarning, stacklevel=2)
+    return imported.runs

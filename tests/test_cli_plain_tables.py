@@ -1,0 +1,60 @@
+"""Predictors of CSV files with anybody's columns, from the command line."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import fails
+
+from foretune.cli import main
+from foretune.models import Predictor
+
+TRAIN = ("train", "theirs.csv", "--map", "time_ms=latency_us*0.001", "--sizes", "M,N")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    m, n, tile = rng.integers(1, 60, 200) * 16, rng.integers(1, 60, 200) * 16, [16, 32] * 100
+    latency_us = (5 + m * n * 1e-3) * np.where(np.array(tile) == 16, 1.3, 1.0)
+    noisy = latency_us * rng.lognormal(0, 0.02, 200)
+    rows = {"M": m, "N": n, "tile": tile, "order": rng.choice(["a", "b"], 200)}
+    pd.DataFrame({**rows, "latency_us": noisy}).to_csv("theirs.csv", index=False)
+
+
+def test_from_a_file_to_a_ranking(capsys):
+    assert main([*TRAIN, "--out", "p", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["time_ms"]["grouped"]["mape"] < 0.2
+    runs = Predictor.load("p").runs_
+    assert set(runs["kernel"]) == {"theirs"}
+    columns = {"problem.M", "problem.N", "config.tile", "config.order", "time_ms"}
+    assert columns <= set(runs.columns)
+    assert not [c for c in runs.columns if "latency" in c]
+    again = ("theirs.csv", "--map", "time_ms=latency_us*0.001")
+    assert main(["evaluate", "p", *again]) == 0
+    assert "200 of these 200 runs were learned from" in capsys.readouterr().out
+    assert main(["drift", "p", *again]) == 0
+    assert "inside the interval" in capsys.readouterr().out
+    assert main(["predict", "p", "--kernel", "theirs", "--problem", "M=256,N=512"]) == 0
+    assert "tile=32" in capsys.readouterr().out.splitlines()[3]
+
+
+def test_what_is_not_said(capsys):
+    assert "say which is the time with --map time_ms=" in fails(
+        capsys, 2, "train", "theirs.csv", "--out", "p"
+    )
+    assert "unknown column 'Q'" in fails(capsys, 2, *TRAIN[:-1], "M,Q", "--out", "p")
+    assert "no column 'ms'" in fails(capsys, 2, *TRAIN[:3], "time_ms=ms*1", "--out", "p")
+    assert "not of the form" in fails(capsys, 2, *TRAIN[:3], "latency_us", "--out", "p")
+
+
+def test_rows_without_a_time_are_left_out_and_said(capsys, recwarn):
+    table = pd.read_csv("theirs.csv")
+    table.loc[3, "latency_us"] = np.nan
+    table.to_csv("theirs.csv", index=False)
+    with pytest.warns(match="1 rows of theirs.csv are left out: no time"):
+        assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
+    assert len(Predictor.load("p").runs_) == 199
