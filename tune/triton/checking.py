@@ -1,16 +1,28 @@
-"""Comparing what configurations compute: all of them should do the same."""
+"""Comparing what configurations compute: all of them should do the same.
 
-from collections.abc import Callable, Mapping, Sequence
+What cannot be compared is never taken for equal.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import triton
+
+PIECE = 1 << 20
+"""Elements that are compared at a time: that many doubles, a few times, is what it takes of the
+device's memory."""
+
+
+class CannotCompare(Exception):
+    """Outputs cannot be compared; the message says why."""
 
 
 class Checker:
     """Compares the outputs of configurations with those of the first one that runs.
 
-    All tensor arguments are compared, whichever are outputs. They are put back after every launch;
-    that takes memory for three copies of each.
+    All tensors among the arguments are compared, whichever are outputs, those behind tensor
+    descriptors too, and put back after every launch. The copies are in the host's memory.
 
     Args:
         launch: runs a configuration once.
@@ -18,6 +30,7 @@ class Checker:
         configs: the first of them that runs gives what is right.
 
     Raises:
+        CannotCompare: an argument cannot be read, or there is no memory for copies.
         Exception: what the last of them raises, if none runs.
     """
 
@@ -28,39 +41,108 @@ class Checker:
         configs: Sequence[triton.Config],
     ) -> None:
         self._launch = launch
-        self._tensors = {n: a for n, a in arguments.items() if hasattr(a, "clone")}
-        self._inputs = {n: t.clone() for n, t in self._tensors.items()}
+        self._tensors = [t for name, a in arguments.items() for t in _tensors(name, a)]
+        self._before = [_copy(t) for t in self._tensors]
+        self._expected = self._before
         self._expected = self._first(configs)
 
     def error(self, config: triton.Config) -> float:
-        """Return the largest ``‖tensor − expected‖ / ‖expected‖`` after a launch."""
-        found = self._run(config)
-        return max((_relative(found[n], t) for n, t in self._expected.items()), default=0.0)
+        """Return the largest ``‖tensor − expected‖ / ‖expected‖`` after a launch.
 
-    def _first(self, configs: Sequence[triton.Config]) -> dict[str, Any]:
+        Raises:
+            CannotCompare: there is no memory for it.
+        """
+        try:
+            self._launch(config)
+            return max(map(_relative, self._tensors, self._expected), default=0.0)
+        finally:
+            self._put_back()
+
+    def _first(self, configs: Sequence[triton.Config]) -> list[Any]:
         *others, last = configs
         for config in others:
             try:
-                return self._run(config)
+                return self._outputs(config)
+            except CannotCompare:
+                raise
             except Exception:  # its own measurement will say so
                 continue
-        return self._run(last)
+        return self._outputs(last)
 
-    def _run(self, config: triton.Config) -> dict[str, Any]:
-        """Return all tensors after a launch, and put them back."""
+    def _outputs(self, config: triton.Config) -> list[Any]:
+        """Return all tensors after a launch: copies of those that it changed."""
         try:
             self._launch(config)
-            return {n: t.clone() for n, t in self._tensors.items()}
+            pairs = zip(self._tensors, self._before, strict=True)
+            return [before if _same(t, before) else _copy(t) for t, before in pairs]
         finally:
-            for name, tensor in self._tensors.items():
-                tensor.copy_(self._inputs[name])
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for tensor, before in zip(self._tensors, self._before, strict=True):
+            if not _same(tensor, before):
+                tensor.copy_(before)
+
+
+def _tensors(name: str, argument: Any) -> Iterator[Any]:
+    """Yield the tensors of one argument.
+
+    Raises:
+        CannotCompare: it stands for memory that cannot be read.
+    """
+    if isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from _tensors(name, part)
+    elif hasattr(argument, "base"):  # a tensor descriptor, or a tensor seen as another type
+        yield from _tensors(name, argument.base)
+    elif hasattr(argument, "clone"):
+        yield argument
+    elif hasattr(argument, "data_ptr"):
+        raise CannotCompare(f"{name} is a {type(argument).__name__}, which cannot be read")
+
+
+def _copy(tensor: Any) -> Any:
+    """Return a copy in the host's memory."""
+    with _memory():
+        return tensor.new_empty(tensor.shape, device="cpu").copy_(tensor)
+
+
+def _same(tensor: Any, other: Any) -> bool:
+    """Whether two tensors hold the same numbers, and the same things that are none."""
+    with _memory():
+        return all(((a == b) | (a != a) & (b != b)).all() for a, b in _pieces(tensor, other))
 
 
 def _relative(output: Any, expected: Any) -> float:
     """Return the relative error; memory that holds no numbers on both sides is not compared."""
-    output, expected = output.double(), expected.double()
-    numbers = expected.isfinite()
-    if not (output.isfinite() == numbers).all():
-        return float("inf")
-    difference = float((output[numbers] - expected[numbers]).norm())
-    return difference / max(float(expected[numbers].norm()), 1e-300)
+    difference = size = 0.0
+    with _memory():
+        for a, b in _pieces(output, expected):
+            numbers = b.isfinite()
+            if not (a.isfinite() == numbers).all():
+                return float("inf")
+            difference += float((a[numbers] - b[numbers]).square().sum())
+            size += float(b[numbers].square().sum())
+    return difference**0.5 / max(size**0.5, 1e-300)
+
+
+def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield both a piece at a time, as doubles on the device of the first."""
+    if tensor.numel() <= PIECE:
+        yield tensor.double(), other.to(tensor.device).double()
+        return
+    longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
+    step = max(1, PIECE * tensor.shape[longest] // tensor.numel())
+    parts = tensor.split(step, longest), other.split(step, longest)
+    for part, same in zip(*parts, strict=True):
+        yield from _pieces(part, same)
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Within, who runs out of memory raises `CannotCompare`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as e:  # the allocators of torch raise the latter
+        first = next(iter(str(e).splitlines()), "")
+        raise CannotCompare(f"{type(e).__name__}: {first}") from e

@@ -78,6 +78,7 @@ class Measurer:
 
         Raises:
             KernelFailure: the device works no more, a hook failed, or the call itself is wrong.
+            CannotCompare: it ran, and nobody can say whether it is right.
         """
         with self._history.trial(self._call, configuration_of(config)):
             try:
@@ -103,7 +104,7 @@ class Measurer:
 
     def _measured(self, config: triton.Config, timing: Any) -> Measurement:
         limit, error = self._kernel.options.check, math.nan
-        if limit is not None and self._checker is not None:
+        if limit is not None:
             error = self._checker.error(config)
             if not error <= limit:
                 return self.failed(
@@ -120,13 +121,9 @@ class Measurer:
         )  # fmt: skip
 
     @cached_property
-    def _checker(self) -> Checker | None:
-        try:
-            named = self._kernel.named(self._args) | dict(self._kwargs)
-            return Checker(self._launch, named, self._configs)
-        except Exception as e:  # no memory for copies, or nothing runs
-            _warn(f"results are not compared: {type(e).__name__}: {e}")
-            return None
+    def _checker(self) -> Checker:
+        named = self._kernel.named(self._args) | dict(self._kwargs)
+        return Checker(self._launch, named, self._configs)
 
     def _launch(self, config: triton.Config) -> None:
         self._kernel.launch(config, self._args, self._kwargs)

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -9,9 +10,11 @@ from typing import Any
 
 import triton
 
+from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.triton.ahead import WORKERS, Ahead
+from foretune.tune.triton.checking import CannotCompare
 from foretune.tune.triton.code import GLANCES, Code
 from foretune.tune.triton.configs import configuration_of
 from foretune.tune.triton.decorated import Decorated
@@ -54,6 +57,7 @@ class Trials:
         self.fresh = 0
         self.nothing_runs = False
         self._afresh = afresh
+        self._uncompared = False
         self._named = [configuration_of(c) for c in self.configs]
         self._own = dict(zip(reversed(self._named), reversed(self.configs), strict=True))
         self._tunings = tunings
@@ -103,7 +107,10 @@ class Trials:
             self.fresh = self.tuning.fresh
             self.nothing_runs = settled is None and self.tuning.nothing_runs
             self.timings = self.timings_so_far()
-            if self.nothing_runs:
+            if self._uncompared:  # the first is right by definition
+                best = self.tuning.best_measured()
+                self.config = self.configs[0] if best is None else self._own[best]
+            elif self.nothing_runs:
                 self.config = self._own[self.tuning.least_bad()]
             else:
                 self.config = settled or self._own[self.tuning.choose().config]
@@ -173,6 +180,14 @@ class Trials:
                 self._compile([self._own[c] for c in dict.fromkeys((asked, *also))])
                 if not self._look(asked):
                     self._try(self._own[asked])
+        except CannotCompare as e:
+            self._uncompared = True
+            warnings.warn(
+                f"{tuning.call.kernel} keeps to configurations whose results were compared, or the "
+                f"first: {e}",
+                ForetuneWarning,
+                stacklevel=2,
+            )
         finally:
             self._measurer.close()
 

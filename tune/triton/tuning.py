@@ -180,6 +180,11 @@ class Tuning:
         choice = Choice(self.best, measured, regret, how)
         return self._history.choose(self.call, self._all, choice, self._stood)
 
+    def best_measured(self) -> Configuration | None:
+        """Return the best candidate that was measured; None if none ran."""
+        ran = [m for m in self.measured() if m.ok]
+        return min(ran, key=self._value).config if ran else None
+
     @property
     def nothing_runs(self) -> bool:
         """Whether every candidate was tried and failed."""
@@ -204,7 +209,13 @@ class Tuning:
         return self._options.goal.measured(measurement)
 
     def _is_candidate(self, measurement: Measurement) -> bool:
-        return measurement.problem == self.call.problem and measurement.config in self.space
+        own = measurement.problem == self.call.problem and measurement.config in self.space
+        return own and self._is_right(measurement)
+
+    def _is_right(self, measurement: Measurement) -> bool:
+        """Whether what ran was compared, if it has to be."""
+        check = self._options.check
+        return check is None or not measurement.ok or measurement.relative_error <= check
 
     def _failed(self, config: Configuration) -> bool:
         """Whether a candidate is known not to run on this problem."""
