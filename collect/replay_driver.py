@@ -14,6 +14,7 @@ tensors stand for those of the device. ::
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -118,6 +119,7 @@ class ReplayDriver:
         self.compilations: list[tuple[str, dict[str, Any]]] = []
         self.flushes = 0
         self._lock = threading.Lock()
+        self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         self.utils = SimpleNamespace(
             load_binary=self._load_binary,
             unload_module=lambda module: None,
@@ -140,6 +142,13 @@ class ReplayDriver:
         finally:
             config._active = driver_before
             compiler.compile = compile_before
+            for compiled in self._compiled:  # else they ask the driver to unload them when they go
+                compiled.module = None
+
+    def keep(self, compiled: Any) -> Any:
+        """Return a compiled kernel; what is loaded of it goes when this driver does."""
+        self._compiled.add(compiled)
+        return compiled
 
     @classmethod
     def is_active(cls) -> bool:
@@ -320,7 +329,7 @@ def _compiling_with(real: Callable[..., Any]) -> Callable[..., Any]:
             return real(source, target=target, options=options, **more)
         driver.note_compilation(source, options or {})
         if driver.compiles:
-            return real(source, target=target, options=options, **more)
+            return driver.keep(real(source, target=target, options=options, **more))
         return _NeverCompiled(source, options or {}, driver)
 
     return compile

@@ -14,6 +14,7 @@ from typing import Any
 
 import triton
 
+from foretune.tune.triton.descriptors import hooked
 from foretune.tune.triton.place import current_index, interpreted
 
 WORKERS = min(8, os.cpu_count() or 1)
@@ -77,7 +78,8 @@ class Ahead:
             future.set_running_or_notify_cancel()
             try:
                 triton.runtime.driver.active.set_current_device(self._index)
+                args, kwargs = hooked(config, self._fn.arg_names, self._args, self._kwargs)
                 knobs = config.all_kwargs()
-                future.set_result(self._fn.warmup(*self._args, **self._kwargs, **knobs))
+                future.set_result(self._fn.warmup(*args, **kwargs, **knobs))
             except Exception:  # the launch will fail the same way, where it counts
                 future.set_result(None)

@@ -23,6 +23,7 @@ from foretune.errors import ForetuneWarning, PredictorError, TrackingError, Usag
 from foretune.tune.triton.call import parameters_of, plain_function
 from foretune.tune.triton.call_plan import CallPlan, make_plan, plan_id
 from foretune.tune.triton.decorated import Decorated
+from foretune.tune.triton.descriptors import tensor_of
 from foretune.tune.triton.measuring import CANNOT_RUN, KernelFailure
 from foretune.tune.triton.offers import Offer, offers
 from foretune.tune.triton.online import Online
@@ -84,6 +85,8 @@ class NewCall:
 class Autotuner(Stock):  # type: ignore[misc]
     """See `foretune.autotune`; arguments are those of Triton's class, and ``options``."""
 
+    pre_hook: Callable[..., Any]
+    post_hook: Callable[..., Any]
     nargs: Any  # positional arguments of the call that is being chosen for, by name
 
     def __init__(
@@ -122,6 +125,8 @@ class Autotuner(Stock):  # type: ignore[misc]
             do_bench,
             cache_results,
         )
+        if reset_to_zero or restore_value:
+            self._let_hooks_see_tensors()
         self.options = options or Options()
         self._plans: dict[tuple[Any, ...], CallPlan] = {}
         self._anchors: dict[Key, triton.Config] = {}
@@ -131,6 +136,18 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Problems to be tuned anew, since their choice was taken out of ``cache``."""
         self.lock = threading.RLock()
         self.tunings = Tunings(self.options)
+
+    def _let_hooks_see_tensors(self) -> None:
+        """Let Triton's own hooks zero and restore what descriptors are of: they cannot do it."""
+        before, after = self.pre_hook, self.post_hook
+
+        def tensors(arguments: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tensor_of(value) for name, value in arguments.items()}
+
+        if not self.user_defined_pre_hook:
+            self.pre_hook = lambda kwargs, reset_only=False: before(tensors(kwargs), reset_only)
+        if not self.user_defined_post_hook:
+            self.post_hook = lambda kwargs, exception: after(tensors(kwargs), exception)
 
     @cached_property
     def do_bench(self) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.call_plan import aligns, is_constant, specializes
+from foretune.tune.triton.descriptors import tensor_of
 from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.place import current_index, device_at
 
@@ -123,7 +124,7 @@ def problem_of(function: Any, keys: Sequence[str], arguments: Mapping[str, Any])
     for name in function.arg_names:
         if name not in arguments:
             continue
-        parameter, value = parameters.get(name), arguments[name]
+        parameter, value = parameters.get(name), tensor_of(arguments[name])
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):

@@ -9,6 +9,8 @@ is written once that reads just what varies.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foretune.tune.triton.descriptors import is_descriptor
+
 CallKey = tuple[Any, ...]
 
 
@@ -48,6 +50,8 @@ def make_plan(
     named = {name: f"kwargs[{name!r}]" for name in kwargs if name in arg_names}
     given = {**{name: f"a{i}" for i, name in enumerate(arg_names[: len(args)])}, **named}
     values = {**dict(zip(arg_names, args, strict=False)), **kwargs}
+    for name in [n for n in given if is_descriptor(values[n])]:
+        given[name], values[name] = f"{given[name]}.base", values[name].base
     read: list[str] = []
     for name, place in given.items():
         read += _reads(place, values[name], name in keys, parameters.get(name), classes)

@@ -13,6 +13,7 @@ import triton
 from foretune.collect.compiled import find_target
 from foretune.device import Device
 from foretune.errors import UnknownName
+from foretune.tune.triton.descriptors import hooked
 from foretune.tune.triton.place import interpreted
 
 GLANCES = 20
@@ -61,7 +62,8 @@ class Code:
             return {}
         try:
             knobs = config.all_kwargs()
-            special = specialise(self._fn, self._args, self._kwargs, knobs, self._target)
+            args, kwargs = hooked(config, self._fn.arg_names, self._args, self._kwargs)
+            special = specialise(self._fn, args, kwargs, knobs, self._target)
             return ttgir_features(compile_ttgir(special), special)
         except Exception:  # the launch will say why, if it comes to that
             return {}

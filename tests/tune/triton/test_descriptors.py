@@ -1,0 +1,150 @@
+"""Kernels that take tensor descriptors, whose block shapes the configurations' hooks set."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+
+import triton.language as tl  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.tune.triton.call_plan import make_plan  # noqa: E402
+from foretune.tune.triton.descriptors import hooked  # noqa: E402
+
+SIZES = ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32))
+
+
+def add_one(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    m, n = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    b.store([m, n], a.load([m, n]) + 1.0)
+
+
+def set_blocks(arguments):
+    for name in ("a", "b"):
+        arguments[name].block_shape = [arguments["BLOCK_M"], arguments["BLOCK_N"]]
+
+
+def configs():
+    return [
+        triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=4, pre_hook=set_blocks)
+        for m, n in SIZES
+    ]
+
+
+def grid(arguments):
+    return (
+        triton.cdiv(arguments["M"], arguments["BLOCK_M"]),
+        triton.cdiv(arguments["N"], arguments["BLOCK_N"]),
+    )
+
+
+@pytest.fixture
+def described():
+    def make(dtype=torch.float16):
+        tensors = torch.ones(256, 256, dtype=dtype), torch.zeros(256, 256, dtype=dtype)
+        return [TensorDescriptor.from_tensor(t, [1, 16]) for t in tensors]
+
+    return make
+
+
+def times(launch):
+    """Return a time under which the largest tile is best; check what the launch was given."""
+    tile = [launch.config["BLOCK_M"], launch.config["BLOCK_N"]]
+    assert launch.arguments["a"].block_shape == tile
+    return 1e4 / (tile[0] * tile[1])
+
+
+@pytest.fixture
+def driver():
+    """Let kernels be compiled for an H200, and launched on a device that only replays."""
+    with ReplayDriver(times, device="NVIDIA H200", compile=True).active() as active:
+        yield active
+
+
+def test_no_more_is_compiled_than_by_triton(driver, described):
+    stock = triton.autotune(configs(), key=["M", "N"])(triton.jit(add_one))
+    stock[grid](*described(), 256, 256)
+    assert len(driver.compilations) == len(SIZES)
+    kernel = foretune.autotune(configs(), key=["M", "N"], budget="all", store=False)(
+        triton.jit(add_one)
+    )
+    kernel[grid](*described(), 256, 256)
+    assert len(driver.compilations) == 2 * len(SIZES)
+    assert kernel.best_config.all_kwargs() == stock.best_config.all_kwargs()
+    assert kernel.best_config.kwargs == {"BLOCK_M": 128, "BLOCK_N": 128}
+
+
+def test_few_are_measured_and_the_callers_descriptors_are_the_winners(driver, described):
+    given = described()
+    kernel = foretune.autotune(configs(), key=["M", "N"], budget=3, store=False)(
+        triton.jit(add_one)
+    )
+    kernel[grid](*given, 256, 256)
+    assert len(driver.launches) <= 4
+    best = kernel.best_config.kwargs
+    assert given[0].block_shape == [best["BLOCK_M"], best["BLOCK_N"]]
+
+
+def test_hooks_run_on_copies(described):
+    given = described()
+    config = configs()[0]
+    args, kwargs = hooked(config, ["a", "b"], given[:1], {"b": given[1], "grid": (1,)})
+    assert args[0].block_shape == kwargs["b"].block_shape == [64, 64]
+    assert given[0].block_shape == given[1].block_shape == [1, 16]
+    assert args[0].base is given[0].base
+    plain = triton.Config({"BLOCK_M": 1})
+    assert hooked(plain, ["a", "b"], given, {})[0][0] is given[0]
+
+
+def test_hooks_that_touch_memory_spoil_nothing(described):
+    given, other = described(), torch.ones(4)
+
+    def clear(arguments):
+        arguments["x"].zero_()
+
+    config = triton.Config({"BLOCK_M": 1}, pre_hook=clear)
+    with pytest.raises(AttributeError):
+        hooked(config, ["a", "x"], [given[0], other], {})
+    assert (other == 1).all()
+
+
+def test_types_behind_descriptors_are_of_the_problem(described):
+    half, single = described(), described(torch.float32)
+    plan = make_plan(["a", "b"], [], {}, tuple(half), {})
+    assert plan.key(tuple(half), {}) != plan.key(tuple(single), {})
+    kernel = foretune.autotune(configs(), key=["M", "N"], store=False)(triton.jit(add_one))
+    with ReplayDriver(times, compile=False).active():
+        kernel[grid](*half, 256, 256)
+        kernel[grid](*single, 256, 256)
+    decisions = [at for p in kernel._plans.values() for at in p.entries]
+    assert len(decisions) == 2
+
+
+@pytest.mark.parametrize("which", ["reset_to_zero", "restore_value"])
+def test_what_descriptors_are_of_is_reset_and_restored(described, which):
+    given = described()
+    before = []
+
+    def spoil(launch):
+        before.append(float(launch.arguments["b"].base.sum()))
+        launch.arguments["b"].base.fill_(7.0)
+        return times(launch)
+
+    with ReplayDriver(spoil).active():
+        kernel = foretune.autotune(
+            configs(), key=["M", "N"], budget="all", store=False, **{which: ["b"]}
+        )(triton.jit(add_one))
+        kernel[grid](*given, 256, 256)
+    assert set(before) == {0.0}
+
+
+def test_in_the_interpreter(described, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    given = described(torch.float32)
+    kernel = foretune.autotune(configs(), key=["M", "N"], budget=2, store=False, check=1e-3)(
+        triton.jit(add_one)
+    )
+    kernel[grid](*given, 256, 256)
+    assert (given[1].base == 2).all()
