@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, cast
 
 import triton
 from triton.runtime.autotuner import Autotuner as Stock
@@ -85,6 +86,7 @@ class NewCall:
 class Autotuner(Stock):  # type: ignore[misc]
     """See `foretune.autotune`; arguments are those of Triton's class, and ``options``."""
 
+    _plans = cast(dict[tuple[Any, ...], CallPlan], MappingProxyType({}))
     pre_hook: Callable[..., Any]
     post_hook: Callable[..., Any]
     nargs: Any  # positional arguments of the call that is being chosen for, by name
@@ -128,7 +130,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if reset_to_zero or restore_value:
             self._let_hooks_see_tensors()
         self.options = options or Options()
-        self._plans: dict[tuple[Any, ...], CallPlan] = {}
+        self._plans = {}
         self._anchors: dict[Key, triton.Config] = {}
         self._online: OrderedDict[Any, Online] = OrderedDict()
         self._stopgaps: dict[Any, triton.Config] = {}
@@ -244,6 +246,8 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Launch a problem that is new, or whose configuration has a hook."""
+        if not hasattr(self, "tunings"):  # of a class that did not let our constructor run
+            return _STOCK_RUN(self, *args, **kwargs)
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:

@@ -114,28 +114,3 @@ def autotune(
 def disabled() -> bool:
     """Whether the environment asks for stock Triton (``FORETUNE_DISABLE=1``)."""
     return os.environ.get(OFF, "") not in ("", "0")
-
-
-def patch_triton() -> Callable[[], None]:
-    """Make `triton.autotune` this one, for kernels that are decorated from now on.
-
-    Call it before the modules are imported that hold the kernels.
-
-    Returns:
-        what undoes it.
-    """
-    require("triton", "gpu", "patching Triton")
-    import triton
-    import triton.runtime
-    import triton.runtime.autotuner
-
-    places = (triton, triton.runtime, triton.runtime.autotuner)
-    before = triton.runtime.autotuner.autotune
-    for place in places:
-        place.autotune = autotune
-
-    def undo() -> None:
-        for place in places:
-            place.autotune = before
-
-    return undo

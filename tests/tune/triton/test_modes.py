@@ -637,17 +637,6 @@ class TestSwitches:
         assert type(kernel).run is triton.runtime.autotuner.Autotuner.run
         assert kernel.freeze() is kernel
 
-    def test_triton_can_be_patched_and_restored(self):
-        before = triton.autotune
-        undo = foretune.patch_triton()
-        try:
-            kernel = triton.autotune(configs(64, 128), ["n"])(triton.jit(tuned_kernels.copy))
-            assert type(kernel).__module__.startswith("foretune.")
-            assert triton.runtime.autotuner.autotune is triton.autotune is foretune.autotune
-        finally:
-            undo()
-        assert triton.autotune is before
-
     def test_energy_without_a_meter_minimises_time_and_says_so(self, device, tensors):
         kernel = make(configs(64, 256), objective="energy", budget="all")
         with pytest.warns(ForetuneWarning, match="needs a power meter"):

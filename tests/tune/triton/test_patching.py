@@ -1,0 +1,117 @@
+"""Libraries that decorate with Triton's autotuner, or derive their own from it."""
+
+import warnings
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+
+from tuned_kernels import configs, copy  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune.errors import ForetuneWarning  # noqa: E402
+
+Stock = triton.runtime.autotuner.Autotuner
+
+
+@pytest.fixture
+def patch(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ForetuneWarning)  # other tests' classes
+        undo = foretune.patch_triton()
+    yield undo
+    undo()
+
+
+def decorated(kind, **more):
+    """Decorate as libraries do: with the class itself."""
+    kernel = triton.jit(copy)
+    return kind(kernel, kernel.arg_names, configs(64, 128, 256), ["n"], None, None, **more)
+
+
+def test_the_decorator_is_replaced_and_put_back():
+    before = triton.autotune
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ForetuneWarning)
+        undo = foretune.patch_triton()
+    try:
+        kernel = triton.autotune(configs(64, 128), ["n"])(triton.jit(copy))
+        assert type(kernel).__module__.startswith("foretune.")
+        assert triton.runtime.autotuner.autotune is triton.autotune is foretune.autotune
+    finally:
+        undo()
+    assert triton.autotune is before
+    assert "__init_subclass__" not in vars(Stock)
+
+
+def test_classes_that_are_derived_later_are_reached(patch, driver, tensors):
+    found = []
+
+    class Cached(Stock):
+        """As libraries do that look into files of their own first."""
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.looked = 0
+
+        def run(self, *args, **kwargs):
+            self.looked += 1
+            found.append(self.cache)
+            return super().run(*args, **kwargs)
+
+    class Further(Cached):
+        pass
+
+    kernel = decorated(Further)
+    assert isinstance(kernel, Stock)
+    kernel[(1,)](*tensors, 1024)
+    kernel[(1,)](*tensors, 1024)
+    assert kernel.looked == 2
+    assert kernel.rank(*tensors, 1024, grid=(1,))[0].config.kwargs["BLOCK"] == 256
+    assert patch.unreached.keys() & {f"{k.__module__}.{k.__qualname__}" for k in (Cached,)} == set()
+
+
+def test_classes_that_run_kernels_by_themselves_are_said(patch, driver, tensors):
+    with pytest.warns(ForetuneWarning, match="OwnRun are tuned by Triton: it runs kernels by"):
+
+        class OwnRun(Stock):
+            def run(self, *args, **kwargs):
+                return self.fn.run(*args, **kwargs, **self.configs[0].all_kwargs())
+
+    assert OwnRun.__bases__ == (Stock,)
+    decorated(OwnRun)[(1,)](*tensors, 1024)
+    assert [launch.config["BLOCK"] for launch in driver.launches] == [64]
+
+
+def test_classes_that_were_derived_before_are_said():
+    class Early(Stock):
+        pass
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        undo = foretune.patch_triton()
+    undo()
+    assert [w for w in said if "Early are tuned by Triton: it was derived" in str(w.message)]
+    assert [name for name in undo.unreached if name.endswith("Early")]
+
+
+def test_a_class_that_skips_our_constructor_runs_as_triton_does(patch, driver, tensors):
+    class Skips(Stock):
+        def __init__(self, *args, **kwargs):
+            Stock.__init__(self, *args, **kwargs)
+
+    kernel = decorated(Skips)
+    kernel[(1,)](*tensors, 1024)
+    assert kernel.best_config.kwargs["BLOCK"] == 256
+    assert len(driver.launches) == 4
+
+
+def test_nothing_is_reached_where_it_is_turned_off(patch, monkeypatch):
+    monkeypatch.setenv("FORETUNE_DISABLE", "1")
+
+    class Theirs(Stock):
+        pass
+
+    assert Theirs.__bases__ == (Stock,)

@@ -1,0 +1,88 @@
+"""Making `triton.autotune` ours for libraries that know nothing of it."""
+
+import warnings
+from types import CodeType
+from typing import Any
+
+from foretune.errors import ForetuneWarning
+from foretune.extras import require
+from foretune.tune.triton.decorator import autotune, disabled
+
+
+def patch_triton() -> "Patch":
+    """Make `triton.autotune` this one, for kernels that are decorated from now on.
+
+    Classes that libraries derive from Triton's autotuner from now on derive from ours. Call it
+    before the modules are imported that hold the kernels. It warns (`ForetuneWarning`) of what it
+    cannot reach: classes that were derived before, or that run kernels by themselves.
+
+    Returns:
+        what undoes it, if it is called.
+
+    Raises:
+        MissingExtra: Triton is not installed.
+    """
+    require("triton", "gpu", "patching Triton")
+    return Patch()
+
+
+class Patch:
+    """A changed Triton; call it to undo the change.
+
+    Attributes:
+        unreached: what was not reached -> why.
+    """
+
+    def __init__(self) -> None:
+        import triton
+        import triton.runtime
+        import triton.runtime.autotuner
+
+        from foretune.tune.triton.autotuner import Autotuner
+
+        self.unreached: dict[str, str] = {}
+        self._places = (triton, triton.runtime, triton.runtime.autotuner)
+        self._before = triton.runtime.autotuner.autotune
+        self._ours, self._stock = Autotuner, triton.runtime.autotuner.Autotuner
+        for place in self._places:
+            place.autotune = autotune
+        for kind in self._stock.__subclasses__():
+            if kind is not Autotuner:
+                self._cannot(kind, "was derived from Triton's autotuner before it was patched")
+        self._stock.__init_subclass__ = classmethod(lambda kind: self._reach(kind))
+
+    def __call__(self) -> None:
+        """Undo it; classes that were derived meanwhile stay as they are."""
+        for place in self._places:
+            place.autotune = self._before
+        if "__init_subclass__" in vars(self._stock):
+            del self._stock.__init_subclass__
+
+    def _reach(self, kind: Any) -> None:
+        """Let a class that is being derived from Triton's derive from ours."""
+        if self._stock not in kind.__bases__ or disabled():  # the first: from one that was reached
+            return
+        run = vars(kind).get("run")
+        if run is not None and not _asks_its_base(run):
+            self._cannot(kind, "runs kernels by itself")
+            return
+        kind.__bases__ = tuple(self._ours if b is self._stock else b for b in kind.__bases__)
+
+    def _cannot(self, kind: type, why: str) -> None:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        self.unreached[name] = why
+        warnings.warn(
+            f"kernels of {name} are tuned by Triton: it {why}", ForetuneWarning, stacklevel=4
+        )
+
+
+def _asks_its_base(run: Any) -> bool:
+    """Whether a method, or a function within it, calls ``super()``."""
+    left = [getattr(run, "__code__", None)]
+    while left:
+        code = left.pop()
+        if isinstance(code, CodeType):
+            if "super" in code.co_names:
+                return True
+            left += code.co_consts
+    return False
