@@ -3,7 +3,7 @@
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -36,8 +36,12 @@ class Order:
     cache_dir: str = ""
 
 
-def load_kernel(reference: str) -> Any:
-    """Return the kernel called ``module:attribute``, compiled even if its module interprets it.
+def load_kernel(reference: str, compiling: bool = True) -> Any:
+    """Return the kernel called ``module:attribute``.
+
+    Args:
+        reference: what it is called.
+        compiling: it is to be compiled, even if its module would interpret it.
 
     Raises:
         UsageError: there is none, or its module cannot be imported.
@@ -48,7 +52,7 @@ def load_kernel(reference: str) -> Any:
         raise UsageError(f"kernel {reference!r}: give MODULE:NAME, like my_kernels:softmax")
     _expect_module(reference, module, attribute)
     try:
-        with _compiling():
+        with _compiling() if compiling else nullcontext():
             found = importlib.import_module(module)
     except ForetuneError:
         raise

@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Self, cast
 
@@ -30,6 +30,7 @@ from foretune.tune.triton.offers import Offer, offers
 from foretune.tune.triton.online import Online
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.place import capturing, interpreted, require_device
+from foretune.tune.triton.recorded_calls import note
 from foretune.tune.triton.stopwatch import bench_in_interpreter
 from foretune.tune.triton.trials import Trials, fail_if_conflicting
 from foretune.tune.triton.tunings import Tunings
@@ -276,11 +277,27 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._remember(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
         fail_if_conflicting(pruned, kwargs)
+        note(self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned)
+        if self.options.strict:
+            self._require_recorded(new, pruned)
         if capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
             return self._run_online(new, pruned)
         return self._run_tuned(new, pruned)
+
+    def _require_recorded(self, new: NewCall, pruned: list[triton.Config]) -> None:
+        """Do nothing if the choice for a new call was made before.
+
+        Raises:
+            UsageError: it was not.
+        """
+        trials = self._trials(new.args, new.kwargs, pruned)
+        if trials.settled() is None:
+            raise UsageError(
+                f"no choice is recorded for {self.base_fn.__name__} on {trials.tuning.call.problem}"
+                ": warm it up (foretune warm-up), or leave out strict"
+            )
 
     def _mind_removed(self, key: Key) -> None:
         """If our choice was taken out of ``cache``, tune all problems of that key anew."""
@@ -423,6 +440,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._plans[which] = make_plan(
                 self.arg_names, self.keys, parameters_of(self.function), args, kwargs,
                 classes=self.options.budget != "all",
+                buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
             )  # fmt: skip
         return self._plans[which]
 

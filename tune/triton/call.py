@@ -86,6 +86,7 @@ def call_of(
     named: Mapping[str, Any],
     kwargs: Mapping[str, Any],
     mode: str = "stall",
+    bucket: Callable[[str, Any], Any] | None = None,
 ) -> Call:
     """Return a call of the plain kernel ``function``.
 
@@ -95,9 +96,10 @@ def call_of(
         named: positional arguments, by name.
         kwargs: arguments by name, and ``grid``.
         mode: how it is timed: among other work, ``"online"``, times are other ones.
+        bucket: what the value of a key argument counts as.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
-    problem = problem_of(function, keys, arguments)
+    problem = problem_of(function, keys, arguments, bucket)
     if mode == "online":
         problem = Problem(problem, timed=mode)
     return Call(
@@ -110,13 +112,19 @@ def call_of(
     )
 
 
-def problem_of(function: Any, keys: Sequence[str], arguments: Mapping[str, Any]) -> Problem:
+def problem_of(
+    function: Any,
+    keys: Sequence[str],
+    arguments: Mapping[str, Any],
+    bucket: Callable[[str, Any], Any] | None = None,
+) -> Problem:
     """Return what tells calls of the plain kernel ``function`` apart.
 
     Args:
         function: below all decorators.
         keys: names of the arguments whose values count.
         arguments: by name; of tensors and constants the type or value always counts.
+        bucket: what the value of a key argument counts as.
     """
     parameters = parameters_of(function)
     problem: dict[str, Value] = {}
@@ -128,7 +136,7 @@ def problem_of(function: Any, keys: Sequence[str], arguments: Mapping[str, Any])
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):
-            problem[name] = _plain(value)
+            problem[name] = _plain(bucket(name, value) if bucket and name in keys else value)
         if not is_constant(parameter) and (how := _special(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)

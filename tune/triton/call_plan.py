@@ -7,6 +7,7 @@ is written once that reads just what varies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from foretune.tune.triton.descriptors import is_descriptor
@@ -36,6 +37,7 @@ def make_plan(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     classes: bool = True,
+    buckets: Mapping[str, Any] = MappingProxyType({}),
 ) -> CallPlan:
     """Return the plan for calls like this one.
 
@@ -46,6 +48,7 @@ def make_plan(
         args: positional arguments.
         kwargs: by name; ``grid`` and the like are none of the kernel's.
         classes: tell apart what stock Triton's key does not.
+        buckets: key argument -> function of its value that says what it counts as.
     """
     named = {name: f"kwargs[{name!r}]" for name in kwargs if name in arg_names}
     given = {**{name: f"a{i}" for i, name in enumerate(arg_names[: len(args)])}, **named}
@@ -54,11 +57,14 @@ def make_plan(
         given[name], values[name] = f"{given[name]}.base", values[name].base
     read: list[str] = []
     for name, place in given.items():
-        read += _reads(place, values[name], name in keys, parameters.get(name), classes)
+        if name in keys and name in buckets:
+            read.append(f"bucket_{name}({place})")
+        own = name in keys and name not in buckets
+        read += _reads(place, values[name], own, parameters.get(name), classes)
     read += _device(given, values) if classes else []
     unpack = f"    {''.join(f'a{i}, ' for i in range(len(args)))}= args\n" if args else ""
     source = f"def key(args, kwargs):\n{unpack}    return ({', '.join(read)}{',' * bool(read)})"
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {f"bucket_{name}": function for name, function in buckets.items()}
     exec(compile(source, "<the key of a call>", "exec"), scope)
     return CallPlan(scope["key"])
 

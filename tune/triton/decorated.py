@@ -44,7 +44,9 @@ class Decorated:
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """Return a call as what is tuned for."""
-        return call_of(self.function, self.keys, self.named(args), kwargs, self.options.mode)
+        options = self.options
+        named = self.named(args)
+        return call_of(self.function, self.keys, named, kwargs, options.mode, options.bucket)
 
     def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Run a configuration once, with the hooks of a measured launch."""

@@ -1,7 +1,7 @@
 """The decorator: everything `triton.autotune` takes, and how much to measure."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from foretune.errors import UsageError
@@ -42,6 +42,8 @@ def autotune(
     shipped: str | os.PathLike[str] | None = None,
     check: float | None = None,
     compile_limit_s: float = 60.0,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    strict: bool = False,
 ) -> Callable[[Any], Any]:
     """Tune a ``@triton.jit`` kernel: predict every configuration, measure those that matter.
 
@@ -73,6 +75,8 @@ def autotune(
         shipped: a file of results that came with a library.
         check: largest accepted relative difference from the first configuration's output.
         compile_limit_s: seconds one configuration may compile.
+        buckets: key argument -> bounds between which its values count as the same.
+        strict: an error where no choice was recorded.
 
     Raises:
         UsageError: an option is none of those listed, or ``configs`` is no list of configurations
@@ -90,7 +94,11 @@ def autotune(
         shipped=shipped,
         check=check,
         compile_limit_s=compile_limit_s,
+        buckets=buckets,
+        strict=strict,
     )
+    if unknown := [name for name in buckets or () if name not in key]:
+        raise UsageError(f"buckets name {unknown[0]!r}, which is not in key")
 
     def decorate(fn: Any) -> Any:
         require("triton", "gpu", "tuning a Triton kernel")

@@ -1,8 +1,10 @@
 """What a user can say to `autotune` beyond what Triton's own takes."""
 
 import os
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from foretune.errors import UsageError
 from foretune.objective import Objective
@@ -34,6 +36,10 @@ class Options:
         check: largest relative difference from the first configuration's output that is accepted;
             None does not compare.
         compile_limit_s: seconds after which a configuration that still compiles is given up.
+        buckets: key argument -> numbers, ascending: a value counts as the least of them that is not
+            smaller; what is larger than all counts as itself.
+        strict: only choices that were recorded before; a call without one is an error, so that
+            every run of a program takes the same.
     """
 
     budget: Budget = "auto"
@@ -45,6 +51,8 @@ class Options:
     shipped: str | os.PathLike[str] | None = None
     check: float | None = None
     compile_limit_s: float = 60.0
+    buckets: Mapping[str, Sequence[int]] | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
         number = isinstance(self.budget, int) and not isinstance(self.budget, bool)
@@ -60,6 +68,10 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, (int, float)) and not (name == "store" and value in (True, False)):
                 raise UsageError(f"{name} is {value!r}: give a path")
+        for name, bounds in (self.buckets or {}).items():
+            whole = all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
+            if not bounds or not whole or sorted(set(bounds)) != list(bounds):
+                raise UsageError(f"buckets of {name} are {bounds!r}: give whole numbers, ascending")
         if self.mode == "online" and self.objective != Objective.TIME:
             raise UsageError(
                 "mode='online' times calls and cannot meter them: tune for energy with mode='stall'"
@@ -67,6 +79,14 @@ class Options:
         if self.objective not in list(Objective):
             known = ", ".join(o.value for o in Objective)
             raise UsageError(f"objective is {self.objective!r}: give one of {known}")
+
+    def bucket(self, name: str, value: Any) -> Any:
+        """Return what a value of a key argument counts as."""
+        bounds = (self.buckets or {}).get(name, ())
+        if not bounds or not isinstance(value, (int, float)):
+            return value
+        at = bisect_left(bounds, value)
+        return bounds[at] if at < len(bounds) else value
 
     @property
     def goal(self) -> Objective:

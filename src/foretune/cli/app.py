@@ -24,6 +24,7 @@ from foretune.cli import (
     runs,
     storing,
     tuning,
+    warming,
 )
 from foretune.cli.plan import group as planning
 from foretune.errors import ForetuneError, ForetuneWarning
@@ -42,7 +43,7 @@ _COMMANDS = (
     datasets.datasets, predictors.train, predictors.evaluate, predictors.predict,
     calibrating.choose, calibrating.calibrate, explaining.explain, drifting.drift,
     replaying.replay, exporting.export, compiling.inspect, compiling.precompile,
-    machine.devices, machine.doctor,
+    warming.warm_up, machine.devices, machine.doctor,
 )  # fmt: skip
 for _group in _GROUPS:
     _group.register(app)

@@ -1,0 +1,58 @@
+"""``foretune warm-up``: choose for recorded calls before anybody waits."""
+
+from pathlib import Path
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, progress_bar
+from foretune.errors import UsageError
+
+
+def warm_up(
+    calls: Path = typer.Argument(help="Calls that FORETUNE_RECORD_CALLS=FILE wrote down."),
+    kernel: str = typer.Option(None, help="Those of this kernel only: MODULE:NAME."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Choose configurations of Triton kernels for recorded calls; the store keeps them.
+
+    The program that makes the calls finds the choices there, and does not wait.
+    """
+    from foretune.extras import require
+
+    require("triton", "gpu", "warming up Triton kernels")
+    from foretune.tune.triton.recorded_calls import read_calls
+    from foretune.tune.triton.warming import warm_up as warm
+
+    wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
+    if not wanted:
+        raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
+    output, done = Output(as_json), []
+    with progress_bar() as progress:
+        progress.start("warm up", len(wanted))
+        for warmed in warm(wanted):
+            done.append(
+                {
+                    "kernel": warmed.call.kernel,
+                    "arguments": warmed.call.text,
+                    "config": warmed.config.all_kwargs(),
+                    "time_ms": warmed.time_ms,
+                    "measured": warmed.measured,
+                }
+            )
+            progress.advance(warmed.call.kernel)
+    output.table(
+        f"{len(done)} calls",
+        ("kernel", "ms", "measured", "configuration", "arguments"),
+        [
+            [
+                str(d["kernel"]).partition(":")[2],
+                f"{d['time_ms']:.3g}",
+                str(d["measured"]),
+                " ".join(f"{k}={v}" for k, v in d["config"].items()),
+                str(d["arguments"]),
+            ]
+            for d in done
+        ],
+    )
+    output.result({"calls": done})

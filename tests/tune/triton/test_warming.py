@@ -1,0 +1,191 @@
+"""Recorded calls, choices made before they come, and choices that must have been."""
+
+import json
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+
+import triton.language as tl  # noqa: E402
+from commands import fails  # noqa: E402
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from tuned_kernels import by_size, configs, copy  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune.cli import main  # noqa: E402
+from foretune.collect.compiled.arguments import Tensor, describe  # noqa: E402
+from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
+from foretune.tune.triton.recorded_calls import (  # noqa: E402
+    PLACE,
+    RecordedCall,
+    read_calls,
+    record,
+    with_memory,
+)
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+    monkeypatch.chdir(tmp_path)
+    with ReplayDriver(by_size).active() as active:
+        yield active
+
+
+@pytest.fixture
+def served(device):
+    """Return the module as a new process would have it."""
+    import importlib
+
+    import served_kernels
+
+    return importlib.reload(served_kernels)
+
+
+def serve(served, tensors, *sizes):
+    for n in sizes:
+        served.tuned[served.grid](*tensors, n)
+
+
+class TestCalls:
+    def test_what_was_called_is_warmed_up(self, served, device, tensors, monkeypatch, capsys):
+        import importlib
+
+        monkeypatch.setenv(PLACE, "calls/log.jsonl")
+        serve(served, tensors, 64, 1000, 1000, 64)
+        monkeypatch.delenv(PLACE)
+        assert [c.args[2] for c in read_calls("calls/log.jsonl")] == [64, 1000]
+        monkeypatch.setenv("FORETUNE_STORE", "elsewhere.db")
+        importlib.reload(served)
+        device.launches.clear()
+        assert main(["warm-up", "calls/log.jsonl", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["calls"]
+        assert [c["config"]["BLOCK"] for c in found] == [128, 256]
+        assert [c["time_ms"] for c in found] == [1.0, 1.0]
+        assert {launch.grid[0] for launch in device.launches} == {1, 4, 8, 16}
+        importlib.reload(served)
+        device.launches.clear()
+        serve(served, tensors, 64, 1000)
+        assert len(device.launches) == 2  # nobody waits
+        assert main(["warm-up", "calls/log.jsonl"]) == 0
+        assert "float16[64] float32[64] 1000" in capsys.readouterr().out
+
+    def test_what_cannot_be_warmed_up(self, device, capsys, tmp_path):
+        assert "FORETUNE_RECORD_CALLS=FILE" in fails(capsys, 2, "warm-up", "none.jsonl")
+        call = RecordedCall("served_kernels:plain", (1,), {}, (1,))
+        (tmp_path / "calls.jsonl").write_text(call.line() + "\n\n")
+        assert "holds no call of x:y" in fails(
+            capsys, 2, "warm-up", "calls.jsonl", "--kernel", "x:y"
+        )
+        assert "not decorated with" in fails(capsys, 2, "warm-up", "calls.jsonl")
+        (tmp_path / "calls.jsonl").write_text('{"kernel": 3}')
+        assert "no recorded call" in fails(capsys, 2, "warm-up", "calls.jsonl")
+
+    def test_a_list_that_changed(self):
+        call = record("m:k", [1], {"grid": lambda meta: (meta["BLOCK"],)}, {}, configs(64, 128))
+        assert call.programs({"BLOCK": 128}) == (128,)
+        with pytest.raises(UsageError, match=r"BLOCK=256 is new .* record them anew"):
+            call.programs({"BLOCK": 256})
+
+    def test_what_cannot_be_written_is_said_and_costs_no_call(
+        self, served, device, tensors, monkeypatch, tmp_path
+    ):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv(PLACE, "file/log.jsonl")
+        with pytest.warns(ForetuneWarning, match="was not recorded: calls cannot be added"):
+            serve(served, tensors, 64)
+        assert device.launches
+
+    @given(
+        st.recursive(
+            st.one_of(
+                st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(),
+                st.sampled_from([tl.float16, tl.int64]),
+                st.builds(
+                    Tensor, st.sampled_from(["float16", "int8"]),
+                    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+                    st.tuples(st.integers(0, 90), st.just(1)), st.integers(0, 15),
+                ),
+            ),
+            lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4,
+        )
+    )  # fmt: skip
+    def test_lines_keep_arguments(self, argument):
+        for grid in ((3, 1), {"BLOCK=64": (3,)}):
+            call = RecordedCall("m:k", (argument,), {"a": argument}, grid)
+            assert RecordedCall.of_line(call.line()) == call
+
+    @given(st.text() | st.from_regex(r'\{"kernel": .*\}', fullmatch=True))
+    def test_other_lines_are_refused(self, line):
+        with pytest.raises(UsageError, match="no recorded call"):
+            RecordedCall.of_line(line)
+
+    def test_descriptors(self):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        given = TensorDescriptor.from_tensor(torch.ones(64, 64, dtype=torch.float16), [16, 32])
+        call = RecordedCall("m:k", (describe(given),), {}, (1,))
+        back = with_memory(RecordedCall.of_line(call.line()).args[0], "cpu")
+        assert back.block_shape == [16, 32]
+        assert back.base.shape == (64, 64)
+        assert back.base.dtype == torch.float16
+
+    @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.int32])
+    def test_memory_is_laid_out_alike(self, dtype):
+        given = torch.zeros(200, dtype=torch.float32).to(dtype)[4:].as_strided((3, 4), (10, 2), 4)
+        made = with_memory(describe(given), "cpu")
+        assert (made.shape, made.stride(), made.dtype) == ((3, 4), (10, 2), dtype)
+        assert made.data_ptr() % 16 == given.data_ptr() % 16
+        assert math.isfinite(made.double().sum())
+        assert (made == 0).all() == (not dtype.is_floating_point)
+
+
+class TestStrict:
+    def test_only_recorded_choices_are_taken(self, device, tensors):
+        kernel, strict = (
+            foretune.autotune(configs(64, 128, 256), ["n"], budget="all", strict=s)(
+                triton.jit(copy)
+            )
+            for s in (False, True)
+        )
+        with pytest.raises(UsageError, match=r"no choice is recorded for copy on .*n=64.*warm-up"):
+            strict[(1,)](*tensors, 64)
+        assert device.launches == []
+        kernel[(1,)](*tensors, 64)
+        device.launches.clear()
+        strict[(1,)](*tensors, 64)
+        assert [launch.config["BLOCK"] for launch in device.launches] == [128]
+
+
+class TestBuckets:
+    def decorate(self, budget="all", **buckets):
+        return foretune.autotune(
+            configs(64, 128, 256), ["n"], budget=budget, store=False, buckets=buckets
+        )(triton.jit(copy))
+
+    def test_values_between_bounds_are_one_problem(self, device, tensors):
+        kernel = self.decorate(n=[64, 128, 1024])
+        for n in (960, 1008, 1024):
+            kernel[(1,)](*tensors, n)
+        assert len(device.launches) == 3 + 3
+        kernel[(1,)](*tensors, 64)
+        assert len(device.launches) == 6 + 4
+        kernel[(1,)](*tensors, 4096)  # beyond all bounds: by itself
+        kernel[(1,)](*tensors, 8192)
+        assert len(device.launches) == 10 + 8
+
+    def test_what_compiles_differently_stays_apart(self, device, tensors):
+        kernel = self.decorate(budget=0, n=[1024])
+        for n in (1008, 1024, 1009, 1010):
+            kernel[(1,)](*tensors, n)
+        assert len([at for p in kernel._plans.values() for at in p.entries]) == 2
+
+    def test_bounds_that_are_none(self):
+        with pytest.raises(UsageError, match="give whole numbers, ascending"):
+            self.decorate(n=[128, 64])
+        with pytest.raises(UsageError, match="'m', which is not in key"):
+            self.decorate(m=[64])

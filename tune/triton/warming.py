@@ -1,0 +1,63 @@
+"""Choosing for recorded calls before anybody waits for them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from foretune.collect.compiled.order import load_kernel
+from foretune.errors import UsageError
+from foretune.tune.triton.autotuner import Autotuner
+from foretune.tune.triton.recorded_calls import RecordedCall, with_memory
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What calls of one problem will run with.
+
+    Attributes:
+        call: for which.
+        config: what was chosen.
+        time_ms: what it took when it was measured; NaN if it was not.
+        measured: how many configurations were measured for it, now or before.
+    """
+
+    call: RecordedCall
+    config: triton.Config
+    time_ms: float
+    measured: int
+
+
+def warm_up(calls: Iterable[RecordedCall]) -> Iterator[Warmed]:
+    """Choose for calls as if they came: yield what was chosen, one after the other.
+
+    Tensors are made anew, with random numbers; integers are zero, as they may be indices.
+
+    Raises:
+        UsageError: a kernel cannot be imported, or is not decorated with `foretune.autotune`.
+    """
+    for call in calls:
+        kernel = _decorated(call.kernel)
+        device = triton.runtime.driver.active.get_active_torch_device()
+        args = [with_memory(a, device) for a in call.args]
+        kwargs = {n: with_memory(a, device) for n, a in call.kwargs.items()}
+        knobs = list(kernel.configs[0].kwargs)
+
+        def grid(meta: Mapping[str, Any], call: RecordedCall = call, of: Any = knobs) -> Any:
+            return call.programs({name: meta[name] for name in of})
+
+        kernel.configs_timings = {}
+        kernel[grid](*args, **kwargs)
+        timings = kernel.configs_timings
+        taken = timings.get(kernel.best_config, [float("nan")])
+        yield Warmed(call, kernel.best_config, float(taken[0]), len(timings))
+
+
+def _decorated(reference: str) -> Autotuner:
+    found = load_kernel(reference, compiling=False)
+    while not isinstance(found, Autotuner) and hasattr(found, "fn"):
+        found = found.fn
+    if not isinstance(found, Autotuner):
+        raise UsageError(f"{reference} is not decorated with foretune.autotune: nothing to choose")
+    return found
