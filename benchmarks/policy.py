@@ -12,9 +12,6 @@ Unseen problems: recordings of `tuning.py --out`. The predictor learns from its 
 the policy from what the predictor says of 64 drawn problems; the recorded ones are others.
 
     python benchmarks/policy.py DATA --recorded tuning-runs
-
-Placement: random chains of operators, each in one of three precisions that cost accuracy, limited;
-the policy learns from 200 chains and places 60 others. No data needed.
 """
 
 import argparse
@@ -33,12 +30,9 @@ from foretune.datasets import read_runs
 from foretune.datasets.devices import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.search.policies.agents import Agents
 from foretune.search.policies.encoding import LEAST
-from foretune.search.policies.placement import Placement, Placing
 from foretune.search.policies.policy import Policy, name_groups
 from foretune.search.policies.policy_search import PolicySearcher
-from foretune.search.policies.reinforce import Schedule, reinforce
 from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
 from foretune.search.prior import prior_elsewhere, prior_of, runs_elsewhere
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
@@ -66,7 +60,6 @@ def main() -> None:
         unseen_devices(options.data / "spaces", family, options.seeds)
     for path in sorted(options.recorded.glob("*-unseen.parquet")) if options.recorded else ():
         unseen_problems(path, options.seeds)
-    placements(options.seeds)
 
 
 class Shares:
@@ -169,47 +162,6 @@ def add_policies(
             for space in spaces:
                 shares.add(kind, space, partial(PolicySearcher, policy=policy), 1, seed=seed)
     return seconds
-
-
-def placements(seeds: int) -> None:
-    """Place operators of random chains that nobody learned from."""
-    rng = np.random.default_rng(0)
-    learned = Placing([random_chain(rng) for _ in range(200)])
-    unseen = Placing([random_chain(rng) for _ in range(60)])
-    found, seconds = defaultdict(list), []
-    for seed in range(seeds):
-        started = time.perf_counter()
-        agents = Agents(learned, seed=seed)
-        reinforce(agents, learned, Schedule(updates=150, tasks=16, hot=0.2, cold=0.02), seed)
-        seconds.append(time.perf_counter() - started)
-        for task, placement in enumerate(unseen.placements):
-            likeliest, _ = agents.most_probable(unseen, task, 16)
-            totals = placement.total_ms(likeliest[:, : unseen.length(task)])
-            optimum = placement.total_ms(placement.optimum()[None, :])[0]
-            greedy = placement.total_ms(placement.greedy()[None, :])[0]
-            found["cheapest legal choice every time"].append(optimum / greedy)
-            found["policy, likeliest"].append(optimum / totals[0])
-            found["policy, best predicted of its 16 likeliest"].append(optimum / totals.min())
-    print(
-        f"Placement of {unseen.tasks} unseen chains of 8–16 operators, three precisions, accuracy "
-        f"limited; {seeds} policies, trained in {np.median(seconds):.0f} s; the optimum is exact\n"
-    )
-    print(
-        markdown(
-            ["placement", "share of the optimum, mean", "worst"],
-            [[name, f"{np.mean(v):.3f}", f"{min(v):.3f}"] for name, v in found.items()],
-        )
-    )
-
-
-def random_chain(rng: np.random.Generator) -> Placement:
-    """Return operators of very different sizes; faster precisions cost accuracy, changes time."""
-    operators = int(rng.integers(8, 17))
-    size = rng.lognormal(0, 1, (operators, 1))
-    latency_ms = size * [1.0, 0.55, 0.35] * rng.lognormal(0, 0.25, (operators, 3))
-    loss = np.array([0.0, 0.3, 1.0]) * rng.lognormal(0, 0.7, (operators, 1))
-    transfer_ms = rng.uniform(0.05, 0.4) * (1 - np.eye(3))
-    return Placement(latency_ms, transfer_ms, loss, rng.uniform(0.2, 0.8) * loss[:, 2].sum())
 
 
 if __name__ == "__main__":
