@@ -50,6 +50,23 @@ class Rows:
         )
         return self._all(query.order_by(c.config))
 
+    def doing(self, config: Row) -> list[tuple[Any, ...]]:
+        """Return (host, pid, start of that process, moment) of the marks of a configuration."""
+        c = begun.c
+        query = select(c.host, c.pid, c.started, c.since).where(
+            *_within(begun, config["subject"], config["problem"]), c.config == config["config"]
+        )
+        return self._all(query.order_by(c.since))
+
+    def is_measured(self, config: Row) -> bool:
+        """Return whether a configuration has a row."""
+        c = measurements.c
+        query = select(c.config).where(
+            *_within(measurements, config["subject"], config["problem"]),
+            c.config == config["config"],
+        )
+        return bool(self._all(query))
+
     def know(self, subject: Row) -> None:
         """Write a subject if it is not there."""
         self._insert_missing(subjects, [subject])

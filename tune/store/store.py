@@ -23,6 +23,9 @@ from foretune.tune.store.tuned import Tuned
 PATIENCE_S = 10.0
 """How long one waits for other processes that write before the store counts as locked."""
 
+LONGEST_S = 120.0
+"""After so long another process's mark no longer keeps a configuration from being measured."""
+
 
 class Store(Tuned):
     """What has been measured and chosen, kept in a database.
@@ -86,14 +89,36 @@ class Store(Tuned):
 
     def begin(self, subject: Subject, problem: Problem, config: Configuration) -> None:
         """Mark a configuration as being measured by this process; `put` and `end` undo it."""
-        me = this_process()
-        mark = {
-            "subject": subject.id, "problem": problem.id, "config": config.id,
-            "described": _json(config), "host": me.host, "pid": me.pid, "started": me.started,
-            "since": time.time(),
-        }  # fmt: skip
         with self._database.writing() as table:
-            table.mark(mark)
+            table.mark(_mark(subject, problem, config))
+
+    def claim(
+        self, subject: Subject, problem: Problem, config: Configuration, again: bool = False
+    ) -> bool:
+        """Mark a configuration as `begin` does, unless another process measured it or is at it.
+
+        Of a process on another host nobody knows whether it lives: its mark counts for a while.
+
+        Args:
+            subject: what is tuned.
+            problem: what it is to be run with.
+            config: to be measured.
+            again: though it was measured before.
+
+        Returns:
+            whether it is this process's to measure.
+        """
+        mine = _mark(subject, problem, config)
+        with self._database.writing() as table:
+            if not again and table.is_measured(mine):
+                return False
+            for host, pid, started, since in table.doing(mine):
+                lives = Process(host, pid, started).lives
+                young = mine["since"] - since < LONGEST_S
+                if (host, pid) != (mine["host"], mine["pid"]) and lives is not False and young:
+                    return False
+            table.mark(mine)
+        return True
 
     def end(self, subject: Subject, problem: Problem, config: Configuration) -> None:
         """Take the mark of `begin` away: this process lives on, whatever came of it."""
@@ -268,6 +293,16 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
 def _standing(choice: Choice) -> tuple[int, float]:
     """Return what decides between two choices that are merged."""
     return choice.measured, moment(choice.chosen_at)
+
+
+def _mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:
+    """Return the mark of a configuration that this process measures."""
+    me = this_process()
+    return {
+        "subject": subject.id, "problem": problem.id, "config": config.id,
+        "described": _json(config), "host": me.host, "pid": me.pid, "started": me.started,
+        "since": time.time(),
+    }  # fmt: skip
 
 
 def _json(values: NamedValues) -> str:

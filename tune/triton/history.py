@@ -69,14 +69,27 @@ class History:
         """Return configurations whose measurement took a whole process with it."""
         return self._store.ask(lambda store: store.abandoned(call.subject, call.problem), [])
 
+    def claim(self, call: Call, config: Configuration, again: bool) -> bool:
+        """Return whether ``config`` is this process's to measure: see `Store.claim`."""
+        subject, problem = call.subject, call.problem
+        return self._store.ask(lambda store: store.claim(subject, problem, config, again), True)
+
     @contextmanager
     def trial(self, call: Call, config: Configuration) -> Iterator[None]:
-        """Within, the store says that ``config`` is being measured: a crash leaves that mark."""
+        """Within, the store says that ``config`` is being measured: a crash leaves that mark.
+
+        `record` takes it away with what was found, so that nobody measures it in between.
+        """
         self._store.ask(lambda store: store.begin(call.subject, call.problem, config), None)
         try:
             yield
-        finally:
-            self._store.ask(lambda store: store.end(call.subject, call.problem, config), None)
+        except BaseException:
+            self.release(call, config)
+            raise
+
+    def release(self, call: Call, config: Configuration) -> None:
+        """Take the mark away from a configuration of which nothing is recorded."""
+        self._store.ask(lambda store: store.end(call.subject, call.problem, config), None)
 
     def record(self, call: Call, measurements: Sequence[Measurement]) -> None:
         """Remember runs of the call's problem."""

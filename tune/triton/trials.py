@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,33 @@ from foretune.tune.triton.decorated import Decorated
 from foretune.tune.triton.measuring import Measurer
 from foretune.tune.triton.tuning import Tuning
 from foretune.tune.triton.tunings import Tunings
+
+PATIENCE_S, PAUSE_S = 30.0, 0.02
+"""How long one waits for what other processes are measuring, and how often one looks."""
+
+
+class Busy(set[Configuration]):
+    """Candidates that other processes are measuring; their results are waited for, not for ever.
+
+    Attributes:
+        patient: whether they still are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patient = True
+        self._until: float | None = None
+
+    def wait(self) -> bool:
+        """Wait a moment, and forget who was busy; return whether anybody was."""
+        if not self:
+            return False
+        now = time.monotonic()
+        self._until = self._until or now + PATIENCE_S
+        self.patient = now < self._until
+        self.clear()
+        time.sleep(PAUSE_S)
+        return True
 
 
 class Trials:
@@ -165,21 +193,29 @@ class Trials:
         try:
             if self.kernel.options.budget == "all":
                 with lock:
-                    open_ones = [self._own[c] for c in tuning.unmeasured()]
-                self._compile(open_ones)
-                for config in open_ones:
-                    self._try(config)
-                return
-            self._glance()
+                    self._compile([self._own[c] for c in tuning.unmeasured()])
+            else:
+                self._glance()
+            busy = Busy()
             while True:
                 with lock:
-                    asked = tuning.next()
-                    also = tuning.promising(self._room())
+                    asked = self._next(busy)
+                    also = tuning.promising(self._room()) if asked else []
                 if asked is None:
-                    return
+                    if not busy.wait():
+                        return
+                    with lock:
+                        tuning.look_again()
+                    continue
                 self._compile([self._own[c] for c in dict.fromkeys((asked, *also))])
-                if not self._look(asked):
+                if self._look(asked):
+                    continue
+                if not busy.patient or self._claims(asked):
                     self._try(self._own[asked])
+                else:
+                    busy.add(asked)
+                    with lock:
+                        tuning.look_again()
         except CannotCompare as e:
             self._uncompared = True
             warnings.warn(
@@ -190,6 +226,20 @@ class Trials:
             )
         finally:
             self._measurer.close()
+
+    def _next(self, busy: "Busy") -> Configuration | None:
+        """Return the candidate to measure now; None if there is none but busy ones."""
+        tuning = self.tuning
+        if self.kernel.options.budget != "all":
+            if busy and tuning.is_over():
+                busy.clear()
+            return tuning.next(busy)
+        return next((c for c in tuning.unmeasured() if c not in busy), None)
+
+    def _claims(self, config: Configuration) -> bool:
+        """Return whether no other process has measured ``config`` meanwhile, or is at it."""
+        known = self._afresh or any(m.config == config for m in self.tuning.measured())
+        return self._tunings.history.claim(self.tuning.call, config, again=known)
 
     def _glance(self) -> None:
         """Look at the first stages of some candidates' code, where nothing else is known."""

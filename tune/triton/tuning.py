@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -92,10 +92,20 @@ class Tuning:
         ran = {config: value for config, value in values.items() if math.isfinite(value[0])}
         return min(ran, key=lambda c: ran[c]) if ran else self.searcher.choice()
 
-    def next(self) -> Configuration | None:
-        """Return the candidate to measure; None when measuring is over."""
+    def next(self, busy: Collection[Configuration] = ()) -> Configuration | None:
+        """Return the candidate to measure; None when measuring is over, or all others are busy.
+
+        Args:
+            busy: candidates that other processes are measuring.
+        """
         asked = [] if self.is_over() else self.searcher.ask()
+        if asked and asked[0] in busy:
+            asked = [c for c in self.promising(len(self._all)) if c not in busy]
         return asked[0] if asked else None
+
+    def look_again(self) -> None:
+        """Find out what other processes measured."""
+        self._look_again()
 
     def is_over(self) -> bool:
         """Whether measuring is over: sure enough, no longer worth it, or not allowed."""
@@ -127,6 +137,8 @@ class Tuning:
         self._look_again()
         if any(m.ok for m in self.measured()):
             self.keep_failures()
+        else:
+            self._history.release(self.call, measurement.config)
 
     def keep_failures(self) -> None:
         """Remember what was kept back."""

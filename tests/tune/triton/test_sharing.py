@@ -1,0 +1,117 @@
+"""Processes that tune the same kernel at the same time: they share the work, and agree."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+
+import tuned_kernels  # noqa: E402
+
+from foretune.problem import Problem  # noqa: E402
+from foretune.space import Configuration  # noqa: E402
+from foretune.tune.store import Store, Subject  # noqa: E402
+from foretune.tune.store import store as store_module  # noqa: E402
+from foretune.tune.store.process import this_process  # noqa: E402
+from foretune.tune.triton import trials  # noqa: E402
+
+BLOCKS = [2**i for i in range(4, 14)]
+RANK = """
+import sys, time
+sys.path.append(sys.argv[1])
+import torch, triton, tuned_kernels, foretune
+from foretune.collect.replay_driver import ReplayDriver
+
+def times(launch):
+    time.sleep(float(sys.argv[4]))
+    return 1.0 + abs(launch.config["BLOCK"] - 512) / 512
+
+budget = sys.argv[3] if sys.argv[3] == "all" else int(sys.argv[3])
+kernel = foretune.autotune(tuned_kernels.configs(*eval(sys.argv[5])), ["n"], budget=budget,
+    store=sys.argv[2])(triton.jit(tuned_kernels.copy))
+print("ready", flush=True)
+sys.stdin.readline()
+with ReplayDriver(times).active() as driver:
+    kernel[(1,)](torch.ones(64, dtype=torch.float16), torch.zeros(64), 1024)
+print(len(driver.launches) - 1, kernel.best_config.kwargs["BLOCK"], flush=True)
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    started = []
+
+    def start(count, budget="all", seconds=0.05):
+        toys = tuned_kernels.__file__.rpartition("/")[0]
+        place = tmp_path / "tuned.db"
+        run = [sys.executable, "-P", "-W", "ignore", "-c", RANK, toys, place, budget, str(seconds)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.extend(subprocess.Popen([*run, repr(BLOCKS)], **pipes) for _ in range(count))
+        for rank in started:
+            assert rank.stdout.readline() == "ready\n"
+        for rank in started:
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
+        return started
+
+    yield start
+    for rank in started:
+        rank.kill()
+        rank.communicate()
+
+
+def said(rank):
+    measured, block = map(int, rank.communicate(timeout=120)[0].split())
+    return measured, block
+
+
+def test_ranks_share_the_work_and_agree(ranks):
+    found = [said(rank) for rank in ranks(4)]
+    assert {block for _, block in found} == {512}
+    measured = sum(count for count, _ in found)
+    assert len(BLOCKS) <= measured <= len(BLOCKS) + 4  # alone, each would have measured all
+    assert max(count for count, _ in found) < len(BLOCKS)
+
+
+def test_a_rank_that_dies_keeps_nobody_waiting(ranks):
+    first, *others = ranks(3, seconds=0.3)
+    first.send_signal(signal.SIGKILL)
+    assert {said(rank)[1] for rank in others} == {512}
+
+
+def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monkeypatch):
+    store, problem = Store(tmp_path / "t.db"), Problem(n=1)
+    subject, config, me = Subject("k", "s", "d", "v"), Configuration(x=1), this_process()
+    assert store.claim(subject, problem, config)
+    assert store.claim(subject, problem, config)  # its own
+    far = replace(me, host="elsewhere")
+    monkeypatch.setattr(store_module, "this_process", lambda: far)
+    assert not store.claim(subject, problem, config)
+    assert store.claim(subject, problem, Configuration(x=2))
+    monkeypatch.setattr(store_module, "this_process", lambda: me)
+    assert not store.claim(subject, problem, Configuration(x=2))
+    monkeypatch.setattr(store_module, "LONGEST_S", 0.0)
+    assert store.claim(subject, problem, Configuration(x=2))
+    dead = replace(me, pid=os.getpid() + 2**22)
+    monkeypatch.setattr(store_module, "LONGEST_S", 1e9)
+    monkeypatch.setattr(store_module, "this_process", lambda: dead)
+    store.begin(subject, problem, Configuration(x=3))
+    monkeypatch.setattr(store_module, "this_process", lambda: me)
+    assert store.claim(subject, problem, Configuration(x=3))
+
+
+def test_who_waits_too_long_measures_by_itself(monkeypatch):
+    monkeypatch.setattr(trials, "PATIENCE_S", 0.03)
+    busy = trials.Busy()
+    assert not busy.wait()
+    for patient in (True, True, False):
+        busy.add(Configuration(x=1))
+        assert busy.wait()
+        assert not busy
+        if not patient:
+            assert not busy.patient
