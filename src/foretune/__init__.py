@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         tune_problem,
     )
     from foretune.tune.store import Store
-    from foretune.tune.triton import autotune, listen, patch_triton
+    from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
 
 __all__ = [
     "PRESETS",
@@ -88,6 +88,7 @@ __all__ = [
     "listen",
     "local_device",
     "make_searcher",
+    "patch_inductor",
     "patch_triton",
     "plan_configurations",
     "read_runs",
@@ -119,7 +120,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "space": ("Configuration", "SearchSpace"),
             "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
                      "tune_pareto", "tune_problem"),
-            "tune.triton": ("autotune", "listen", "patch_triton"),
+            "tune.triton": ("autotune", "listen", "patch_inductor", "patch_triton"),
             "tune.store": ("Store",),
         },
     )  # fmt: skip

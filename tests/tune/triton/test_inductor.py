@@ -1,0 +1,182 @@
+"""Inductor's choices: few are timed, and none twice."""
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
+pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+
+from torch._inductor import select_algorithm  # noqa: E402
+from torch._inductor.ir import FixedLayout  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
+from foretune.tune.triton.inductor import Chooser, operation  # noqa: E402
+
+TILES = [(m, n) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128)]
+
+
+@dataclass
+class Node:
+    """A buffer of Inductor, as far as choices look at it."""
+
+    layout: FixedLayout
+
+    def get_layout(self):
+        return self.layout
+
+
+@dataclass(eq=False)
+class Listed:
+    """A choice of Inductor's."""
+
+    name: str
+    description: str = ""
+    sizes: tuple = (1024, 1024, 1024)
+    device: str = "cuda:0"
+    layout: FixedLayout = field(init=False)
+    input_nodes: list = field(init=False)
+
+    def __post_init__(self):
+        m, n, k = self.sizes
+        a, b, self.layout = (
+            FixedLayout(torch.device(self.device), torch.float16, list(s), [s[1], 1])
+            for s in ((m, k), (k, n), (m, n))
+        )
+        self.input_nodes = [Node(a), Node(b)]
+
+
+def listed(first=0, **more):
+    """Return what Inductor lists for a product: a routine, and templates."""
+    text = "ACC_TYPE='tl.float32', BLOCK_K=32, BLOCK_M={}, BLOCK_N={}, num_stages=3, num_warps=4"
+    templates = [
+        Listed(f"triton_mm_{first + i}", text.format(*tile), **more) for i, tile in enumerate(TILES)
+    ]
+    return [Listed("mm", **more), *templates]
+
+
+def times(choices, best=(128, 64)):
+    """Return milliseconds of choices: the closer to the best tile, the faster."""
+    found = {}
+    for choice in choices:
+        knobs = operation([choice]).configs[0]
+        apart = sum(
+            abs(math.log2(knobs.get(f"BLOCK_{x}", 1) / b)) for x, b in zip("MN", best, strict=True)
+        )
+        found[choice] = 1.0 + 0.3 * apart
+    return found
+
+
+@pytest.fixture
+def driver():
+    with ReplayDriver(lambda launch: 1.0, device="NVIDIA A100-SXM4-80GB").active() as active:
+        yield active
+
+
+@pytest.fixture
+def store(tmp_path):
+    return foretune.Store(tmp_path / "tuned.db")
+
+
+def test_few_templates_and_all_routines_are_timed_and_none_twice(driver, store):
+    chooser = Chooser(4, store)
+    kept = chooser.few(listed())
+    assert kept[0].name == "mm"
+    assert len(kept) == 5
+    chooser.learn(times(kept), "mm", None, kept)
+    best = min(times(kept), key=times(kept).get)
+    again = Chooser(4, store).few(listed(first=100))  # another process counts differently
+    assert [c.description for c in again] == [best.description]
+    runs = store.runs()
+    assert len(runs) == 5
+    assert set(runs["kernel"]) == {"inductor_mm"}
+
+
+def test_a_new_list_is_decided_anew_with_what_was_timed(driver, store):
+    chooser = Chooser(4, store)
+    kept = chooser.few(listed())
+    chooser.learn(times(kept), "mm", None, kept)
+    shorter = listed()[:-1]
+    again = Chooser(2, store).few(shorter)
+    assert 3 <= len(again) <= 7
+
+
+def test_other_problems_are_learned_from(driver, store):
+    chooser = Chooser(4, store)
+    for n in (512, 768, 1536, 2048, 3072, 4096, 640, 896, 1280, 2560, 3584, 1792, 1152):
+        kept = chooser.few(listed(sizes=(1024, n, 1024)))
+        chooser.learn(times(kept), "mm", None, kept)
+    kept = chooser.few(listed())
+    assert min(times(kept).values()) == 1.0
+
+
+def test_failures_are_remembered_as_such(driver, store):
+    chooser = Chooser(4, store)
+    kept = chooser.few(listed())
+    broken = dict.fromkeys(kept, math.inf)
+    chooser.learn(broken, "mm", None, kept)
+    assert set(store.runs()["status"]) == {"runtime_error"}
+    assert len(chooser.few(listed())) > 1
+
+
+def test_lists_of_few_choices_stay(driver, store):
+    short = listed()[:4]
+    assert Chooser(4, store).few(short) == short
+    assert Chooser(4, store).few(short[:1]) == short[:1]
+
+
+def test_what_cannot_be_understood_is_left_to_inductor(store):
+    odd = [object(), object()]
+    with pytest.warns(ForetuneWarning, match="Inductor times all of its choices: AttributeError"):
+        assert Chooser(4, store).few(odd) is odd
+    with pytest.warns(ForetuneWarning, match="times of Inductor's mm are not kept"):
+        Chooser(4, store).learn({odd[0]: 1.0}, "mm", None, odd)
+
+
+def test_patching_and_undoing(tmp_path):
+    asked = select_algorithm.get_algorithm_selector_cache()
+    before = list(asked.preprocessing_fns), list(asked.feedback_saver_fns)
+    undo = foretune.patch_inductor(store=False)
+    assert len(asked.preprocessing_fns) == len(before[0]) + 1
+    undo()
+    undo()
+    assert (asked.preprocessing_fns, asked.feedback_saver_fns) == before
+    with pytest.raises(UsageError, match="budget is 0"):
+        foretune.patch_inductor(budget=0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_a_program_on_the_cpu_is_compiled_with_what_was_timed_before(tmp_path, monkeypatch, store):
+    """Inductor's own C++ templates, compiled and timed for real; the second time nothing is."""
+    import torch._inductor.config as config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    timed = []
+    kept = select_algorithm.AlgorithmSelectorCache.benchmark
+
+    def counted(self, choices, *args, **kwargs):
+        timed.append(len(choices))
+        return kept(self, choices, *args, **kwargs)
+
+    how = {"max_autotune": True, "freezing": True, "max_autotune_gemm_backends": "ATEN,CPP"}
+    layer, x = torch.nn.Linear(64, 128).eval(), torch.randn(32, 64)
+    undo = foretune.patch_inductor(store=store)
+    try:
+        with config.patch(**how, fx_graph_cache=False, autotune_local_cache=False), torch.no_grad():
+            monkeypatch.setattr(select_algorithm.AlgorithmSelectorCache, "benchmark", counted)
+            first = torch.compile(layer)(x)
+            measured = sum(timed)
+            torch._dynamo.reset()
+            select_algorithm.get_algorithm_selector_cache().cache_clear()
+            second = torch.compile(layer)(x)
+    finally:
+        undo()
+        torch._dynamo.reset()
+    assert measured == 2
+    assert sum(timed) == measured
+    torch.testing.assert_close(first, layer(x))
+    torch.testing.assert_close(second, first)
+    assert len(store.runs()) == 2

@@ -1,0 +1,235 @@
+"""`torch.compile(mode="max-autotune")`: Inductor measures few of its choices, and remembers them.
+
+Inductor lists what can compute an operation, routines of libraries and templates with different
+tiles, compiles and times all of them, and takes the quickest. Here templates are predicted first,
+only the best predicted are kept on the list, and what they took goes to the store. An operation
+that was decided before, in any process, is not timed again.
+"""
+
+import hashlib
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.extras import require
+from foretune.mapping import Value, parse_value
+
+if TYPE_CHECKING:
+    from foretune.device import Device
+    from foretune.space import Configuration
+    from foretune.tune.store import Store
+    from foretune.tune.triton.call import Call
+
+NEWEST_OF = re.compile(r"_\d+$")
+"""Numbers at the end of names count what was listed; they say nothing."""
+KNOB = re.compile(r"(\w+)=([^,\s]+)")
+
+
+def patch_inductor(
+    budget: int = 4, store: "Store | str | os.PathLike[str] | bool | None" = None
+) -> Callable[[], None]:
+    """Let Inductor time its libraries' routines and ``budget`` templates per operation.
+
+    Args:
+        budget: templates that are timed, of those whose times nobody knows.
+        store: path or URL of the store; None is the user's own, False none.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        UsageError: ``budget`` is not positive, or this torch cannot be asked.
+        MissingExtra: torch or Triton is not installed.
+    """
+    require("torch", "gpu", "patching Inductor")
+    require("triton", "gpu", "patching Inductor")
+    from torch._inductor import select_algorithm
+
+    if not hasattr(select_algorithm, "add_preprocessing_fn"):
+        import torch
+
+        raise UsageError(f"Inductor of torch {torch.__version__} cannot be asked: install 2.9")
+    if budget < 1:
+        raise UsageError(f"budget is {budget}: at least one template must be timed")
+    chooser = Chooser(budget, store)
+    select_algorithm.add_preprocessing_fn(chooser.few)
+    select_algorithm.add_feedback_saver(chooser.learn)
+
+    def undo() -> None:
+        asked: Any = select_algorithm.get_algorithm_selector_cache()
+        asked.preprocessing_fns[:] = [f for f in asked.preprocessing_fns if f != chooser.few]
+        asked.feedback_saver_fns[:] = [f for f in asked.feedback_saver_fns if f != chooser.learn]
+
+    return undo
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation that Inductor chooses for.
+
+    Attributes:
+        call: the operation, as calls of kernels are known.
+        configs: its choices, in Inductor's order.
+        templates: which of them have knobs.
+    """
+
+    call: "Call"
+    configs: list["Configuration"]
+    templates: list["Configuration"]
+
+
+class Chooser:
+    """Shortens lists of choices, and learns from what was timed.
+
+    Args:
+        budget: templates that are timed.
+        store: where it is remembered.
+    """
+
+    def __init__(self, budget: int, store: "Store | str | os.PathLike[str] | bool | None") -> None:
+        from foretune.tune.triton.options import Options
+        from foretune.tune.triton.tunings import Tunings
+
+        self._budget = budget
+        self._tunings = Tunings(Options(budget=budget, store=store))
+        self._listed: dict[Any, list[Configuration]] = {}
+
+    def few(self, choices: list[Any]) -> list[Any]:
+        """Return those of Inductor's choices that are to be timed; one if that is decided."""
+        try:
+            return self._few(choices)
+        except Exception as e:  # Inductor then does what it would have done
+            _warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
+            return choices
+
+    def learn(
+        self, timings: Mapping[Any, float], name: str, inputs: Any, choices: list[Any], *_: Any
+    ) -> None:
+        """Remember what choices took: milliseconds, infinite where one failed."""
+        try:
+            self._learn(timings)
+        except Exception as e:
+            _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
+
+    def _few(self, choices: list[Any]) -> list[Any]:
+        if len(choices) < 2:
+            return choices
+        asked = operation(choices)
+        self._listed[asked.call.problem] = asked.configs
+        with self._tunings.lock:
+            decided = self._tunings.history.choice(asked.call, asked.configs)
+            if decided is not None:
+                return [choices[asked.configs.index(decided.config)]]
+            if len(asked.templates) <= self._budget:
+                return choices
+            tuning = self._tunings.of(asked.call, asked.templates)
+            kept = set(tuning.promising(self._budget)) | {m.config for m in tuning.measured()}
+        named = zip(choices, asked.configs, strict=True)
+        return [c for c, config in named if config in kept or config not in asked.templates]
+
+    def _learn(self, timings: Mapping[Any, float]) -> None:
+        from foretune.measurement import Status
+        from foretune.tune.store import Choice
+        from foretune.tune.store.subject import How
+
+        asked = operation(list(timings))
+        call, history = asked.call, self._tunings.history
+        rows = [
+            call.ran(config, time_ms, [time_ms])
+            if math.isfinite(time_ms)
+            else call.failed(config, Status.RUNTIME_ERROR, "Inductor could not time it")
+            for config, time_ms in zip(asked.configs, timings.values(), strict=True)
+        ]
+        with self._tunings.lock:
+            history.record(call, rows)
+            ran = [m for m in rows if m.ok]
+            if not ran:
+                return
+            best = min(ran, key=lambda m: m.time_ms)
+            listed = self._listed.get(call.problem, asked.configs)
+            left = [c for c in listed if c not in asked.configs]
+            regret = 0.0
+            if left:
+                tuning = self._tunings.of(call, [*asked.templates, *left])
+                forecast = float(tuning.searcher.forecast.regret)
+                regret = forecast if math.isfinite(forecast) else math.nan
+            how: How = "measured" if left else "all"
+            history.choose(call, listed, Choice(best.config, len(rows), regret, how))
+
+
+def operation(choices: Sequence[Any]) -> Operation:
+    """Return what Inductor's choices are for."""
+    import torch
+
+    from foretune.collect.compiled.arguments import Tensor
+    from foretune.problem import Problem
+    from foretune.space import Configuration
+    from foretune.tune.triton.call import Call
+
+    configs = [Configuration(choice=_name(c), **_knobs(c)) for c in choices]
+    plain = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
+    of = (plain or list(choices))[0]
+    operands = [_tensor(node, Tensor) for node in (*of.input_nodes, of.layout)]
+    problem: dict[str, Value] = {}
+    for i, tensor in enumerate(operands):
+        which = f"input{i}" if i < len(operands) - 1 else "output"
+        problem[f"{which}.dtype"] = tensor.element
+        problem[f"{which}.shape"] = "×".join(map(str, tensor.shape))
+        problem[f"{which}.strides"] = " ".join(map(str, tensor.strides))
+    name = "inductor_" + "|".join(sorted({_name(c) for c in plain or choices}))
+    version = hashlib.sha256(torch.__version__.encode()).hexdigest()[:16]
+    output = operands[-1].shape
+
+    def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
+        m, n = (math.ceil(s / meta[f"BLOCK_{x}"]) for s, x in zip(output[-2:], "MN", strict=True))
+        return m * n, math.prod(output[:-2]), 1
+
+    matrices = operands[-3:]  # what is added comes first
+    arguments = dict(zip(("A", "B", "C"), matrices, strict=False))
+    device = _device(of.layout.device)
+    call = Call(name, version, Problem(problem), arguments, device, grid)
+    return Operation(call, configs, [c for c in configs if len(c) > 1])
+
+
+def _name(choice: Any) -> str:
+    return NEWEST_OF.sub("", str(choice.name))
+
+
+def _knobs(choice: Any) -> dict[str, Value]:
+    found = KNOB.findall(choice.description or "")
+    return {name: parse_value(text.strip("'\"")) for name, text in found}
+
+
+def _tensor(node: Any, kind: Any) -> Any:
+    """Return an operand as it is described; of sizes that vary, what Inductor takes for typical."""
+    layout = node if hasattr(node, "size") and hasattr(node, "stride") else node.get_layout()
+    shape, strides = tuple(map(_int, layout.size)), tuple(map(_int, layout.stride))
+    return kind(str(layout.dtype).removeprefix("torch."), shape, strides)
+
+
+def _int(size: Any) -> int:
+    try:
+        return int(size)
+    except TypeError:
+        from torch._inductor.virtualized import V
+
+        return int(V.graph.sizevars.optimization_hint(size, fallback=1024))
+
+
+def _device(device: Any) -> "Device":
+    if device.type == "cpu":
+        from foretune.collect import local_device
+
+        return local_device("cpu")
+    from foretune.tune.triton.place import device_at
+
+    return device_at(device.index or 0)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ForetuneWarning, stacklevel=3)
