@@ -1,11 +1,17 @@
 """Child processes that answer their parent over a connection: how they begin, how they ended."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+
+DYING_S = 2.0
+"""How long a process that has closed its connection may take to end by itself."""
+KILLED_S = 10.0
+"""How long one that was killed may take: one in the middle of a system call does not end."""
 
 
 def begin(parent: int) -> None:
@@ -20,12 +26,30 @@ def begin(parent: int) -> None:
 
 
 def ending(process: "subprocess.Popen[bytes]") -> str:
-    """Wait for a process that is ending, and return what ended it: a signal or an exit code."""
-    code = process.wait()
+    """Return what ended a process that is ending: a signal or an exit code.
+
+    One that goes on after a moment is not waited for.
+    """
+    try:
+        code = process.wait(DYING_S)
+    except subprocess.TimeoutExpired:
+        return "it closed its connection and went on"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that was started in a session of its own, and what it started there."""
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILLED_S)
 
 
 def _leave_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
+    if os.name == "posix" and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # with all that was started here
     os._exit(1)

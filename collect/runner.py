@@ -4,19 +4,21 @@ import math
 import os
 import pickle
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Connection, Listener
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from foretune.collect.child import ending
+from foretune.collect.channel import Channel
+from foretune.collect.child import ending, kill
 from foretune.collect.nvidia import local_gpus
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
@@ -27,7 +29,7 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-_START_S = 60.0
+_START_S, _HELLO_S = 60.0, 5.0
 
 
 class Runner(ABC):
@@ -116,7 +118,9 @@ class IsolatedRunner(Runner):
     """Measures in a child process that is killed when a configuration outlives its time box.
 
     A hang is recorded as ``timeout``, a crash as ``runtime_error``; the next configuration gets a
-    fresh process. The kernel must be importable by name there, so not defined in ``__main__``.
+    fresh process. What a kernel forks ends with it. A wrong result is believed only of a process
+    that ran nothing before: another configuration may have spoilt what it reads. The kernel must be
+    importable by name there, so not defined in ``__main__``.
 
     Args:
         device: what is measured on.
@@ -136,7 +140,9 @@ class IsolatedRunner(Runner):
         self.limit_s = limit_s
         self._options = (sys.path, device, timing, power)
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Any, Any] | None = None
+        self._channel: Channel | None = None
+        self._asked = 0
+        self._unused = True
 
     def run(
         self,
@@ -148,13 +154,12 @@ class IsolatedRunner(Runner):
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
-            try:
-                yield self._ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
-            except TimeoutError:
-                reason = f"not done after {self.limit_s:g} s"
-                yield self._lost(kernel, problem, config, Status.TIMEOUT, reason)
-            except ChildProcessError as e:
-                yield self._lost(kernel, problem, config, Status.RUNTIME_ERROR, str(e))
+            measured = self._measure(kernel, problem, config, incumbent_ms)
+            if measured.status is Status.WRONG_RESULT and not self._unused:
+                self.close()
+                measured = self._measure(kernel, problem, config, incumbent_ms)
+            self._unused = False
+            yield measured
 
     def race(
         self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
@@ -174,14 +179,14 @@ class IsolatedRunner(Runner):
             ) from e
 
     def close(self) -> None:
-        """Kill the child process."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Kill the child process, and what it started."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            kill(self._process)
             self._process = None
+        self._unused = True
 
     def check(self, kernel: Kernel) -> None:
         """Do nothing if ``kernel`` runs on this device and can be imported elsewhere.
@@ -196,22 +201,44 @@ class IsolatedRunner(Runner):
                 "cannot import it; put it in a module of its own, or use InProcessRunner"
             )
 
-    def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
-        connection = self._connection or self._start()
+    def _measure(
+        self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float
+    ) -> Measurement:
         try:
-            connection.send((method, arguments))
-            if not connection.poll(limit_s):
-                raise TimeoutError
-            answer, usable = connection.recv()
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
+            answer = self._ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
+        except TimeoutError:
+            reason = f"not done after {self.limit_s:g} s"
+            return self._lost(kernel, problem, config, Status.TIMEOUT, reason)
+        except ChildProcessError as e:
+            return self._lost(kernel, problem, config, Status.RUNTIME_ERROR, str(e))
+        if not isinstance(answer, Measurement) or answer.config != config:
             self.close()
+            reason = "the process answered something else than it was asked"
+            return self._lost(kernel, problem, config, Status.RUNTIME_ERROR, reason)
+        return answer
+
+    def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
+        try:
+            question = pickle.dumps((method, arguments))
+        except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        channel = self._channel or self._start()
+        self._asked += 1
+        try:
+            channel.send(self._asked, question, limit_s)
+            answer, usable = self._answer(channel, limit_s)
+        except TimeoutError:
+            self.close()
+            raise
+        except (EOFError, OSError):
             assert self._process is not None
             died = ending(self._process)
             self.close()
             raise ChildProcessError(f"the process died: {died}") from None
-        except BaseException:  # a timeout, Ctrl-C: the child is in the middle of something
+        except Exception as e:
+            self.close()
+            raise ChildProcessError(f"its answer cannot be read: {type(e).__name__}: {e}") from e
+        except BaseException:  # Ctrl-C: the child is in the middle of something
             self.close()
             raise
         if not usable:  # a launch took the device's context along: the next needs a new process
@@ -220,47 +247,56 @@ class IsolatedRunner(Runner):
             raise answer
         return answer
 
-    def _start(self) -> "Connection[Any, Any]":
+    def _answer(self, channel: Channel, limit_s: float) -> Any:
+        """Return the answer to the last question; answers to others are dropped."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            number, answer = channel.receive(max(0.0, deadline - time.monotonic()))
+            if number == self._asked:
+                return answer
+
+    def _start(self) -> Channel:
         try:
-            self._connection = self._connect()
+            self._channel = self._connect()
+            self._channel.send(0, self._options, _START_S)
         except OSError as e:
             self.close()
             raise MeasurementError(f"the measuring process cannot be started: {e}") from e
-        self._connection.send(self._options)
-        return self._connection
+        self._unused = True
+        return self._channel
 
-    def _connect(self) -> "Connection[Any, Any]":
+    def _connect(self) -> Channel:
         with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-            address = str(Path(folder) / "socket") if os.name == "posix" else None
             key = secrets.token_bytes(16)
-            with Listener(address, authkey=key) as listener:
+            with _listening(Path(folder)) as (listener, address):
                 self._process = subprocess.Popen(
                     [
                         sys.executable,
                         "-P",
                         "-m",
                         "foretune.collect.worker",
-                        str(listener.address),
+                        address,
                         str(os.getpid()),
                     ],
                     stdin=subprocess.PIPE,
+                    start_new_session=True,
                 )
                 assert self._process.stdin is not None
                 self._process.stdin.write(key)
                 self._process.stdin.close()
-                return self._accept(listener)
+                return self._accept(listener, key)
 
-    def _accept(self, listener: Listener) -> "Connection[Any, Any]":
+    def _accept(self, listener: socket.socket, key: bytes) -> Channel:
         assert self._process is not None
-        # Listener.accept waits for ever, also for a process that died; its socket need not.
-        sock = listener._listener._socket  # type: ignore[attr-defined]
-        sock.settimeout(0.5)
+        listener.settimeout(0.5)
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                return listener.accept()
-            except TimeoutError:
+                channel = Channel(listener.accept()[0], key)
+                channel.receive(_HELLO_S)
+            except (TimeoutError, EOFError):  # nobody yet, or somebody else
                 continue
+            return channel
         code = self._process.poll()
         self.close()
         what = f"ended with exit code {code}" if code is not None else "does not answer"
@@ -283,3 +319,17 @@ class IsolatedRunner(Runner):
             error=reason,
             environment=environment(kernel),
         )
+
+
+@contextmanager
+def _listening(folder: Path) -> Iterator[tuple[socket.socket, str]]:
+    """Listen in a folder, or where there are no such sockets on this machine alone."""
+    if os.name == "posix":
+        listener, address = socket.socket(socket.AF_UNIX), str(folder / "socket")
+        listener.bind(address)
+    else:
+        listener = socket.create_server(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with listener:
+        listener.listen()
+        yield listener, address

@@ -83,6 +83,7 @@ class Workbench:
         try:
             error = self._error(kernel, launch, prepared.expected)
             if not error <= (limit := kernel.error_limit(problem, config)):
+                self._kept.pop((kernel.name, problem))  # it may have written into its inputs
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
             samples = time_launch(launch, self.timing, incumbent_ms, stopwatch)
@@ -212,6 +213,7 @@ class Workbench:
         reason: Exception,
     ) -> Measurement:
         text = f"{type(reason).__name__}: {reason}".splitlines()[0][:300]
+        text = text.encode("utf-8", "backslashreplace").decode()  # what no file could hold
         return self._row(kernel, problem, config, status, error=text)
 
     def _row(

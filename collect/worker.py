@@ -5,10 +5,13 @@ input; PARENT is the process id of who started it, which may be gone before this
 """
 
 import contextlib
+import os
+import pickle
+import socket
 import sys
-from multiprocessing.connection import Client
 from typing import Any
 
+from foretune.collect.channel import Channel
 from foretune.collect.child import begin
 from foretune.collect.workbench import Workbench
 from foretune.errors import ForetuneError, MeasurementError
@@ -17,22 +20,38 @@ from foretune.errors import ForetuneError, MeasurementError
 def serve(address: str, key: bytes, parent: int) -> None:
     """Answer (method of `Workbench`, arguments) with its result or the error it raised.
 
-    Each answer comes with whether this process can go on; if not, its parent ends it.
+    Each answer has its question's number, and says whether this process can go on; if not, its
+    parent ends it.
     """
     begin(parent)
-    with Client(address, authkey=key) as connection, contextlib.suppress(EOFError, OSError):
-        path, device, timing, power = connection.recv()
+    with connected(address) as sock, contextlib.suppress(EOFError, OSError):
+        channel = Channel(sock, key)
+        if hasattr(os, "register_at_fork"):  # who is forked by a kernel must not answer
+            os.register_at_fork(after_in_child=sock.close)
+        channel.send(0, None)
+        path, device, timing, power = channel.receive()[1]
         sys.path += [p for p in path if p not in sys.path]  # the kernel's module may lie anywhere
         workbench = Workbench(device, timing, power)
         while True:
+            number = 0
             try:
-                method, arguments = connection.recv()
+                number, question = channel.receive()
+                method, arguments = pickle.loads(question)
             except (ImportError, AttributeError) as e:
-                answer = MeasurementError(f"the kernel cannot be imported elsewhere: {e}")
-                connection.send((answer, True))
+                answer: Any = MeasurementError(f"the kernel cannot be imported elsewhere: {e}")
             else:
                 answer = _answer(workbench, method, arguments)
-                connection.send((answer, not workbench.lost))
+            channel.send(number, (answer, not workbench.lost))
+
+
+def connected(address: str) -> socket.socket:
+    """Return a connection to ``PATH`` or ``HOST:PORT``."""
+    host, _, port = address.rpartition(":")
+    if os.name == "posix":
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(address)
+        return sock
+    return socket.create_connection((host, int(port)))
 
 
 def _answer(workbench: Workbench, method: str, arguments: tuple[Any, ...]) -> Any:

@@ -1,0 +1,83 @@
+"""What configurations do to the process that measures them costs their own row, and no other."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from faulty_kernel import Faulty
+from toy_kernel import DEVICE, config
+
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing
+from foretune.measurement import Status
+
+TIMING = Timing(box_s=0.02, warmup_s=0.002)
+PROBLEM = Faulty().problem(n=100)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc: run it on Linux")
+
+
+@pytest.fixture
+def isolated(monkeypatch):
+    toy = str(Path(__file__).parents[1] / "toy")
+    path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    with IsolatedRunner(DEVICE, TIMING, limit_s=20) as runner:
+        yield runner
+
+
+def rows(runner, *behaviours):
+    """Measure configurations that differ, one per behaviour."""
+    configs = [config(b, work=i + 1) for i, b in enumerate(behaviours)]
+    measured = list(runner.run(Faulty(), PROBLEM, configs))
+    assert [m.config for m in measured] == configs
+    return measured
+
+
+def test_a_spoilt_input_is_no_wrong_result(isolated):
+    measured = rows(isolated, "ok", "poison", "ok", "ok")
+    assert [m.ok for m in measured] == [True, False, True, True]
+    assert measured[1].status is Status.WRONG_RESULT  # it runs more than once itself
+
+
+def test_a_spoilt_input_costs_one_row_in_this_process():
+    runner = InProcessRunner(DEVICE, TIMING)
+    after = rows(runner, "ok", "poison", "ok", "ok", "ok")[2:]
+    assert [m.status for m in after].count(Status.WRONG_RESULT) <= 1
+    assert after[-1].ok
+
+
+def test_who_forks_does_not_answer_for_others(isolated):
+    measured = rows(isolated, "ok", "fork", "ok", "ok")
+    assert [m.ok for m in measured][2:] == [True, True]
+
+
+def test_what_is_left_behind_ends_with_the_process(isolated):
+    rows(isolated, "leave a child")
+    children = psutil.Process(isolated._process.pid).children(recursive=True)
+    assert children
+    isolated.close()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_stray_bytes_are_skipped(isolated):
+    assert all(m.ok for m in rows(isolated, "ok", "write anywhere", "ok"))
+
+
+def test_texts_that_no_file_could_hold(isolated):
+    odd, after = rows(isolated, "odd text", "ok")
+    assert odd.status is Status.RUNTIME_ERROR
+    assert odd.error == r"ValueError: a name that is no text: \udcff"
+    odd.error.encode()
+    assert after.ok
+
+
+def test_a_process_that_does_not_end_is_not_waited_for(isolated):
+    assert rows(isolated, "ok")[0].ok
+    start = time.monotonic()
+    stays, after = rows(isolated, "close and stay", "ok")
+    assert stays.status is Status.RUNTIME_ERROR
+    assert after.ok
+    assert time.monotonic() - start < 20  # its limit, and what another process takes
