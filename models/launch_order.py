@@ -1,10 +1,9 @@
 """An order of launches that learned from other kernels: what is expected of one never measured.
 
-Two boosted models see the columns of `foretune.features.launches`: one learned to order the
-candidates of a problem (LambdaMART; Burges, MSR-TR-2010-82), one the share of the best speed that
-each keeps. Both start from the law among the columns, so where nothing is like what they learned
-from, the law stands. The sum of both is turned into an expected ratio of times by a rising curve,
-made with kernels that were left out.
+Boosted trees see the columns of `foretune.features.launches` and learned to order the candidates of
+a problem (LambdaMART; Burges, MSR-TR-2010-82). They start from the law among the columns, so where
+nothing is like what they learned from, the law stands. A rising curve turns their scores into
+expected ratios of times; it was made with kernels that were left out.
 
 It comes as plain arrays, read in milliseconds, and needs nothing but NumPy.
 """
@@ -17,27 +16,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.features.launches import TOO_SLOW, LaunchColumns
+from foretune.features.launches import LaunchColumns
 from foretune.models.trees.walk import Walk
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 ROUNDS = 200
 TREES = {
-    "eta": 0.1, "max_depth": 4, "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": 2,
-    "seed": 0, "nthread": 1,
-}  # fmt: skip
-ORDER = {
     "objective": "rank:ndcg", "lambdarank_pair_method": "topk", "ndcg_exp_gain": False,
-    "lambdarank_num_pair_per_sample": 10,
+    "lambdarank_num_pair_per_sample": 4, "eta": 0.1, "max_depth": 4, "subsample": 0.8,
+    "colsample_bytree": 0.5, "min_child_weight": 2, "seed": 0, "nthread": 1,
 }  # fmt: skip
 GAIN = 31.0
 """Gain of the fastest candidate for LambdaMART; others have the square of the share they keep."""
-LAW_COUNTS = 1.5
-"""Logarithm of a factor up to which the law is where the trees start from."""
 MOST_LOST = 1.5
 """Logarithm of a factor beyond which a candidate is as bad; failures are that bad, too."""
 KNOTS = 24
 """Of the curve from scores to ratios."""
+SLOPE = 1e-3
+"""Least slope of the curve: what is ordered stays ordered."""
 
 
 @dataclass(frozen=True)
@@ -71,64 +67,59 @@ class LaunchOrder:
     """Expects ratios of times.
 
     Attributes:
-        walk: through the trees of both models: the order, then the share.
-        scale: usual spread of each model's score among a problem's candidates.
+        walk: through the trees.
         scores, ratios: knots of the curve from scores, less the best, to logarithms of ratios.
-        spread: standard deviation of what is then wrong, among the candidates that matter.
+        spread: standard deviation of what is then wrong, among the better half of candidates.
     """
 
     walk: Walk
-    scale: np.ndarray
     scores: np.ndarray
     ratios: np.ndarray
     spread: float
 
     @classmethod
     def fit(cls, problems: Sequence[LearnedProblem]) -> Self:
-        """Learn from problems; needs XGBoost.
+        """Learn from problems; needs XGBoost and scikit-learn.
 
         Where there are several kernels, the curve and the spread are those of each kernel as it is
-        expected from the others, else of one half of the problems from the other.
+        expected from the others, else of each half of the problems from the other.
         """
         kernels = sorted({p.kernel for p in problems})
-        if len(kernels) > 1:
-            parts = [[p.kernel == kernel for p in problems] for kernel in kernels]
-        else:
-            parts = [[i % 2 == odd for i in range(len(problems))] for odd in (0, 1)]
+        part = [kernels.index(p.kernel) for p in problems]
+        if len(kernels) == 1:
+            part = [i % 2 for i in range(len(problems))]
         score, lost, weight = [], [], []
-        for out in parts:
-            learned = _trees([p for p, left in zip(problems, out, strict=True) if not left])
-            judged = [p for p, left in zip(problems, out, strict=True) if left]
-            for p in judged:
-                here = _score(*learned, p.columns)
+        for out in set(part):
+            walk = _trees([p for p, i in zip(problems, part, strict=True) if i != out])
+            for p in (p for p, i in zip(problems, part, strict=True) if i == out):
                 runs = p.columns.fits & np.isfinite(p.time_ms)
-                score.append(here[runs] - here[runs].min(initial=np.inf))
+                here = _scores(walk, p.columns)[runs]
+                score.append(here - here.min(initial=np.inf))
                 lost.append(p.lost[runs])
-                weight.append(np.full(int(runs.sum()), 1.0 / len(judged)))
-        scores, ratios, spread = _curve(*map(np.concatenate, (score, lost, weight)))
-        return cls(*_trees(problems), scores, ratios, spread)
+                weight.append(np.full(len(here), 1.0 / part.count(out)))
+        return cls(_trees(problems), *_curve(*map(np.concatenate, (score, lost, weight))))
 
     def log_ratios(self, columns: LaunchColumns) -> np.ndarray:
-        """Return the logarithm of every candidate's expected time over the best, any constant."""
-        score = _score(self.walk, self.scale, columns)
-        least = score[columns.fits].min() if columns.fits.any() else score.min()
-        ratios: np.ndarray = np.interp(score - least, self.scores, self.ratios)
+        """Return the logarithm of every candidate's expected time over the best."""
+        scores, fits = _scores(self.walk, columns), columns.fits
+        least = scores[fits].min() if fits.any() else scores.min()
+        ratios: np.ndarray = np.interp(scores - least, self.scores, self.ratios)
         return ratios
 
     def save(self, path: Path) -> None:
         """Write one file of arrays."""
-        trees = {f.name: np.asarray(getattr(self.walk, f.name)) for f in fields(Walk)}
-        trees = {n: a.astype(np.int32) if a.dtype == np.int64 else a for n, a in trees.items()}
+        arrays = {f.name: np.asarray(getattr(self.walk, f.name)) for f in fields(Walk)}
+        arrays |= {n: a.astype(np.int32) for n, a in arrays.items() if a.dtype == np.int64}
         own = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "walk"}
-        np.savez_compressed(path, **trees, **own)
+        np.savez_compressed(path, **arrays, **own)
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
-        with np.load(path) as arrays:
-            read = {name: arrays[name] for name in arrays.files}
-        walk = Walk(**{f.name: _plain(read.pop(f.name)) for f in fields(Walk)})
-        return cls(walk, **{name: _plain(array) for name, array in read.items()})
+        with np.load(path) as file:
+            read = {n: file[n] if file[n].ndim else file[n].item() for n in file.files}
+        walk = Walk(**{f.name: read.pop(f.name) for f in fields(Walk)})
+        return cls(walk, **read)
 
 
 @cache
@@ -137,59 +128,31 @@ def shipped_order() -> LaunchOrder:
     return LaunchOrder.load(SHIPPED)
 
 
-def _plain(array: np.ndarray) -> Any:
-    return array if array.ndim else array.item()
+def _scores(walk: Walk, columns: LaunchColumns) -> np.ndarray:
+    """Return a number for each candidate: the less, the better."""
+    scores: np.ndarray = columns.law - walk.sums(columns.values)[:, 0]
+    return scores
 
 
-def _score(walk: Walk, scale: np.ndarray, columns: LaunchColumns) -> np.ndarray:
-    """Return the less, the better; one is the usual spread of a problem's candidates."""
-    order, share = walk.sums(columns.values).T
-    return (_start(columns) - order) / scale[0] + (_share_start(columns) + share) / scale[1]
-
-
-def _start(columns: LaunchColumns) -> np.ndarray:
-    return np.clip(columns.law, 0.0, TOO_SLOW)
-
-
-def _share_start(columns: LaunchColumns) -> np.ndarray:
-    return 1.0 - np.exp(-np.clip(columns.law, 0.0, LAW_COUNTS))
-
-
-def _trees(problems: Sequence[LearnedProblem]) -> tuple[Walk, np.ndarray]:
-    """Return the trees of both models, and the usual spread of their scores."""
+def _trees(problems: Sequence[LearnedProblem]) -> Walk:
+    """Return trees that order; all kernels together count alike."""
     import xgboost
 
     from foretune.models.trees.nodes import Trees
 
-    X = np.concatenate([p.columns.values for p in problems])
-    kept = np.concatenate([p.kept for p in problems])
-    start = np.concatenate([_start(p.columns) for p in problems])
-    lost = 1.0 - kept - np.concatenate([_share_start(p.columns) for p in problems])
-    weight = _weights(problems)
-    counts = np.array([len(p.time_ms) for p in problems])
-    order = xgboost.DMatrix(X, GAIN * kept**2, group=counts, weight=weight, base_margin=-start)
-    share = xgboost.DMatrix(X, lost, weight=np.repeat(weight, counts))
-    models = (
-        xgboost.train(TREES | ORDER, order, ROUNDS),
-        xgboost.train(TREES | {"objective": "reg:squarederror"}, share, ROUNDS),
-    )
-    trees = [Trees.of(model) for model in models]
-    assert trees[0] is not None and trees[1] is not None
-    walk = Walk.of([t for t in trees if t is not None])
-    spreads = []
-    for p in problems:
-        ranked, shared = walk.sums(p.columns.values).T
-        spreads.append((np.std(_start(p.columns) - ranked), np.std(_share_start(p.columns) + shared)))
-    return walk, np.maximum(np.median(np.array(spreads), axis=0), 1e-6)
-
-
-def _weights(problems: Sequence[LearnedProblem]) -> np.ndarray:
-    """Return the weight of each problem: all kernels together count alike, one on average."""
     kernels, number, counts = np.unique(
         [p.kernel for p in problems], return_inverse=True, return_counts=True
     )
-    weight: np.ndarray = len(problems) / len(kernels) / counts[number]
-    return weight
+    data = xgboost.DMatrix(
+        np.concatenate([p.columns.values for p in problems]),
+        GAIN * np.concatenate([p.kept for p in problems]) ** 2,
+        group=[len(p.time_ms) for p in problems],
+        weight=len(problems) / len(kernels) / counts[number],
+        base_margin=-np.concatenate([p.columns.law for p in problems]),
+    )
+    trees = Trees.of(xgboost.train(TREES, data, ROUNDS))
+    assert trees is not None
+    return Walk.of([trees])
 
 
 def _curve(
@@ -199,8 +162,8 @@ def _curve(
     from sklearn.isotonic import IsotonicRegression
 
     at = np.unique(np.quantile(score, np.linspace(0.0, 1.0, KNOTS)))
-    mean = IsotonicRegression().fit(score, lost, sample_weight=weight).predict(at)
-    wrong = lost - np.interp(score, at, mean)
-    matters = score <= np.quantile(score, 0.5)
-    spread = np.sqrt(np.average(wrong[matters] ** 2, weights=weight[matters]))
-    return at, mean, float(spread)
+    rising = IsotonicRegression().fit(score, lost, sample_weight=weight)
+    ratios = rising.predict(at) + SLOPE * at
+    matters = score <= np.median(score)
+    wrong = (lost - np.interp(score, at, ratios))[matters]
+    return at, ratios, float(np.sqrt(np.average(wrong**2, weights=weight[matters])))
