@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from foretune.features.launches import TileLaunch
 from foretune.measurement import Measurement, Status
 from foretune.search.rows import Rows
 from foretune.search.stopping import Stopping
@@ -18,7 +19,8 @@ from foretune.tune.triton.call import Call
 from foretune.tune.triton.estimate import tile_edges
 from foretune.tune.triton.history import History
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import Priors
+from foretune.tune.triton.prior import EXPECTED, Priors
+from foretune.tune.triton.tile_launch import tile_launches
 
 
 class Tuning:
@@ -54,6 +56,8 @@ class Tuning:
         self._code: dict[Configuration, dict[str, float]] = {}
         self._searcher: TransferSearcher | None = None
         self._told = False
+        self._expected: dict[Configuration, float] = {}
+        """What the order of launches expects of each candidate."""
 
     def remembered(self) -> Choice | None:
         """Return the choice that was made before, if it rests on enough."""
@@ -191,6 +195,10 @@ class Tuning:
         return list(self.space)
 
     @cached_property
+    def _launches(self) -> list[TileLaunch] | None:
+        return tile_launches(self.call, self._all)
+
+    @cached_property
     def _runs(self) -> list[Measurement]:
         """Everything measured of the kernel on the device by now."""
         return [*self._history.measurements(self.call), *self._held_back]
@@ -219,8 +227,11 @@ class Tuning:
         shown = {m.config: m.static for m in self.measured()}
         statics = [{**shown.get(c, {}), **self._static(c)} for c in self._all]
         rows = Rows([self.call.problem] * len(self._all), self._all, statics)
+        prior = self._priors.of(rows, self._launches)
+        if self._launches is not None:
+            self._expected = dict(zip(self._all, prior.log_mean.tolist(), strict=True))
         return TransferSearcher(
-            self.space, self._options.goal, 0, self._priors.of(rows), self.call.problem,
+            self.space, self._options.goal, 0, prior, self.call.problem,
             self.call.device, elsewhere, statics=statics, fits=self._fits,
         )  # fmt: skip
 
@@ -228,4 +239,6 @@ class Tuning:
         """Return what is known of a candidate without running it."""
         programs = self.call.programs(config)
         known = {} if math.isnan(programs) else {"programs": programs}
+        if (expected := self._expected.get(config)) is not None:
+            known[EXPECTED] = expected
         return {**known, **self._code.get(config, {})}
