@@ -32,6 +32,9 @@ MOST_LOST = 1.5
 """Logarithm of a factor beyond which a candidate is as bad; failures are that bad, too."""
 KNOTS = 24
 """Of the curve from scores to ratios."""
+SPREADS = 1e-3, 2.0
+"""Between these the spread is looked for, with so many draws of each problem."""
+DRAWS = 32
 SLOPE = 1e-3
 """Least slope of the curve: what is ordered stays ordered."""
 
@@ -69,7 +72,8 @@ class LaunchOrder:
     Attributes:
         walk: through the trees.
         scores, ratios: knots of the curve from scores, less the best, to logarithms of ratios.
-        spread: standard deviation of what is then wrong, among the better half of candidates.
+        spread: standard deviation of what is then wrong: the one with which the loss expected of the
+            first of each problem is the loss there was.
     """
 
     walk: Walk
@@ -88,16 +92,20 @@ class LaunchOrder:
         part = [kernels.index(p.kernel) for p in problems]
         if len(kernels) == 1:
             part = [i % 2 for i in range(len(problems))]
-        score, lost, weight = [], [], []
+        ordered: list[np.ndarray] = []
+        lost: list[np.ndarray] = []
+        weight: list[float] = []
         for out in set(part):
             walk = _trees([p for p, i in zip(problems, part, strict=True) if i != out])
             for p in (p for p, i in zip(problems, part, strict=True) if i == out):
                 runs = p.columns.fits & np.isfinite(p.time_ms)
                 here = _scores(walk, p.columns)[runs]
-                score.append(here - here.min(initial=np.inf))
+                ordered.append(here - here.min(initial=np.inf))
                 lost.append(p.lost[runs])
-                weight.append(np.full(len(here), 1.0 / part.count(out)))
-        return cls(_trees(problems), *_curve(*map(np.concatenate, (score, lost, weight))))
+                weight.append(1.0 / part.count(out))
+        scores, ratios = _curve(ordered, lost, weight)
+        expected = [np.interp(each, scores, ratios) for each in ordered]
+        return cls(_trees(problems), scores, ratios, _spread(expected, lost, weight))
 
     def log_ratios(self, columns: LaunchColumns) -> np.ndarray:
         """Return the logarithm of every candidate's expected time over the best."""
@@ -156,14 +164,34 @@ def _trees(problems: Sequence[LearnedProblem]) -> Walk:
 
 
 def _curve(
-    score: np.ndarray, lost: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return knots of the rising curve nearest to what was lost, and the error left."""
+    ordered: Sequence[np.ndarray], lost: Sequence[np.ndarray], weight: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return knots of the rising curve from scores that is nearest to what was lost."""
     from sklearn.isotonic import IsotonicRegression
 
-    at = np.unique(np.quantile(score, np.linspace(0.0, 1.0, KNOTS)))
-    rising = IsotonicRegression().fit(score, lost, sample_weight=weight)
-    ratios = rising.predict(at) + SLOPE * at
-    matters = score <= np.median(score)
-    wrong = (lost - np.interp(score, at, ratios))[matters]
-    return at, ratios, float(np.sqrt(np.average(wrong**2, weights=weight[matters])))
+    scores = np.concatenate(ordered)
+    at = np.unique(np.quantile(scores, np.linspace(0.0, 1.0, KNOTS)))
+    weights = np.repeat(weight, [len(each) for each in ordered])
+    rising = IsotonicRegression().fit(scores, np.concatenate(lost), sample_weight=weights)
+    return at, rising.predict(at) + SLOPE * at
+
+
+def _spread(
+    expected: Sequence[np.ndarray], lost: Sequence[np.ndarray], weight: Sequence[float]
+) -> float:
+    """Return the spread of independent errors that would have told what first choices lose."""
+    from scipy.optimize import brentq
+
+    pick = [int(np.argmin(each)) for each in expected]
+    seen = np.average([loss[i] for loss, i in zip(lost, pick, strict=True)], weights=weight)
+    rng = np.random.default_rng(0)
+    drawn = [rng.standard_normal((DRAWS, len(each))) for each in expected]
+
+    def more_than_seen(spread: float) -> float:
+        told = []
+        for mean, errors, i in zip(expected, drawn, pick, strict=True):
+            logs = mean + spread * errors
+            told.append((logs[:, i] - logs.min(axis=1)).mean())
+        return float(np.average(told, weights=weight) - seen)
+
+    return float(brentq(more_than_seen, *SPREADS, xtol=1e-3))

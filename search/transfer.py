@@ -47,6 +47,10 @@ EXPERIENCED = 12
 """Problems after which a kernel is known: only then the model's word is enough."""
 CHECKED = 6
 """Measurements of every problem before that; of the first more, most of a large space."""
+CHECKED_FEW = 4
+"""Likewise where the prior is not rough."""
+ROUGH = 0.3
+"""Spread of a prior from which on it is only an estimate: it is checked everywhere."""
 LIST = 64
 """Candidates beyond which the first problem is measured more often."""
 OWN = Hyperprior(0.01, 0.0)
@@ -114,8 +118,15 @@ class TransferSearcher(Searcher):
         elsewhere = {m.problem for m in self.experience if m.ok and m.problem != self.problem}
         if len(elsewhere) >= EXPERIENCED:
             return 0
+        if not self._rough:
+            return CHECKED_FEW
         first = LEAST_FIT + 2 * max(math.ceil(math.log2(len(self.space) / LIST)), 0)
         return CHECKED if elsewhere else first
+
+    @property
+    def _rough(self) -> bool:
+        """Whether what is believed beforehand is not much."""
+        return self.prior is None or self.prior.log_spread >= ROUGH
 
     def choice(self) -> Configuration:
         """Return the configuration to run now: the best measured one, else the likeliest best."""
@@ -145,7 +156,7 @@ class TransferSearcher(Searcher):
                 return chosen + [i for i in others if i not in chosen][: n - len(chosen)]
             measured = len(self._told()) + len(chosen)
             # what only an estimate speaks for is checked: every other one is unlike all before
-            look_around = measured % 2 == 1 and measured < self.least
+            look_around = self._rough and measured % 2 == 1 and measured < self.least
             if look_around:
                 chosen.append(self._farthest(free & self._runs(free), chosen))
             else:

@@ -50,7 +50,8 @@ class Tuning:
         """Measurements of this search."""
         self._options, self._history = options, history
         self._priors, self._fits = priors, fits
-        self._stopping = Stopping(options.limit, options.regret)
+        # a number is what the user grants, "auto" what it takes
+        self._stopping = Stopping(options.limit, None if options.limit else options.regret)
         self._stood: Choice | None = None
         self._held_back: list[Measurement] = []
         self._code: dict[Configuration, dict[str, float]] = {}
