@@ -32,6 +32,9 @@ MOST_LOST = 1.5
 """Logarithm of a factor beyond which a candidate is as bad; failures are that bad, too."""
 KNOTS = 24
 """Of the curve from scores to ratios."""
+FIRST = 4
+"""So many candidates are measured where the order is all that is known: the spread is to tell what
+the best of them loses."""
 SPREADS = 1e-3, 2.0
 """Between these the spread is looked for, with so many draws of each problem."""
 DRAWS = 32
@@ -73,7 +76,7 @@ class LaunchOrder:
         walk: through the trees.
         scores, ratios: knots of the curve from scores, less the best, to logarithms of ratios.
         spread: standard deviation of what is then wrong: the one with which the loss expected of the
-            first of each problem is the loss there was.
+            best of the `FIRST` is the loss there was.
     """
 
     walk: Walk
@@ -179,19 +182,20 @@ def _curve(
 def _spread(
     expected: Sequence[np.ndarray], lost: Sequence[np.ndarray], weight: Sequence[float]
 ) -> float:
-    """Return the spread of independent errors that would have told what first choices lose."""
+    """Return the spread of independent errors that would have told what the `FIRST` ones lose."""
     from scipy.optimize import brentq
 
-    pick = [int(np.argmin(each)) for each in expected]
-    seen = np.average([loss[i] for loss, i in zip(lost, pick, strict=True)], weights=weight)
+    first = [np.argsort(each, kind="stable")[:FIRST] for each in expected]
+    left = [loss[some].min(initial=MOST_LOST) for loss, some in zip(lost, first, strict=True)]
+    seen = np.average(left, weights=weight)
     rng = np.random.default_rng(0)
     drawn = [rng.standard_normal((DRAWS, len(each))) for each in expected]
 
     def more_than_seen(spread: float) -> float:
         told = []
-        for mean, errors, i in zip(expected, drawn, pick, strict=True):
+        for mean, errors, some in zip(expected, drawn, first, strict=True):
             logs = mean + spread * errors
-            told.append((logs[:, i] - logs.min(axis=1)).mean())
+            told.append((logs[:, some].min(axis=1) - logs.min(axis=1)).mean())
         return float(np.average(told, weights=weight) - seen)
 
     return float(brentq(more_than_seen, *SPREADS, xtol=1e-3))

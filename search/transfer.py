@@ -256,8 +256,10 @@ class TransferSearcher(Searcher):
 
     def _scale(self, believed: np.ndarray, logs: np.ndarray, numbers: np.ndarray) -> float:
         """Return the usual size of what the prior gets wrong among one problem's runs."""
+        if self.prior is not None and not self._rough:
+            return max(self.prior.log_spread, LEAST_SPREAD)
         if len(logs) < LEAST_FIT:
-            return NO_PRIOR if self.prior is None else max(self.prior.log_spread, LEAST_SPREAD)
+            return NO_PRIOR if self.prior is None else self.prior.log_spread
         wrong = _centred(logs - believed, numbers)
         freedom = max(len(logs) - len(set(numbers.tolist())), 1)
         return max(float(np.sqrt((wrong**2).sum() / freedom)), LEAST_SPREAD)

@@ -24,6 +24,8 @@ from foretune.tune.triton.options import Options
 EXPECTED = "expected_log_ratio"
 """What a measurement's `static` calls what the order of launches expected of it: the logarithm of
 its time over the best one's. The call that told is gone when other problems ask."""
+SMOOTH = 0.5
+"""Part of the order's error that the search is told of: it doubts the slope by itself as much."""
 UNFIT = 0.02
 """How likely what does not fit shared memory, by a rule, is to run."""
 
@@ -83,7 +85,7 @@ class Priors:
         columns, order = launch_columns(launches, self._device), self._order or shipped_order()
         log_mean = order.log_ratios(columns) + np.array([spilling(s) for s in rows.statics])
         fits = np.where(columns.fits, fits, np.minimum(fits, UNFIT))
-        return Prior(log_mean, order.spread, fits, elsewhere=self._elsewhere)
+        return Prior(log_mean, SMOOTH * order.spread, fits, elsewhere=self._elsewhere)
 
     def _elsewhere(self, measurements: Sequence[Measurement]) -> np.ndarray:
         """Return what would have been believed of measurements of any problems."""
