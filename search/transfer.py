@@ -13,6 +13,7 @@ showed, and nothing is promised of a kernel that was hardly ever measured.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ CHECKED = 6
 """Measurements of every problem before that; of the first more, most of a large space."""
 CHECKED_FEW = 4
 """Likewise where the prior is not rough."""
+LEAST_KNOWN = 2
 ROUGH = 0.3
 """Spread of a prior from which on it is only an estimate: it is checked everywhere."""
 LIST = 64
@@ -107,7 +109,7 @@ class TransferSearcher(Searcher):
             ):
                 self._refresh_pool()
             with one_thread():
-                self._forecast = self._foresee()
+                self._forecast = self._foresee(self._told())
         return self._forecast
 
     @property
@@ -117,7 +119,7 @@ class TransferSearcher(Searcher):
             return 0
         elsewhere = {m.problem for m in self.experience if m.ok and m.problem != self.problem}
         if len(elsewhere) >= EXPERIENCED:
-            return 0
+            return 0 if self._rough else LEAST_KNOWN
         if not self._rough:
             return CHECKED_FEW
         first = LEAST_FIT + 2 * max(math.ceil(math.log2(len(self.space) / LIST)), 0)
@@ -159,10 +161,17 @@ class TransferSearcher(Searcher):
             look_around = self._rough and measured % 2 == 1 and measured < self.least
             if look_around:
                 chosen.append(self._farthest(free & self._runs(free), chosen))
-            else:
-                promise = np.where(free, forecast.promise, -np.inf)
-                chosen.append(int(self._pool[np.argmax(promise)]))
+                continue
+            # a few measurements say less about the others than was believed of them beforehand
+            promise = forecast.promise if self._rough or measured >= CHECKED_FEW else self._hope
+            chosen.append(int(self._pool[np.argmax(np.where(free, promise, -np.inf))]))
         return chosen
+
+    @cached_property
+    def _hope(self) -> np.ndarray:
+        """What was expected of each candidate when nothing of the problem was measured."""
+        with one_thread():
+            return self._foresee({}).hope
 
     def _learn(self, news: dict[int, float]) -> None:
         self._forecast = None
@@ -221,10 +230,10 @@ class TransferSearcher(Searcher):
         self._problems = _numbered(rows.problems)
         self._configs = _numbered(rows.configs)
         self._points = points
+        self.__dict__.pop("_hope", None)
 
-    def _foresee(self) -> Forecast:
-        """Return what is known of every candidate."""
-        told = self._told()
+    def _foresee(self, told: Mapping[int, float]) -> Forecast:
+        """Return what is known of every candidate, given what was told of some."""
         place = {number: i for i, number in enumerate(self._pool.tolist())}
         elsewhere = self._experience[: max(MOST_ROWS - len(told), 0)]
         at = np.array([*range(len(elsewhere)), *(len(self._experience) + place[i] for i in told)])
