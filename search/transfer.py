@@ -26,7 +26,7 @@ from foretune.models.process.terms import Hyperprior, Multiple, SameLabel
 from foretune.search.acquisition import DRAWS
 from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
-from foretune.search.rows import Rows, nearest
+from foretune.search.rows import Rows, distance, likeness, nearest
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
     MULTIPLE,
@@ -44,13 +44,17 @@ MOST_ROWS = 300
 """Measured runs that are learned from: this problem's, then those of the problems most like it."""
 LEAST_FIT = 8
 """Runs from which length scales are fitted; with fewer the weak prior on them stands."""
-EXPERIENCED = 12
-"""Problems after which a kernel is known: only then the model's word is enough."""
+EXPERIENCED = 8.0
+"""Problems, each counted as far as the one asked for resembles it, after which a kernel is known
+there: only then the model's word is enough."""
 CHECKED = 6
 """Measurements of every problem before that; of the first more, most of a large space."""
-CHECKED_FEW = 4
-"""Likewise where the prior is not rough."""
-LEAST_KNOWN = 2
+FOLLOWED, FOLLOWED_KNOWN = 4, 3
+"""Measurements in the order of a prior that is not rough: a few say less about the others than was
+believed of them beforehand. So many are always made; the second, where the kernel is known."""
+FAR = 16.0
+"""How far apart problems are (`distance`) that nothing is learned from if the prior is not rough:
+their types differ."""
 ROUGH = 0.3
 """Spread of a prior from which on it is only an estimate: it is checked everywhere."""
 LIST = 64
@@ -118,10 +122,11 @@ class TransferSearcher(Searcher):
         if self.prior is not None and not self.prior.foreign:
             return 0
         elsewhere = {m.problem for m in self.experience if m.ok and m.problem != self.problem}
-        if len(elsewhere) >= EXPERIENCED:
-            return 0 if self._rough else LEAST_KNOWN
+        known = sum(likeness(p, self.problem) for p in elsewhere) >= EXPERIENCED
         if not self._rough:
-            return CHECKED_FEW
+            return FOLLOWED_KNOWN if known else FOLLOWED
+        if known:
+            return 0
         first = LEAST_FIT + 2 * max(math.ceil(math.log2(len(self.space) / LIST)), 0)
         return CHECKED if elsewhere else first
 
@@ -162,8 +167,7 @@ class TransferSearcher(Searcher):
             if look_around:
                 chosen.append(self._farthest(free & self._runs(free), chosen))
                 continue
-            # a few measurements say less about the others than was believed of them beforehand
-            promise = forecast.promise if self._rough or measured >= CHECKED_FEW else self._hope
+            promise = forecast.promise if self._rough or measured >= FOLLOWED else self._hope
             chosen.append(int(self._pool[np.argmax(np.where(free, promise, -np.inf))]))
         return chosen
 
@@ -199,7 +203,11 @@ class TransferSearcher(Searcher):
 
     def _nearest(self) -> tuple[list[Measurement], np.ndarray]:
         """Return the experience that is learned from, nearest first, and what the prior says."""
-        useful = [m for m in self.experience if not math.isnan(self.objective.measured(m))]
+        far = math.inf if self._rough else FAR
+        useful = [
+            m for m in self.experience
+            if not math.isnan(self.objective.measured(m)) and distance(m.problem, self.problem) < far
+        ]  # fmt: skip
         chosen = nearest(useful, self.problem)[:MOST_ROWS]
         if self.prior is None or not chosen:
             return chosen, np.zeros(len(chosen))
@@ -260,7 +268,7 @@ class TransferSearcher(Searcher):
             self._fitted(X[at], y / scale), X[at], y, X[here],
             prior=prior, scale=scale, observation_noise=True,
         )  # fmt: skip
-        posterior.scale *= _doubt(posterior, numbers) if len(y) else DOUBTS[1]
+        posterior.scale *= _doubt(posterior, logs, numbers) if len(y) else DOUBTS[1]
         return posterior
 
     def _scale(self, believed: np.ndarray, logs: np.ndarray, numbers: np.ndarray) -> float:
@@ -326,7 +334,7 @@ def _logs(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _doubt(posterior: Posterior, numbers: np.ndarray) -> float:
+def _doubt(posterior: Posterior, logs: np.ndarray, numbers: np.ndarray) -> float:
     """Return how many times wider spreads must be for promises to have been kept.
 
     Each problem's runs are predicted from all other problems', the one predicted best is chosen
@@ -340,11 +348,10 @@ def _doubt(posterior: Posterior, numbers: np.ndarray) -> float:
     problems = [here for here in problems if 1 < len(here) < len(numbers)]
     left_out = posterior.groups_left_out(problems)
     for here, (off, covariance) in zip(problems, left_out, strict=True):
-        y = posterior.y[here]
-        mean = y - off
+        mean = logs[here] - off
         drawn = rng.standard_normal((DRAWS // 4, len(here))) @ np.linalg.cholesky(covariance).T
         pick = int(np.argmin(mean))
-        lost += _loss(y[None, :], pick)
+        lost += _loss(logs[None, here], pick)
         for d in DOUBTS:
             promised[d] += _loss(mean + d * drawn, pick)
     return next((d for d in DOUBTS if promised[d] >= lost), DOUBTS[-1])
