@@ -49,9 +49,12 @@ EXPERIENCED = 8.0
 there: only then the model's word is enough."""
 CHECKED = 6
 """Measurements of every problem before that; of the first more, most of a large space."""
-FOLLOWED, FOLLOWED_KNOWN = 4, 3
+FOLLOWED, FOLLOWED_KNOWN, RESEMBLED = 4, 3, 2.0
 """Measurements in the order of a prior that is not rough: a few say less about the others than was
-believed of them beforehand. So many are always made; the second, where the kernel is known."""
+believed of them beforehand. So many are always made; the second number where problems, counted as
+above, are at least the third: nothing there contradicted the order."""
+PAYS = 0.5
+"""Share of what choices by belief lose that choices by experience may, to be preferred."""
 FAR = 16.0
 """How far apart problems are (`distance`) that nothing is learned from if the prior is not rough:
 their types differ."""
@@ -122,10 +125,10 @@ class TransferSearcher(Searcher):
         if self.prior is not None and not self.prior.foreign:
             return 0
         elsewhere = {m.problem for m in self.experience if m.ok and m.problem != self.problem}
-        known = sum(likeness(p, self.problem) for p in elsewhere) >= EXPERIENCED
+        alike = sum(likeness(p, self.problem) for p in elsewhere)
         if not self._rough:
-            return FOLLOWED_KNOWN if known else FOLLOWED
-        if known:
+            return FOLLOWED_KNOWN if alike >= RESEMBLED else FOLLOWED
+        if alike >= EXPERIENCED:
             return 0
         first = LEAST_FIT + 2 * max(math.ceil(math.log2(len(self.space) / LIST)), 0)
         return CHECKED if elsewhere else first
@@ -243,7 +246,7 @@ class TransferSearcher(Searcher):
     def _foresee(self, told: Mapping[int, float]) -> Forecast:
         """Return what is known of every candidate, given what was told of some."""
         place = {number: i for i, number in enumerate(self._pool.tolist())}
-        elsewhere = self._experience[: max(MOST_ROWS - len(told), 0)]
+        elsewhere = self._experience[: max(MOST_ROWS - len(told), 0)] if self._learns else []
         at = np.array([*range(len(elsewhere)), *(len(self._experience) + place[i] for i in told)])
         at = at.astype(int)
         values = np.array([*(self.objective.measured(m) for m in elsewhere), *told.values()])
@@ -253,6 +256,26 @@ class TransferSearcher(Searcher):
         fared = [(m.config, m.ok) for m in elsewhere]
         fared += [(self.space[i], bool(np.isfinite(v))) for i, v in told.items()]
         return Forecast(self._pool, posterior, self._validity(fared), objective)
+
+    @cached_property
+    def _learns(self) -> bool:
+        """Whether other problems' runs tell more than is believed without them.
+
+        They do if choices among each problem's runs lose less, that problem left out, by a good
+        part. What was measured was little, and chosen by what is believed: it misleads easily.
+        """
+        if self._rough or not self._experience:
+            return True
+        at = np.arange(len(self._experience))
+        values = np.array([self.objective.measured(m) for m in self._experience])
+        logs, numbers = _logs(values, self._problems[at]), self._problems[at]
+        posterior = self._posterior(at, logs)
+        problems = _several(numbers)
+        learned = believed = 0.0
+        for here, (off, _) in zip(problems, posterior.groups_left_out(problems), strict=True):
+            learned += _loss(logs[None, here], int(np.argmin(logs[here] - off)))
+            believed += _loss(logs[None, here], int(np.argmin(self._believed_elsewhere[here])))
+        return len(problems) >= EXPERIENCED and learned < PAYS * believed
 
     def _posterior(self, at: np.ndarray, logs: np.ndarray) -> Posterior:
         """Return what is known of the candidates, given the logs measured ``at`` some rows."""
@@ -344,8 +367,7 @@ def _doubt(posterior: Posterior, logs: np.ndarray, numbers: np.ndarray) -> float
     """
     rng = np.random.default_rng(0)
     lost, promised = PRIOR_LOSS, {d: PRIOR_LOSS * d / DOUBTS[1] for d in DOUBTS}
-    problems = [np.flatnonzero(numbers == problem) for problem in np.unique(numbers)]
-    problems = [here for here in problems if 1 < len(here) < len(numbers)]
+    problems = _several(numbers)
     left_out = posterior.groups_left_out(problems)
     for here, (off, covariance) in zip(problems, left_out, strict=True):
         mean = logs[here] - off
@@ -355,6 +377,12 @@ def _doubt(posterior: Posterior, logs: np.ndarray, numbers: np.ndarray) -> float
         for d in DOUBTS:
             promised[d] += _loss(mean + d * drawn, pick)
     return next((d for d in DOUBTS if promised[d] >= lost), DOUBTS[-1])
+
+
+def _several(numbers: np.ndarray) -> list[np.ndarray]:
+    """Return where the runs of each problem are that has several, if not all of them."""
+    problems = [np.flatnonzero(numbers == problem) for problem in np.unique(numbers)]
+    return [here for here in problems if 1 < len(here) < len(numbers)]
 
 
 def _loss(logs: np.ndarray, pick: int) -> float:
