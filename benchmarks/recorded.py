@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,11 @@ ORDERS = 4
 LEARN = 600
 """Problems of a table that a prior learns from."""
 DRAWS = 50
+COLUMNS = ("kept_mean", "kept_median", "kept_p5", "kept_worst", "measured", "promised", "lost")
+
+
+Chosen = tuple[Configuration, int, float]
+"""A configuration, the measurements it took, and the loss that was promised."""
 
 
 @dataclass
@@ -94,7 +99,7 @@ class Replayed:
         other.fits = dict(self.fits)
         return other
 
-    def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, tuple[Any, ...]]:
+    def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
         """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
         call, options = problem.call, Options(store=False)
         history = History(options)
@@ -103,7 +108,7 @@ class Replayed:
         spending = Options(store=False, budget=len(problem.configs))
         tuning = Tuning(call, problem.configs, spending, history, priors, self.fits)
         automatic = Stopping(None, options.regret)
-        found: dict[str, tuple[Any, ...]] = {}
+        found: dict[str, Chosen] = {}
         while True:
             now = tuning.best, tuning.fresh, self._promised(tuning, problem)
             if tuning.fresh in budgets:
@@ -124,6 +129,10 @@ class Replayed:
     def _promised(tuning: Tuning, problem: Recorded) -> float:
         complete = tuning.fresh == len(problem.configs)
         return 0.0 if complete else min(tuning.searcher.forecast.regret, 9.0)
+
+
+Case = tuple[Recorded, Replayed, Sequence[Recorded]]
+"""A problem, a decorator for it, and the problems that this has tuned."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -152,7 +161,9 @@ def main(argv: list[str] | None = None) -> None:
     print(json.dumps(found) if options.json else text_of(found))
 
 
-def learned(known: Sequence[Recorded], judged: Recorded, options: argparse.Namespace) -> LaunchOrder:
+def learned(
+    known: Sequence[Recorded], judged: Recorded, options: argparse.Namespace
+) -> LaunchOrder:
     """Return a prior that learned from what is left.
 
     Raises:
@@ -178,44 +189,62 @@ def judge(
     others = problems[options.problems :]
     if not judged:
         raise UsageError(f"no problem of type {dtype} is among {options.problems}: ask for more")
-    found: dict[str, Any] = {"cold": [(r, Replayed(order), ()) for r in judged]}
+    cases: dict[str, list[Case]] = {"cold": [(r, Replayed(order), ()) for r in judged]}
     summaries: dict[str, Any] = {}
     if not options.only_cold:
-        learning = Kept()
-        for after in AFTER:
-            found[f"after_{after}"] = []
-        for i in range(ORDERS):
-            chain = np.random.default_rng(i).permutation(len(others))[: max(AFTER)]
-            tuner = Replayed(order)
-            for n, number in enumerate(chain, 1):
-                note(learning, others[number], tuner.choose(others[number], ())["auto"])
-                if n in AFTER:
-                    tuned = [others[j] for j in chain[:n]]
-                    found[f"after_{n}"] += [(r, tuner.copy(), tuned) for r in judged[i::ORDERS]]
+        learning, found = learn(judged, others, order)
         summaries["learning"] = {"auto": learning.summary()}
-        narrow = [r for r in others if r.dtype != "float32"][:TRAP]
-        wide = [r for r in judged if r.dtype == "float32"]
-        if len(narrow) == TRAP and wide:
-            tuner = Replayed(order)
-            for r in narrow:
-                tuner.choose(r, ())
-            found[f"fp32_after_{TRAP}_narrow"] = [(r, tuner.copy(), narrow) for r in wide]
-    baselines = {state: beside(cases) for state, cases in found.items()}
-    for state, cases in found.items():
+        cases |= found | trap(judged, others, order)
+    for state, mine in cases.items():
         kept: dict[str, Kept] = {}
-        for problem, tuner, _ in cases:
+        for problem, tuner, _ in mine:
             for budget, choice in tuner.choose(problem).items():
                 note(kept.setdefault(budget, Kept()), problem, choice)
         summaries[state] = {budget: k.summary() for budget, k in sorted(kept.items())}
-    return {**summaries, "baselines": baselines}
+    return {**summaries, "baselines": {state: beside(mine) for state, mine in cases.items()}}
 
 
-def note(kept: Kept, problem: Recorded, choice: tuple[Configuration, int, float]) -> None:
+def learn(
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+) -> tuple[Kept, dict[str, list[Case]]]:
+    """Tune other problems one after the other, in several orders.
+
+    Returns:
+        what was kept of these; and for the numbers of them in `AFTER` the problems to judge, each
+        with a decorator that knows so many.
+    """
+    learning, cases = Kept(), {f"after_{n}": list[Case]() for n in AFTER}
+    for i in range(ORDERS):
+        chain = np.random.default_rng(i).permutation(len(others))[: max(AFTER)]
+        tuner = Replayed(order)
+        for n, number in enumerate(chain, 1):
+            note(learning, others[number], tuner.choose(others[number], ())["auto"])
+            if n in AFTER:
+                tuned = [others[j] for j in chain[:n]]
+                cases[f"after_{n}"] += [(r, tuner.copy(), tuned) for r in judged[i::ORDERS]]
+    return learning, cases
+
+
+def trap(
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+) -> dict[str, list[Case]]:
+    """Return the 32-bit problems, for a decorator that knows `TRAP` of other types; or nothing."""
+    narrow = [r for r in others if r.dtype != "float32"][:TRAP]
+    wide = [r for r in judged if r.dtype == "float32"]
+    if len(narrow) < TRAP or not wide:
+        return {}
+    tuner = Replayed(order)
+    for r in narrow:
+        tuner.choose(r, ())
+    return {f"fp32_after_{TRAP}_narrow": [(r, tuner.copy(), narrow) for r in wide]}
+
+
+def note(kept: Kept, problem: Recorded, choice: Chosen) -> None:
     config, measured, promised = choice
     kept.note(problem.kept(config), measured, promised)
 
 
-def beside(cases: Sequence[tuple[Recorded, Replayed, Sequence[Recorded]]]) -> dict[str, Any]:
+def beside(cases: Sequence[Case]) -> dict[str, Any]:
     """Return what needs no model keeps."""
     kept: dict[str, dict[str, Kept]] = {}
 
@@ -254,12 +283,14 @@ def similar(problem: Recorded, tuned: Sequence[Recorded]) -> list[Recorded]:
     return [runs[m.problem] for m in ordered]
 
 
+def show(summary: dict[str, float]) -> list[str]:
+    """Return a summary's cells."""
+    digits = {"measured": 1}
+    return [f"{summary[c]:.{digits.get(c, 3)}f}" if c in summary else "" for c in COLUMNS]
+
+
 def text_of(found: dict[str, Any]) -> str:
     """Return all summaries as one Markdown table."""
-    columns = ("kept_mean", "kept_median", "kept_p5", "kept_worst", "measured", "promised", "lost")
-    show: Callable[[dict[str, float]], list[str]] = lambda s: [
-        f"{s[c]:.1f}" if c == "measured" else f"{s[c]:.3f}" if c in s else "" for c in columns
-    ]
     rows = []
     for table, states in found["tables"].items():
         for state, budgets in states.items():
@@ -268,7 +299,7 @@ def text_of(found: dict[str, Any]) -> str:
             rows += [[table, state, f"Foretune, {b}", *show(s)] for b, s in budgets.items()]
             for name, of in states["baselines"].get(state, {}).items():
                 rows += [[table, state, f"{name}, {b}", *show(s)] for b, s in of.items()]
-    head = ["table", "known", "choice", "mean", "median", "5 %", "worst", *columns[4:]]
+    head = ["table", "known", "choice", "mean", "median", "5 %", "worst", *COLUMNS[4:]]
     return f"Prior: {found['prior']}.\n\n{markdown(head, rows)}"
 
 

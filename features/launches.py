@@ -14,9 +14,9 @@ import numpy as np
 from foretune.collect.compiled.targets import find_target
 from foretune.device import Device, peak_rate
 from foretune.errors import UnknownName
+from foretune.family import Quantity, known_or
 from foretune.features.families.tiled_launch import STEP_MS, TiledLaunch
 from foretune.features.families.tiles import cores_of
-from foretune.family import known_or
 
 LAUNCH_MS = 2e-3
 """What any launch takes."""
@@ -155,7 +155,9 @@ def launch_columns(launches: Sequence[TileLaunch], device: Device) -> LaunchColu
         "flight": np.log2(buffers * there * cores / bandwidth / STEP_MS),
         "step_flops": np.log2(x["flops"] * cores / rate / STEP_MS),
         **{n: np.log2(x[n]) for n in names if n.startswith(("tile_", "size_"))},
-        "moved": np.log2(x["moved_bytes"] / (1024.0 * known_or(specs.get("l2_kib", np.nan), L2_KIB))),
+        "moved": np.log2(
+            x["moved_bytes"] / (1024.0 * known_or(specs.get("l2_kib", np.nan), L2_KIB))
+        ),
         **{n: x[n] for n in names[-6:]},
         **{f"part_{name}": np.log(np.maximum(p / busy, 1e-9)) for name, p in parts.items()},
         **{f"over_{n}": _over(parts[n]) for n in ("operations", "cache", "latency")},
@@ -194,7 +196,7 @@ def _useful(x: dict[str, np.ndarray], edge: str) -> np.ndarray:
     return size / (np.ceil(size / tile) * tile)
 
 
-def _over(part: np.ndarray) -> np.ndarray:
+def _over(part: Quantity) -> np.ndarray:
     """Return the logarithm of a part over the least of all candidates."""
     logs = np.log(np.maximum(part, 1e-12))
     return logs - logs.min()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -75,8 +75,8 @@ class LaunchOrder:
     Attributes:
         walk: through the trees.
         scores, ratios: knots of the curve from scores, less the best, to logarithms of ratios.
-        spread: standard deviation of what is then wrong: the one with which the loss expected of the
-            best of the `FIRST` is the loss there was.
+        spread: standard deviation of what is then wrong: the one with which the loss expected of
+            the best of the `FIRST` is the loss there was.
     """
 
     walk: Walk
@@ -122,7 +122,7 @@ class LaunchOrder:
         arrays = {f.name: np.asarray(getattr(self.walk, f.name)) for f in fields(Walk)}
         arrays |= {n: a.astype(np.int32) for n, a in arrays.items() if a.dtype == np.int64}
         own = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "walk"}
-        np.savez_compressed(path, **arrays, **own)
+        np.savez_compressed(path, **arrays, **own)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -207,10 +207,8 @@ class TransferSearcher(Searcher):
     def _nearest(self) -> tuple[list[Measurement], np.ndarray]:
         """Return the experience that is learned from, nearest first, and what the prior says."""
         far = math.inf if self._rough else FAR
-        useful = [
-            m for m in self.experience
-            if not math.isnan(self.objective.measured(m)) and distance(m.problem, self.problem) < far
-        ]  # fmt: skip
+        near = [m for m in self.experience if distance(m.problem, self.problem) < far]
+        useful = [m for m in near if not math.isnan(self.objective.measured(m))]
         chosen = nearest(useful, self.problem)[:MOST_ROWS]
         if self.prior is None or not chosen:
             return chosen, np.zeros(len(chosen))

@@ -66,7 +66,7 @@ class Walk:
     def sums(self, X: np.ndarray) -> np.ndarray:
         """Return each model's sum for many rows at once, shape (rows, models), nothing missing."""
         seen = np.hstack([X, X, np.full((len(X), 1), -np.inf, dtype=np.float32)])
-        node, row = np.broadcast_to(self.roots, (len(X), len(self.roots))), np.arange(len(X))[:, None]
+        node, row = self.roots[None, :], np.arange(len(X))[:, None]
         for _ in range(self.depth.max()):
             node = self.left[node] + (seen[row, self.place[node]] >= self.bound[node])
         return np.add.reduceat(self.leaf[node], self.first[:-1], axis=1).astype(np.float64)

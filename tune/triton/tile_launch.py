@@ -7,6 +7,7 @@ it does not is what a block walks along.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,9 +28,7 @@ DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8"
 """Types of operands; longer integers are indices."""
 
 
-def tile_launches(
-    call: Call, configs: Sequence[Configuration]
-) -> list[TileLaunch] | None:
+def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaunch] | None:
     """Return the launch of every candidate; None if tiles of products are not recognised.
 
     Args:
@@ -81,7 +80,9 @@ class _Edges:
         size_m, size_n, size_k: what they divide; 0 where nobody knows.
     """
 
-    def __init__(self, call: Call, configs: Sequence[Configuration], operands: Sequence[Any]) -> None:
+    def __init__(
+        self, call: Call, configs: Sequence[Configuration], operands: Sequence[Any]
+    ) -> None:
         self._call = call
         divided = {name: _divided(call, configs[0], name) for name in _tile_like(configs)}
         over_grid = [name for name, size in divided.items() if size > 1]
@@ -127,7 +128,7 @@ def _letter(name: str) -> str | None:
         return None
     if any(word in name.upper() for word in ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")):
         return None
-    return next(iter(tile_edges({name: 1})), name)
+    return next(iter(tile_edges(Configuration({name: 1}))), name)
 
 
 def _divided(call: Call, config: Configuration, knob: str) -> float:
@@ -173,7 +174,7 @@ def _bits(tensor: Any) -> float:
 
 def _is_exact(arguments: Mapping[str, Any]) -> bool:
     """Whether the kernel is told not to round 32 bits for the matrix units."""
-    said = [v for name, v in arguments.items() if "TF32" in name.upper() or "PRECISION" in name.upper()]
+    said = [v for n, v in arguments.items() if re.search("TF32|PRECISION", n, re.IGNORECASE)]
     return any(v is False or v == 0 or v == "ieee" for v in said)
 
 

@@ -61,9 +61,9 @@ class Tuning:
         """What the order of launches expects of each candidate."""
 
     def remembered(self) -> Choice | None:
-        """Return the choice that was made before, if it rests on enough."""
+        """Return the choice that was made before, if it rests on enough and nothing refutes it."""
         choice = self._stood = self._history.choice(self.call, self._all)
-        if choice is None or self._failed(choice.config):
+        if choice is None or self._failed(choice.config) or self._refuted(choice):
             return None
         if choice.how == "all":
             return choice
@@ -219,6 +219,18 @@ class Tuning:
         """Whether a candidate is known not to run on this problem."""
         problem, runs = self.call.problem, self._history.measurements(self.call)
         return any(m.config == config and m.problem == problem and not m.ok for m in runs)
+
+    def _refuted(self, choice: Choice) -> bool:
+        """Whether measurements that came later show that a choice loses more than it promised.
+
+        One that `tune` compared in turn with the default stands: times of other days say less.
+        """
+        if choice.how == "verified":
+            return False
+        values = {m.config: self._value(m) for m in self.measured()}
+        own, best = values.get(choice.config, math.nan), min(values.values(), default=math.nan)
+        promised = max(choice.regret if math.isfinite(choice.regret) else 0.0, self._options.regret)
+        return own > (1.0 + promised) * best
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self._history.record(self.call, measurements)
