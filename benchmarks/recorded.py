@@ -52,7 +52,6 @@ ORDERS = 4
 LEARN = 600
 """Problems of a table that a prior learns from."""
 DRAWS = 50
-COLUMNS = ("kept_mean", "kept_median", "kept_p5", "kept_worst", "measured", "promised", "lost")
 
 
 Chosen = tuple[Configuration, int, float]
@@ -250,7 +249,7 @@ def beside(cases: Sequence[Case]) -> dict[str, Any]:
 
     def best(name: str, budget: str, problem: Recorded, some: Iterable[Configuration]) -> None:
         shares = [problem.kept(c) for c in some]
-        measured = len(shares) if len(shares) > 1 else 0
+        measured = 0 if budget == "0" else len(shares)
         kept.setdefault(name, {}).setdefault(budget, Kept()).note(max(shares), measured)
 
     for problem, _, tuned in cases:
@@ -283,24 +282,27 @@ def similar(problem: Recorded, tuned: Sequence[Recorded]) -> list[Recorded]:
     return [runs[m.problem] for m in ordered]
 
 
-def show(summary: dict[str, float]) -> list[str]:
-    """Return a summary's cells."""
-    digits = {"measured": 1}
-    return [f"{summary[c]:.{digits.get(c, 3)}f}" if c in summary else "" for c in COLUMNS]
-
-
 def text_of(found: dict[str, Any]) -> str:
     """Return all summaries as one Markdown table."""
+    budgets = [*map(str, BUDGETS), "auto"]
     rows = []
     for table, states in found["tables"].items():
-        for state, budgets in states.items():
-            if state == "baselines":
-                continue
-            rows += [[table, state, f"Foretune, {b}", *show(s)] for b, s in budgets.items()]
-            for name, of in states["baselines"].get(state, {}).items():
-                rows += [[table, state, f"{name}, {b}", *show(s)] for b, s in of.items()]
-    head = ["table", "known", "choice", "mean", "median", "5 %", "worst", *COLUMNS[4:]]
+        for state, ours in states.items():
+            beside = states["baselines"].get(state, {}) if state != "baselines" else {}
+            of_state = {} if state == "baselines" else {"Foretune": ours, **beside}
+            for name, by_budget in of_state.items():
+                cells = [cell(by_budget[b]) if b in by_budget else "" for b in budgets]
+                auto = by_budget.get("auto", {})
+                lost = f"{auto['promised']:.3f} / {auto['lost']:.3f}" if "promised" in auto else ""
+                spent = f"{auto['measured']:.1f}" if auto else ""
+                rows.append([table, state, name.replace("_", " "), *cells, spent, lost])
+    head = ["table", "known", "choice", *budgets, "measured, auto", "promised / lost, auto"]
     return f"Prior: {found['prior']}.\n\n{markdown(head, rows)}"
+
+
+def cell(summary: dict[str, float]) -> str:
+    """Return mean, 5 % quantile and worst share."""
+    return " / ".join(f"{summary[name]:.3f}" for name in ("kept_mean", "kept_p5", "kept_worst"))
 
 
 if __name__ == "__main__":
