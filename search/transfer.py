@@ -44,7 +44,7 @@ MOST_ROWS = 300
 """Measured runs that are learned from: this problem's, then those of the problems most like it."""
 LEAST_FIT = 8
 """Runs from which length scales are fitted; with fewer the weak prior on them stands."""
-EXPERIENCED = 8.0
+EXPERIENCED = 8
 """Problems, each counted as far as the one asked for resembles it, after which a kernel is known
 there: only then the model's word is enough."""
 CHECKED = 6
