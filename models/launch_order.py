@@ -122,7 +122,7 @@ class LaunchOrder:
         arrays = {f.name: np.asarray(getattr(self.walk, f.name)) for f in fields(Walk)}
         arrays |= {n: a.astype(np.int32) for n, a in arrays.items() if a.dtype == np.int64}
         own = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "walk"}
-        np.savez_compressed(path, **arrays, **own)  # type: ignore[arg-type]
+        np.savez(path, **arrays, **own)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path) -> Self:
