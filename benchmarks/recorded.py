@@ -289,6 +289,8 @@ def text_of(found: dict[str, Any]) -> str:
     for table, states in found["tables"].items():
         for state, ours in states.items():
             beside = states["baselines"].get(state, {}) if state != "baselines" else {}
+            if state.startswith("after"):  # these two know nothing in any state
+                beside = {n: b for n, b in beside.items() if n not in ("first_of_list", "random")}
             of_state = {} if state == "baselines" else {"Foretune": ours, **beside}
             for name, by_budget in of_state.items():
                 cells = [cell(by_budget[b]) if b in by_budget else "" for b in budgets]

@@ -8,7 +8,9 @@ differences between configurations only, so the offsets do no harm where nothing
 
 The expected regret of a choice is the mean, over draws of all candidates from the joint posterior,
 of how much slower it is than the fastest of the draw. Spreads are widened by what left-out problems
-showed, and nothing is promised of a kernel that was hardly ever measured.
+showed, and nothing is promised of a kernel that was hardly ever measured. Experience counts as far
+as its problems are like the one asked for; where more than an estimate is believed beforehand, that
+order is followed first, and experience has to choose better to replace it.
 """
 
 import math

@@ -94,7 +94,7 @@ def test_the_better_a_kernel_is_known_the_less_is_checked():
 
 def of_type(runs, dtype):
     """The same runs of problems that differ in three types."""
-    words = {name: dtype for name in ("a", "b", "c")}
+    words = dict.fromkeys(("a", "b", "c"), dtype)
     return [dataclasses.replace(m, problem=Problem({**m.problem, **words})) for m in runs]
 
 

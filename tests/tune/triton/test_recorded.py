@@ -36,7 +36,13 @@ def time_of(size, tile):
     (m, n, k), (bm, bn, bk, stages, warps) = size, tile
     blocks = math.ceil(m / bm) * math.ceil(n / bn)
     steps = math.ceil(k / bk) * (0.3 + bk * (bm + bn) / 4000 + bm * bn * bk / 2e5)
-    return 1e-4 * math.ceil(blocks / 108) * steps * (1 + 0.1 * abs(warps - bm * bn / 2048) / warps)
+    return (
+        1e-4
+        * math.ceil(blocks / 108)
+        * steps
+        * (1 + 0.1 * abs(warps - bm * bn / 2048) / warps)
+        / stages**0.3
+    )
 
 
 @pytest.fixture
@@ -91,7 +97,7 @@ def test_budgets_spend_what_they_say_and_keep_more(benchmark, table):
 def test_the_decorator_itself_chooses_the_same(benchmark, table, budget):
     problem = benchmark.recorded_tables.read(table)[0]
     device, given = problem.call.device.name, problem.call.arguments
-    times = {c: t for c, t in zip(problem.configs, problem.time_ms, strict=True)}
+    times = dict(zip(problem.configs, problem.time_ms, strict=True))
 
     def time_ms(launch):
         config = {n: launch.config[n] for n in problem.configs[0]}

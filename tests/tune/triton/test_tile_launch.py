@@ -5,12 +5,12 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-import torch  # noqa: E402
-import triton  # noqa: E402
+import torch
+import triton
 
-from foretune import Configuration, Device, Problem  # noqa: E402
-from foretune.tune.triton.call import Call  # noqa: E402
-from foretune.tune.triton.tile_launch import tile_launches  # noqa: E402
+from foretune import Configuration, Device, Problem
+from foretune.tune.triton.call import Call
+from foretune.tune.triton.tile_launch import tile_launches
 
 M, N, K = 1000, 512, 2048
 DEVICE = Device("NVIDIA H200", "gpu")
