@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import recorded_tables
 
 from foretune.models.launch_order import SHIPPED, LaunchOrder
@@ -36,8 +37,10 @@ def main(argv: list[str] | None = None) -> None:
     for path in options.tables:
         found = recorded_tables.read(path, options.problems)
         problems += [r.learned for r in found]
+        sources = pd.read_parquet(path, columns=["source"])["source"]
         card["tables"] |= {path.name: {  # type: ignore[operator]
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "source": sorted({text.split()[0] for text in sources}),
             "kernel": found[0].kernel,
             "device": found[0].call.device.name,
             "problems": len(found),
