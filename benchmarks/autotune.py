@@ -162,7 +162,7 @@ class Replayed:
         """Return the choice for a problem, and how many measurements it took."""
         call = SimpleNamespace(
             kernel=self._subject.kernel, subject=self._subject, problem=problem,
-            device=self._device, programs=lambda config: float("nan"),
+            device=self._device, programs=lambda config: float("nan"), arguments={},
         )  # fmt: skip
         options = Options(budget=budget, store=False)
         history = History(options)

@@ -46,7 +46,7 @@ class Forecast:
         """The candidate to choose now: the best measured one, else the most promising."""
         if np.isfinite(self.objective).any():
             return int(np.nanargmin(self.objective))
-        return int(np.argmax(np.where(np.isnan(self.objective), self._hope, -np.inf)))
+        return int(np.argmax(np.where(np.isnan(self.objective), self.hope, -np.inf)))
 
     @property
     def regret(self) -> float:
@@ -56,7 +56,7 @@ class Forecast:
     @cached_property
     def promise(self) -> np.ndarray:
         """How much the measurement of each candidate promises, as a logarithm."""
-        return self._hope if self._incumbent is None else self._gains
+        return self.hope if self._incumbent is None else self._gains
 
     def gain(self, free: np.ndarray) -> float:
         """Return what measuring one of the ``free`` candidates is expected to improve, relative.
@@ -74,7 +74,8 @@ class Forecast:
         return float(np.log(self.objective[finite]).min()) if finite.any() else None
 
     @property
-    def _hope(self) -> np.ndarray:
+    def hope(self) -> np.ndarray:
+        """How good each candidate is expected to be, as a logarithm: it has to run, too."""
         return np.log(self.p_valid) - self.log_mean
 
     @cached_property

@@ -129,11 +129,16 @@ class Rows:
 def nearest(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:
     """Return ``measurements``: those of ``problem`` first, then of the problems most like it."""
     different = dict.fromkeys(m.problem for m in measurements)
-    distance = {p: _distance(p, problem) for p in different}
-    return sorted(measurements, key=lambda m: distance[m.problem])
+    apart = {p: distance(p, problem) for p in different}
+    return sorted(measurements, key=lambda m: apart[m.problem])
 
 
-def _distance(a: Problem, b: Problem) -> float:
+def likeness(a: Problem, b: Problem) -> float:
+    """Return how far what was learned on one problem holds for another: 1 if wholly, down to 0."""
+    return float(2.0 ** (-max(distance(a, b), 0.0) / ANOTHER_WORD))
+
+
+def distance(a: Problem, b: Problem) -> float:
     """Return how far two problems are apart: octaves per size, and per word."""
     if a == b:
         return -1.0

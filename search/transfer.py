@@ -8,11 +8,14 @@ differences between configurations only, so the offsets do no harm where nothing
 
 The expected regret of a choice is the mean, over draws of all candidates from the joint posterior,
 of how much slower it is than the fastest of the draw. Spreads are widened by what left-out problems
-showed, and nothing is promised of a kernel that was hardly ever measured.
+showed, and nothing is promised of a kernel that was hardly ever measured. Experience counts as far
+as its problems are like the one asked for; where more than an estimate is believed beforehand, that
+order is followed first, and experience has to choose better to replace it.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ from foretune.models.process.terms import Hyperprior, Multiple, SameLabel
 from foretune.search.acquisition import DRAWS
 from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
-from foretune.search.rows import Rows, nearest
+from foretune.search.rows import Rows, distance, likeness, nearest
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
     MULTIPLE,
@@ -43,10 +46,22 @@ MOST_ROWS = 300
 """Measured runs that are learned from: this problem's, then those of the problems most like it."""
 LEAST_FIT = 8
 """Runs from which length scales are fitted; with fewer the weak prior on them stands."""
-EXPERIENCED = 12
-"""Problems after which a kernel is known: only then the model's word is enough."""
+EXPERIENCED = 8
+"""Problems, each counted as far as the one asked for resembles it, after which a kernel is known
+there: only then the model's word is enough."""
 CHECKED = 6
 """Measurements of every problem before that; of the first more, most of a large space."""
+FOLLOWED, FOLLOWED_KNOWN, RESEMBLED = 4, 3, 2.0
+"""Measurements in the order of a prior that is not rough: a few say less about the others than was
+believed of them beforehand. So many are always made; the second number where problems, counted as
+above, are at least the third: nothing there contradicted the order."""
+PAYS = 0.5
+"""Share of what choices by belief lose that choices by experience may, to be preferred."""
+FAR = 16.0
+"""How far apart problems are (`distance`) that nothing is learned from if the prior is not rough:
+their types differ."""
+ROUGH = 0.3
+"""Spread of a prior from which on it is only an estimate: it is checked everywhere."""
 LIST = 64
 """Candidates beyond which the first problem is measured more often."""
 OWN = Hyperprior(0.01, 0.0)
@@ -103,7 +118,7 @@ class TransferSearcher(Searcher):
             ):
                 self._refresh_pool()
             with one_thread():
-                self._forecast = self._foresee()
+                self._forecast = self._foresee(self._told())
         return self._forecast
 
     @property
@@ -112,10 +127,18 @@ class TransferSearcher(Searcher):
         if self.prior is not None and not self.prior.foreign:
             return 0
         elsewhere = {m.problem for m in self.experience if m.ok and m.problem != self.problem}
-        if len(elsewhere) >= EXPERIENCED:
+        alike = sum(likeness(p, self.problem) for p in elsewhere)
+        if not self._rough:
+            return FOLLOWED_KNOWN if alike >= RESEMBLED else FOLLOWED
+        if alike >= EXPERIENCED:
             return 0
         first = LEAST_FIT + 2 * max(math.ceil(math.log2(len(self.space) / LIST)), 0)
         return CHECKED if elsewhere else first
+
+    @property
+    def _rough(self) -> bool:
+        """Whether what is believed beforehand is not much."""
+        return self.prior is None or self.prior.log_spread >= ROUGH
 
     def choice(self) -> Configuration:
         """Return the configuration to run now: the best measured one, else the likeliest best."""
@@ -145,13 +168,19 @@ class TransferSearcher(Searcher):
                 return chosen + [i for i in others if i not in chosen][: n - len(chosen)]
             measured = len(self._told()) + len(chosen)
             # what only an estimate speaks for is checked: every other one is unlike all before
-            look_around = measured % 2 == 1 and measured < self.least
+            look_around = self._rough and measured % 2 == 1 and measured < self.least
             if look_around:
                 chosen.append(self._farthest(free & self._runs(free), chosen))
-            else:
-                promise = np.where(free, forecast.promise, -np.inf)
-                chosen.append(int(self._pool[np.argmax(promise)]))
+                continue
+            promise = forecast.promise if self._rough or measured >= FOLLOWED else self._hope
+            chosen.append(int(self._pool[np.argmax(np.where(free, promise, -np.inf))]))
         return chosen
+
+    @cached_property
+    def _hope(self) -> np.ndarray:
+        """What was expected of each candidate when nothing of the problem was measured."""
+        with one_thread():
+            return self._foresee({}).hope
 
     def _learn(self, news: dict[int, float]) -> None:
         self._forecast = None
@@ -179,7 +208,9 @@ class TransferSearcher(Searcher):
 
     def _nearest(self) -> tuple[list[Measurement], np.ndarray]:
         """Return the experience that is learned from, nearest first, and what the prior says."""
-        useful = [m for m in self.experience if not math.isnan(self.objective.measured(m))]
+        far = math.inf if self._rough else FAR
+        near = [m for m in self.experience if distance(m.problem, self.problem) < far]
+        useful = [m for m in near if not math.isnan(self.objective.measured(m))]
         chosen = nearest(useful, self.problem)[:MOST_ROWS]
         if self.prior is None or not chosen:
             return chosen, np.zeros(len(chosen))
@@ -210,12 +241,12 @@ class TransferSearcher(Searcher):
         self._problems = _numbered(rows.problems)
         self._configs = _numbered(rows.configs)
         self._points = points
+        self.__dict__.pop("_hope", None)
 
-    def _foresee(self) -> Forecast:
-        """Return what is known of every candidate."""
-        told = self._told()
+    def _foresee(self, told: Mapping[int, float]) -> Forecast:
+        """Return what is known of every candidate, given what was told of some."""
         place = {number: i for i, number in enumerate(self._pool.tolist())}
-        elsewhere = self._experience[: max(MOST_ROWS - len(told), 0)]
+        elsewhere = self._experience[: max(MOST_ROWS - len(told), 0)] if self._learns else []
         at = np.array([*range(len(elsewhere)), *(len(self._experience) + place[i] for i in told)])
         at = at.astype(int)
         values = np.array([*(self.objective.measured(m) for m in elsewhere), *told.values()])
@@ -225,6 +256,26 @@ class TransferSearcher(Searcher):
         fared = [(m.config, m.ok) for m in elsewhere]
         fared += [(self.space[i], bool(np.isfinite(v))) for i, v in told.items()]
         return Forecast(self._pool, posterior, self._validity(fared), objective)
+
+    @cached_property
+    def _learns(self) -> bool:
+        """Whether other problems' runs tell more than is believed without them.
+
+        They do if choices among each problem's runs lose less, that problem left out, by a good
+        part. What was measured was little, and chosen by what is believed: it misleads easily.
+        """
+        if self._rough or not self._experience:
+            return True
+        at = np.arange(len(self._experience))
+        values = np.array([self.objective.measured(m) for m in self._experience])
+        logs, numbers = _logs(values, self._problems[at]), self._problems[at]
+        posterior = self._posterior(at, logs)
+        problems = _several(numbers)
+        learned = believed = 0.0
+        for here, (off, _) in zip(problems, posterior.groups_left_out(problems), strict=True):
+            learned += _loss(logs[None, here], int(np.argmin(logs[here] - off)))
+            believed += _loss(logs[None, here], int(np.argmin(self._believed_elsewhere[here])))
+        return len(problems) >= EXPERIENCED and learned < PAYS * believed
 
     def _posterior(self, at: np.ndarray, logs: np.ndarray) -> Posterior:
         """Return what is known of the candidates, given the logs measured ``at`` some rows."""
@@ -240,13 +291,15 @@ class TransferSearcher(Searcher):
             self._fitted(X[at], y / scale), X[at], y, X[here],
             prior=prior, scale=scale, observation_noise=True,
         )  # fmt: skip
-        posterior.scale *= _doubt(posterior, numbers) if len(y) else DOUBTS[1]
+        posterior.scale *= _doubt(posterior, logs, numbers) if len(y) else DOUBTS[1]
         return posterior
 
     def _scale(self, believed: np.ndarray, logs: np.ndarray, numbers: np.ndarray) -> float:
         """Return the usual size of what the prior gets wrong among one problem's runs."""
+        if self.prior is not None and not self._rough:
+            return max(self.prior.log_spread, LEAST_SPREAD)
         if len(logs) < LEAST_FIT:
-            return NO_PRIOR if self.prior is None else max(self.prior.log_spread, LEAST_SPREAD)
+            return NO_PRIOR if self.prior is None else self.prior.log_spread
         wrong = _centred(logs - believed, numbers)
         freedom = max(len(logs) - len(set(numbers.tolist())), 1)
         return max(float(np.sqrt((wrong**2).sum() / freedom)), LEAST_SPREAD)
@@ -304,7 +357,7 @@ def _logs(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _doubt(posterior: Posterior, numbers: np.ndarray) -> float:
+def _doubt(posterior: Posterior, logs: np.ndarray, numbers: np.ndarray) -> float:
     """Return how many times wider spreads must be for promises to have been kept.
 
     Each problem's runs are predicted from all other problems', the one predicted best is chosen
@@ -314,18 +367,22 @@ def _doubt(posterior: Posterior, numbers: np.ndarray) -> float:
     """
     rng = np.random.default_rng(0)
     lost, promised = PRIOR_LOSS, {d: PRIOR_LOSS * d / DOUBTS[1] for d in DOUBTS}
-    problems = [np.flatnonzero(numbers == problem) for problem in np.unique(numbers)]
-    problems = [here for here in problems if 1 < len(here) < len(numbers)]
+    problems = _several(numbers)
     left_out = posterior.groups_left_out(problems)
     for here, (off, covariance) in zip(problems, left_out, strict=True):
-        y = posterior.y[here]
-        mean = y - off
+        mean = logs[here] - off
         drawn = rng.standard_normal((DRAWS // 4, len(here))) @ np.linalg.cholesky(covariance).T
         pick = int(np.argmin(mean))
-        lost += _loss(y[None, :], pick)
+        lost += _loss(logs[None, here], pick)
         for d in DOUBTS:
             promised[d] += _loss(mean + d * drawn, pick)
     return next((d for d in DOUBTS if promised[d] >= lost), DOUBTS[-1])
+
+
+def _several(numbers: np.ndarray) -> list[np.ndarray]:
+    """Return where the runs of each problem are that has several, if not all of them."""
+    problems = [np.flatnonzero(numbers == problem) for problem in np.unique(numbers)]
+    return [here for here in problems if 1 < len(here) < len(numbers)]
 
 
 def _loss(logs: np.ndarray, pick: int) -> float:

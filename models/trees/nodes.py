@@ -7,7 +7,7 @@ import numpy as np
 
 from foretune.models.trees import ubjson
 
-OBJECTIVES = ("reg:squarederror", "binary:logistic")
+OBJECTIVES = ("reg:squarederror", "binary:logistic", "rank:ndcg")
 PARTS = {
     "left_children": np.int64, "right_children": np.int64, "split_indices": np.int64,
     "split_conditions": np.float32, "default_left": np.int64,
@@ -48,8 +48,8 @@ class Trees:
     def of(cls, booster: Any) -> Self | None:
         """Return the trees of an XGBoost booster; None if they are of a kind not known here.
 
-        Known are trees that split at numbers, of one output, for squared errors or a probability,
-        whose nodes lie behind their parents.
+        Known are trees that split at numbers, of one output, for squared errors, a probability or
+        an order, whose nodes lie behind their parents.
         """
         learner = ubjson.read(bytes(booster.save_raw("ubj")))["learner"]
         objective, gradient_booster = learner["objective"]["name"], learner["gradient_booster"]

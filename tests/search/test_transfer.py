@@ -1,5 +1,6 @@
 """Searching one problem, given what was measured of others."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,14 @@ from foretune import Configuration, Device, Measurement, Objective, Problem, Sea
 from foretune.search.rows import nearest
 from foretune.search.searcher import Prior
 from foretune.search.stopping import Stopping
-from foretune.search.transfer import CHECKED, EXPERIENCED, LEAST_FIT, TransferSearcher
+from foretune.search.transfer import (
+    CHECKED,
+    EXPERIENCED,
+    FOLLOWED,
+    FOLLOWED_KNOWN,
+    LEAST_FIT,
+    TransferSearcher,
+)
 from foretune.space import ListedSpace
 
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
@@ -75,13 +83,51 @@ def test_nothing_is_promised_of_a_kernel_that_was_hardly_measured():
 
 
 def test_the_better_a_kernel_is_known_the_less_is_checked():
-    known = some_runs([64 * i for i in range(1, EXPERIENCED + 1)], each=2)
+    known = some_runs([64 * i for i in range(1, 2 * EXPERIENCED + 1)], each=2)
     prior = Prior(np.zeros(len(CONFIGS)), 0.5, np.ones(len(CONFIGS)), foreign=False)
     least = [
         make(1000, **what).least
         for what in ({}, {"elsewhere": known[:4]}, {"elsewhere": known}, {"prior": prior})
     ]
     assert least == [LEAST_FIT, CHECKED, 0, 0]
+
+
+def of_type(runs, dtype):
+    """The same runs of problems that differ in three types."""
+    words = dict.fromkeys(("a", "b", "c"), dtype)
+    return [dataclasses.replace(m, problem=Problem({**m.problem, **words})) for m in runs]
+
+
+def test_problems_of_other_types_are_no_experience():
+    known = some_runs([64 * i for i in range(1, 2 * EXPERIENCED + 1)], each=2)
+    others = of_type(known, "bf16")
+    assert make(1000, elsewhere=known).least == 0
+    assert make(1000, elsewhere=others).least == CHECKED
+
+
+def ordered(spread=0.1):
+    """A prior that is no mere estimate, and wrong."""
+    return Prior(np.linspace(0.0, 1.0, len(CONFIGS)), spread, np.ones(len(CONFIGS)))
+
+
+def test_a_good_order_is_followed_first():
+    searcher = make(1024, prior=ordered())
+    asked = search(searcher, 1024, Stopping(FOLLOWED))
+    assert [m.config for m in asked] == CONFIGS[:FOLLOWED]
+    assert searcher.regret() < math.inf
+    rough = search(make(1024, prior=ordered(0.5)), 1024, Stopping(FOLLOWED))
+    assert [m.config for m in rough] != CONFIGS[:FOLLOWED]
+
+
+def test_experience_replaces_an_order_only_where_it_chooses_better():
+    runs = some_runs([64 * i for i in range(1, 2 * EXPERIENCED + 1)], each=6)
+    learned = make(1000, elsewhere=runs, prior=ordered())
+    assert time_of(1000, learned.choice()) < time_of(1000, CONFIGS[0])
+    few = make(1000, elsewhere=runs[:12], prior=ordered())
+    assert few.choice() == CONFIGS[0]
+    far = make(1000, elsewhere=of_type(runs, "bf16"), prior=ordered())
+    assert far.choice() == CONFIGS[0]
+    assert (learned.least, far.least) == (FOLLOWED_KNOWN, FOLLOWED)
 
 
 def test_the_more_is_measured_the_less_there_is_to_lose():

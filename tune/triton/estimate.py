@@ -57,8 +57,15 @@ def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
         result[numbers] += _padding(rows.programs[numbers], [edges[i] for i in numbers])
     for i, warps in enumerate(rows.warps):
         code = rows.statics[i]
-        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + _spilling(code)
+        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + spilling(code)
     return result
+
+
+def spilling(code: Mapping[str, float]) -> float:
+    """Return the logarithm of what registers kept in memory cost."""
+    spilled = code.get("spill_load_bytes", 0.0) + code.get("spill_store_bytes", 0.0)
+    spilled += 4.0 * code.get("spilled_registers", 0.0)
+    return 0.2 * float(np.log2(1.0 + spilled / SPILLED_BYTES))
 
 
 def _padding(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
@@ -98,13 +105,6 @@ def _tile_factor(edges: Mapping[str, float], code: Mapping[str, float], threads:
 def _waiting(intensity: float) -> float:
     """Return the logarithm of what waiting for loads costs, given operations per byte."""
     return float(np.logaddexp(0.0, 2 * np.log(BALANCE / intensity)) / 2)
-
-
-def _spilling(code: Mapping[str, float]) -> float:
-    """Return the logarithm of what registers kept in memory cost."""
-    spilled = code.get("spill_load_bytes", 0.0) + code.get("spill_store_bytes", 0.0)
-    spilled += 4.0 * code.get("spilled_registers", 0.0)
-    return 0.2 * float(np.log2(1.0 + spilled / SPILLED_BYTES))
 
 
 def _crowding(elements: float, kind: str) -> float:

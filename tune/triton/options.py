@@ -21,9 +21,10 @@ class Options:
     """How `foretune.autotune` decides.
 
     Attributes:
-        budget: measurements per new problem: a number is exceeded only while nothing ran yet, 0
-            predicts only, ``"all"`` measures every configuration as stock Triton does, ``"auto"``
-            measures until it is sure enough: a few where it knows the kernel, at worst all.
+        budget: measurements per new problem: a number is spent, and exceeded only while
+            nothing ran yet, 0 predicts only, ``"all"`` measures every configuration as stock Triton
+            does, ``"auto"`` measures until it is sure enough: a few where it knows the kernel, at
+            worst all.
         mode: ``"stall"`` measures before the first call of a new problem returns; ``"online"`` lets
             real calls carry the trials, one configuration per call.
         objective: what is minimised; energy needs a power meter.

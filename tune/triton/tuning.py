@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from foretune.features.launches import TileLaunch
 from foretune.measurement import Measurement, Status
 from foretune.search.rows import Rows
 from foretune.search.stopping import Stopping
@@ -18,7 +19,8 @@ from foretune.tune.triton.call import Call
 from foretune.tune.triton.estimate import tile_edges
 from foretune.tune.triton.history import History
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import Priors
+from foretune.tune.triton.prior import EXPECTED, Priors
+from foretune.tune.triton.tile_launch import tile_launches
 
 
 class Tuning:
@@ -48,17 +50,20 @@ class Tuning:
         """Measurements of this search."""
         self._options, self._history = options, history
         self._priors, self._fits = priors, fits
-        self._stopping = Stopping(options.limit, options.regret)
+        # a number is what the user grants, "auto" what it takes
+        self._stopping = Stopping(options.limit, None if options.limit else options.regret)
         self._stood: Choice | None = None
         self._held_back: list[Measurement] = []
         self._code: dict[Configuration, dict[str, float]] = {}
         self._searcher: TransferSearcher | None = None
         self._told = False
+        self._expected: dict[Configuration, float] = {}
+        """What the order of launches expects of each candidate."""
 
     def remembered(self) -> Choice | None:
-        """Return the choice that was made before, if it rests on enough."""
+        """Return the choice that was made before, if it rests on enough and nothing refutes it."""
         choice = self._stood = self._history.choice(self.call, self._all)
-        if choice is None or self._failed(choice.config):
+        if choice is None or self._failed(choice.config) or self._refuted(choice):
             return None
         if choice.how == "all":
             return choice
@@ -208,6 +213,10 @@ class Tuning:
         return list(self.space)
 
     @cached_property
+    def _launches(self) -> list[TileLaunch] | None:
+        return tile_launches(self.call, self._all)
+
+    @cached_property
     def _runs(self) -> list[Measurement]:
         """Everything measured of the kernel on the device by now."""
         return [*self._history.measurements(self.call), *self._held_back]
@@ -234,6 +243,18 @@ class Tuning:
         problem, runs = self.call.problem, self._history.measurements(self.call)
         return any(m.config == config and m.problem == problem and not m.ok for m in runs)
 
+    def _refuted(self, choice: Choice) -> bool:
+        """Whether measurements that came later show that a choice loses more than it promised.
+
+        One that `tune` compared in turn with the default stands: times of other days say less.
+        """
+        if choice.how == "verified":
+            return False
+        values = {m.config: self._value(m) for m in self.measured()}
+        own, best = values.get(choice.config, math.nan), min(values.values(), default=math.nan)
+        promised = max(choice.regret if math.isfinite(choice.regret) else 0.0, self._options.regret)
+        return own > (1.0 + promised) * best
+
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self._history.record(self.call, measurements)
         self._look_again()
@@ -242,8 +263,11 @@ class Tuning:
         shown = {m.config: m.static for m in self.measured()}
         statics = [{**shown.get(c, {}), **self._static(c)} for c in self._all]
         rows = Rows([self.call.problem] * len(self._all), self._all, statics)
+        prior = self._priors.of(rows, self._launches)
+        if self._launches is not None:
+            self._expected = dict(zip(self._all, prior.log_mean.tolist(), strict=True))
         return TransferSearcher(
-            self.space, self._options.goal, 0, self._priors.of(rows), self.call.problem,
+            self.space, self._options.goal, 0, prior, self.call.problem,
             self.call.device, elsewhere, statics=statics, fits=self._fits,
         )  # fmt: skip
 
@@ -251,4 +275,6 @@ class Tuning:
         """Return what is known of a candidate without running it."""
         programs = self.call.programs(config)
         known = {} if math.isnan(programs) else {"programs": programs}
+        if (expected := self._expected.get(config)) is not None:
+            known[EXPECTED] = expected
         return {**known, **self._code.get(config, {})}

@@ -33,6 +33,13 @@ def test_they_add_up_to_the_same(parameters):
     np.testing.assert_array_equal(walked(model, asked), expected)
 
 
+def test_many_rows_at_once_add_up_to_the_same():
+    X, y = data()
+    walk = Walk.of([Trees.of(BoostingModel(rounds=20, seed=s).fit(X, y).booster_) for s in (0, 1)])
+    asked = np.nan_to_num(data(50, seed=1)[0])
+    np.testing.assert_allclose(walk.sums(asked), walk.predict(asked), rtol=1e-5)
+
+
 def test_values_at_the_bounds():
     X, y = data()
     model = BoostingModel(rounds=20).fit(X, y)

@@ -1,6 +1,7 @@
 """What `foretune.autotune` adds: few measurements, none, none in the way, and a memory."""
 
 import contextlib
+import dataclasses
 import math
 import subprocess
 import sys
@@ -297,6 +298,21 @@ class TestStore:
         with pytest.warns(ForetuneWarning, match="shipped results are not used"):
             call(kernel, device, tensors, 1024)
         assert len(foretune.Store(tmp_path / "t.db").runs()) == 2
+
+    def test_a_choice_that_later_times_refute_is_made_again(self, device, tensors, tmp_path):
+        first = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
+        call(first, device, tensors, 1024)
+        store = foretune.Store(tmp_path / "t.db")
+        (subject,) = store.subjects()
+        (run,) = store.measurements(subject)
+        other = ({64, 256} - {run.config["BLOCK"]}).pop()
+        config = Configuration({**run.config, "BLOCK": other})
+        for time_ms, chosen in ((0.99, run.config["BLOCK"]), (0.5, other)):
+            faster = dataclasses.replace(run, config=config, time_ms=time_ms * run.time_ms)
+            store.put(subject, [faster])
+            again = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
+            assert call(again, device, tensors, 1024) == 0
+            assert again.best_config.kwargs["BLOCK"] == chosen
 
     def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path):
         first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)

@@ -1,0 +1,58 @@
+"""Trains the order of launches that comes with Foretune, on recorded tables of real GPUs.
+
+    PYTHONPATH=src python benchmarks/launch_order.py TABLE.parquet…
+
+What is learned goes to ``models/shipped/launches.npz``, and beside it ``launches.json`` says from
+what. The rows of the tables are not in it. How good the order is, `recorded.py` says.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import recorded_tables
+
+from foretune.models.launch_order import SHIPPED, LaunchOrder
+
+PROBLEMS = 1500
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="of a table, at most")
+    parser.add_argument("--out", type=Path, default=SHIPPED)
+    options = parser.parse_args(argv)
+    card: dict[str, object] = {
+        "what": "an order of launches of Triton kernels that multiply tiles, and time ratios",
+        "learned_by": "LambdaMART on columns of foretune.features.launches",
+        "holds": "trees and a curve, no row of the tables",
+        "tables": {},
+    }
+    problems = []
+    for path in options.tables:
+        found = recorded_tables.read(path, options.problems)
+        problems += [r.learned for r in found]
+        sources = pd.read_parquet(path, columns=["source"])["source"]
+        card["tables"] |= {path.name: {  # type: ignore[operator]
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "source": sorted({text.split()[0] for text in sources}),
+            "kernel": found[0].kernel,
+            "device": found[0].call.device.name,
+            "problems": len(found),
+            "dtypes": dict(Counter(r.dtype for r in found)),
+        }}  # fmt: skip
+    order = LaunchOrder.fit(problems)
+    order.save(options.out)
+    card["spread"] = round(order.spread, 4)
+    text = json.dumps(card, indent=1)
+    options.out.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,311 @@
+"""What does the decorator keep of the best on tables of real GPUs, and what does it measure?
+
+    python benchmarks/recorded.py TABLE.parquet… [--leave-kernel-out] [--json]
+
+Every problem of a table was measured with every configuration of its list. Here the decorator's own
+objects (prior, searcher, stopping rule, history) choose from the recording: with nothing known, and
+after tuning 12 and 30 other problems of the table with budget "auto", one after the other. On
+tables with 16-bit and 32-bit problems a 32-bit one is asked for after 20 of the others, too.
+
+Printed per table, state and budget: the share of the best speed that is kept (mean, median, 5 %
+quantile, worst), measurements, the loss that was promised and the one there was. Beside: random
+configurations, the first of the list, the winner of the most similar problem, and the winners of
+the eight most similar ones, measured.
+
+The prior is the one that comes with Foretune, whose card says which tables it has learned from. It
+learns anew, from the other tables given, with --leave-kernel-out and --leave-device-out, and from
+the other types with --leave-dtype-out.
+"""
+
+import argparse
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import recorded_tables
+from machine import markdown
+from recorded_tables import Recorded
+
+from foretune.errors import UsageError
+from foretune.measurement import Measurement
+from foretune.models.launch_order import LaunchOrder
+from foretune.search.rows import nearest
+from foretune.search.stopping import Stopping
+from foretune.search.transfer import Fits
+from foretune.space import Configuration
+from foretune.tune.triton.history import History
+from foretune.tune.triton.options import Options
+from foretune.tune.triton.prior import Priors
+from foretune.tune.triton.tuning import Tuning
+
+BUDGETS = (0, 1, 4, 8)
+AFTER = (12, 30)
+TRAP = 20
+"""16-bit problems after which a 32-bit one is asked for."""
+ORDERS = 4
+"""Orders in which other problems are tuned; each is known to as large a part of those judged."""
+LEARN = 600
+"""Problems of a table that a prior learns from."""
+DRAWS = 50
+
+
+Chosen = tuple[Configuration, int, float]
+"""A configuration, the measurements it took, and the loss that was promised."""
+
+
+@dataclass
+class Kept:
+    """What one way of choosing kept, problem by problem."""
+
+    share: list[float] = field(default_factory=list)
+    measured: list[float] = field(default_factory=list)
+    promised: list[float] = field(default_factory=list)
+
+    def note(self, share: float, measured: float, promised: float = float("nan")) -> None:
+        """Take in one problem."""
+        self.share.append(share)
+        self.measured.append(measured)
+        self.promised.append(promised)
+
+    def summary(self) -> dict[str, float]:
+        """Return what is printed; losses relative to the best."""
+        share = np.array(self.share)
+        found = {
+            "kept_mean": share.mean(), "kept_median": np.median(share),
+            "kept_p5": np.quantile(share, 0.05), "kept_worst": share.min(),
+            "measured": np.mean(self.measured), "promised": np.mean(self.promised),
+            "lost": np.mean(1.0 / np.maximum(share, 1e-3) - 1.0), "problems": len(share),
+        }  # fmt: skip
+        return {n: round(float(v), 4) for n, v in found.items() if v == v}
+
+
+class Replayed:
+    """The decorator of one kernel, its history in memory, its launches from a recording."""
+
+    def __init__(self, order: LaunchOrder | None, runs: Iterable[Measurement] = ()) -> None:
+        self._order = order
+        self.runs = list(runs)
+        self.fits: Fits = {}
+
+    def copy(self) -> "Replayed":
+        """Return one that knows as much, and learns on its own."""
+        other = Replayed(self._order, self.runs)
+        other.fits = dict(self.fits)
+        return other
+
+    def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
+        """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
+        call, options = problem.call, Options(store=False)
+        history = History(options)
+        history.record(call, self.runs)
+        priors = Priors(call.kernel, call.source, call.device, options, self._order)
+        spending = Options(store=False, budget=len(problem.configs))
+        tuning = Tuning(call, problem.configs, spending, history, priors, self.fits)
+        automatic = Stopping(None, options.regret)
+        found: dict[str, Chosen] = {}
+        while True:
+            now = tuning.best, tuning.fresh, self._promised(tuning, problem)
+            if tuning.fresh in budgets:
+                found[str(tuning.fresh)] = now
+            if "auto" not in found and automatic.is_over(tuning.searcher, tuning.fresh):
+                found["auto"] = now
+                self.runs = history.measurements(call)
+            ended = "auto" in found and tuning.fresh >= max(budgets, default=0)
+            config = None if ended else tuning.next()
+            if config is None:
+                break
+            tuning.add(problem.run(config))
+        if "auto" not in found:
+            found["auto"], self.runs = now, history.measurements(call)
+        return found | {str(b): now for b in budgets if str(b) not in found}
+
+    @staticmethod
+    def _promised(tuning: Tuning, problem: Recorded) -> float:
+        complete = tuning.fresh == len(problem.configs)
+        return 0.0 if complete else min(tuning.searcher.forecast.regret, 9.0)
+
+
+Case = tuple[Recorded, Replayed, Sequence[Recorded]]
+"""A problem, a decorator for it, and the problems that this has tuned."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--leave-kernel-out", action="store_true")
+    parser.add_argument("--leave-device-out", action="store_true")
+    parser.add_argument("--leave-dtype-out", metavar="DTYPE", help="judge only problems of it")
+    parser.add_argument("--learn-from", nargs="*", type=Path, default=[], metavar="TABLE")
+    parser.add_argument("--problems", type=int, default=120, help="of each table, at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only-cold", action="store_true", help="nothing known, only")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    anew = options.leave_kernel_out or options.leave_device_out or options.leave_dtype_out
+    known: list[Recorded] = []
+    for path in dict.fromkeys([*options.tables, *options.learn_from] if anew else []):
+        known += recorded_tables.read(path, LEARN, seed=1000)
+    tables = {}
+    for path in options.tables:
+        some = recorded_tables.read(path, options.problems + 4 * max(AFTER), options.seed)
+        order = learned(known, some[0], options) if anew else None
+        tables[path.stem] = judge(some, order, options)
+        print(f"{path.stem} is judged", file=sys.stderr)
+    found = {"prior": "learned anew" if anew else "shipped", "tables": tables}
+    print(json.dumps(found) if options.json else text_of(found))
+
+
+def learned(
+    known: Sequence[Recorded], judged: Recorded, options: argparse.Namespace
+) -> LaunchOrder:
+    """Return a prior that learned from what is left.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    left = [
+        r.learned for r in known
+        if not (options.leave_kernel_out and r.kernel == judged.kernel)
+        and not (options.leave_device_out and r.call.device.name == judged.call.device.name)
+        and r.dtype != options.leave_dtype_out
+    ]  # fmt: skip
+    if not left:
+        raise UsageError("no table is left to learn from: give more, or --learn-from TABLE")
+    return LaunchOrder.fit(left)
+
+
+def judge(
+    problems: Sequence[Recorded], order: LaunchOrder | None, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return summaries by state and budget, and those of the baselines."""
+    dtype = options.leave_dtype_out
+    judged = [r for r in problems[: options.problems] if dtype in (None, r.dtype)]
+    others = problems[options.problems :]
+    if not judged:
+        raise UsageError(f"no problem of type {dtype} is among {options.problems}: ask for more")
+    cases: dict[str, list[Case]] = {"cold": [(r, Replayed(order), ()) for r in judged]}
+    summaries: dict[str, Any] = {}
+    if not options.only_cold:
+        learning, found = learn(judged, others, order)
+        summaries["learning"] = {"auto": learning.summary()}
+        cases |= found | trap(judged, others, order)
+    for state, mine in cases.items():
+        kept: dict[str, Kept] = {}
+        for problem, tuner, _ in mine:
+            for budget, choice in tuner.choose(problem).items():
+                note(kept.setdefault(budget, Kept()), problem, choice)
+        summaries[state] = {budget: k.summary() for budget, k in sorted(kept.items())}
+    return {**summaries, "baselines": {state: beside(mine) for state, mine in cases.items()}}
+
+
+def learn(
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+) -> tuple[Kept, dict[str, list[Case]]]:
+    """Tune other problems one after the other, in several orders.
+
+    Returns:
+        what was kept of these; and for the numbers of them in `AFTER` the problems to judge, each
+        with a decorator that knows so many.
+    """
+    learning, cases = Kept(), {f"after_{n}": list[Case]() for n in AFTER}
+    for i in range(ORDERS):
+        chain = np.random.default_rng(i).permutation(len(others))[: max(AFTER)]
+        tuner = Replayed(order)
+        for n, number in enumerate(chain, 1):
+            note(learning, others[number], tuner.choose(others[number], ())["auto"])
+            if n in AFTER:
+                tuned = [others[j] for j in chain[:n]]
+                cases[f"after_{n}"] += [(r, tuner.copy(), tuned) for r in judged[i::ORDERS]]
+    return learning, cases
+
+
+def trap(
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+) -> dict[str, list[Case]]:
+    """Return the 32-bit problems, for a decorator that knows `TRAP` of other types; or nothing."""
+    narrow = [r for r in others if r.dtype != "float32"][:TRAP]
+    wide = [r for r in judged if r.dtype == "float32"]
+    if len(narrow) < TRAP or not wide:
+        return {}
+    tuner = Replayed(order)
+    for r in narrow:
+        tuner.choose(r, ())
+    return {f"fp32_after_{TRAP}_narrow": [(r, tuner.copy(), narrow) for r in wide]}
+
+
+def note(kept: Kept, problem: Recorded, choice: Chosen) -> None:
+    config, measured, promised = choice
+    kept.note(problem.kept(config), measured, promised)
+
+
+def beside(cases: Sequence[Case]) -> dict[str, Any]:
+    """Return what needs no model keeps."""
+    kept: dict[str, dict[str, Kept]] = {}
+
+    def best(name: str, budget: str, problem: Recorded, some: Iterable[Configuration]) -> None:
+        shares = [problem.kept(c) for c in some]
+        measured = 0 if budget == "0" else len(shares)
+        kept.setdefault(name, {}).setdefault(budget, Kept()).note(max(shares), measured)
+
+    for problem, _, tuned in cases:
+        rng = np.random.default_rng(zlib.crc32(str(problem.call.problem).encode()))
+        listed = problem.configs
+        for budget in BUDGETS:
+            n = min(max(budget, 1), len(listed))
+            best("first_of_list", str(budget), problem, listed[:n])
+            shares = np.array([problem.kept(c) for c in listed])
+            drawn = [shares[rng.permutation(len(shares))[:n]].max() for _ in range(DRAWS)]
+            random = kept.setdefault("random", {}).setdefault(str(budget), Kept())
+            random.note(float(np.mean(drawn)), budget)
+        like = similar(problem, tuned)
+        for name, count in (("most_similar_winner", 1), ("winners_of_8_similar", 8)):
+            winners = dict.fromkeys(c for r in like[:count] if (c := winner(r)) in listed)
+            if winners:
+                best(name, "auto" if count > 1 else "0", problem, winners)
+    return {name: {b: k.summary() for b, k in rows.items()} for name, rows in kept.items()}
+
+
+def winner(problem: Recorded) -> Configuration:
+    """Return the fastest configuration."""
+    return problem.configs[int(np.argmin(problem.time_ms))]
+
+
+def similar(problem: Recorded, tuned: Sequence[Recorded]) -> list[Recorded]:
+    """Return tuned problems, the most similar first."""
+    runs = {r.call.problem: r for r in tuned}
+    ordered = nearest([r.run(r.configs[0]) for r in tuned], problem.call.problem)
+    return [runs[m.problem] for m in ordered]
+
+
+def text_of(found: dict[str, Any]) -> str:
+    """Return all summaries as one Markdown table."""
+    budgets = [*map(str, BUDGETS), "auto"]
+    rows = []
+    for table, states in found["tables"].items():
+        for state, ours in states.items():
+            beside = states["baselines"].get(state, {}) if state != "baselines" else {}
+            if state.startswith("after"):  # these two know nothing in any state
+                beside = {n: b for n, b in beside.items() if n not in ("first_of_list", "random")}
+            of_state = {} if state == "baselines" else {"Foretune": ours, **beside}
+            for name, by_budget in of_state.items():
+                cells = [cell(by_budget[b]) if b in by_budget else "" for b in budgets]
+                auto = by_budget.get("auto", {})
+                lost = f"{auto['promised']:.3f} / {auto['lost']:.3f}" if "promised" in auto else ""
+                spent = f"{auto['measured']:.1f}" if auto else ""
+                rows.append([table, state, name.replace("_", " "), *cells, spent, lost])
+    head = ["table", "known", "choice", *budgets, "measured, auto", "promised / lost, auto"]
+    return f"Prior: {found['prior']}.\n\n{markdown(head, rows)}"
+
+
+def cell(summary: dict[str, float]) -> str:
+    """Return mean, 5 % quantile and worst share."""
+    return " / ".join(f"{summary[name]:.3f}" for name in ("kept_mean", "kept_p5", "kept_worst"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Recorded tables go through the decorator's own choice, and through the decorator alike."""
+
+import math
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+
+import triton  # noqa: E402
+
+import foretune  # noqa: E402
+from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.errors import UnknownName  # noqa: E402
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+SIZES = ((64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096))
+TILES = [(m, n, k, s, w) for m in (16, 64, 128) for n in (32, 128) for k in (32, 128)
+         for s in (2, 4) for w in (4, 8)]  # fmt: skip
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    if not BENCHMARKS.is_dir():
+        pytest.skip("needs the benchmarks of a checkout")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield pytest.importorskip("recorded")
+    for name in ("recorded", "recorded_tables", "machine"):
+        sys.modules.pop(name, None)
+
+
+def time_of(size, tile):
+    (m, n, k), (bm, bn, bk, stages, warps) = size, tile
+    blocks = math.ceil(m / bm) * math.ceil(n / bn)
+    steps = math.ceil(k / bk) * (0.3 + bk * (bm + bn) / 4000 + bm * bn * bk / 2e5)
+    return (
+        1e-4
+        * math.ceil(blocks / 108)
+        * steps
+        * (1 + 0.1 * abs(warps - bm * bn / 2048) / warps)
+        / stages**0.3
+    )
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = []
+    for m, n, k in SIZES:
+        for tile in TILES:
+            failed = (tile[3] - 1) * tile[2] * (tile[0] + tile[1]) * 2 > 163 * 1024
+            names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
+            rows.append({
+                "kernel": "inductor_mm", "device": "NVIDIA A100-SXM4-40GB",
+                "status": "runtime_error" if failed else "ok", "problem.M": m, "problem.N": n,
+                "problem.K": k, "problem.mat1_dtype": "float16", "problem.mat2_dtype": "float16",
+                "problem.mat1_stride_0": k, "problem.mat1_stride_1": 1,
+                "problem.mat2_stride_0": n, "problem.mat2_stride_1": 1,
+                **{f"config.{n}": v for n, v in zip(names, tile, strict=True)},
+                "time_ms": math.nan if failed else time_of((m, n, k), tile),
+            })  # fmt: skip
+    path = tmp_path / "made_up.parquet"
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+def test_a_table_is_read_as_calls(benchmark, table):
+    problems = benchmark.recorded_tables.read(table)
+    assert len(problems) == len(SIZES)
+    for problem in problems:
+        assert len(problem.configs) == len(TILES)
+        assert problem.kept(benchmark.winner(problem)) == 1.0
+        assert problem.learned.columns.fits.tolist() == [math.isfinite(t) for t in problem.time_ms]
+    assert len(benchmark.recorded_tables.read(table, problems=2)) == 2
+
+
+def test_a_kernel_nobody_can_call_is_refused(benchmark, table):
+    rows = pd.read_parquet(table).assign(kernel="unheard_of")
+    rows.to_parquet(table)
+    with pytest.raises(UnknownName, match="inductor_mm"):
+        benchmark.recorded_tables.read(table)
+
+
+def test_budgets_spend_what_they_say_and_keep_more(benchmark, table):
+    for problem in benchmark.recorded_tables.read(table):
+        found = benchmark.Replayed(None).choose(problem)
+        spent = {budget: measured for budget, (_, measured, _) in found.items()}
+        assert {b: spent[b] for b in ("0", "1", "4", "8")} == {"0": 0, "1": 1, "4": 4, "8": 8}
+        kept = [problem.kept(found[b][0]) for b in ("1", "4", "8")]
+        assert kept == sorted(kept)
+        assert all(promised >= 0 for _, _, promised in found.values())
+
+
+@pytest.mark.parametrize("budget", [0, 4, "auto"])
+def test_the_decorator_itself_chooses_the_same(benchmark, table, budget):
+    problem = benchmark.recorded_tables.read(table)[0]
+    device, given = problem.call.device.name, problem.call.arguments
+    times = dict(zip(problem.configs, problem.time_ms, strict=True))
+
+    def time_ms(launch):
+        config = {n: launch.config[n] for n in problem.configs[0]}
+        found = times[foretune.Configuration(config)]
+        if math.isinf(found):
+            raise triton.runtime.errors.OutOfResources(300_000, 200_000, "shared memory")
+        return found
+
+    def tensor(t):
+        return torch.empty_strided(t.shape, t.strides, dtype=t.dtype, device="meta")
+
+    arguments = [tensor(v) if hasattr(v, "dtype") else v for v in given.values()]
+    configs = [
+        triton.Config({n: v for n, v in c.items() if n.startswith("BLOCK")},
+                      num_warps=c["num_warps"], num_stages=c["num_stages"])
+        for c in problem.configs
+    ]  # fmt: skip
+    with ReplayDriver(time_ms, device=device).active():
+        kernel = foretune.autotune(configs, ["M", "N", "K"], budget=budget, store=False)(
+            triton.jit(benchmark.recorded_tables.mm.fn)
+        )
+        kernel[problem.call.grid](*arguments)
+    config, measured, _ = benchmark.Replayed(None).choose(problem)[str(budget)]
+    chosen = kernel.best_config
+    assert {**chosen.kwargs, "num_warps": chosen.num_warps} == {
+        n: v for n, v in config.items() if n != "num_stages"
+    }
+    assert chosen.num_stages == config["num_stages"]
+    assert len(kernel.configs_timings or {}) == measured
