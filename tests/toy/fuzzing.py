@@ -158,9 +158,8 @@ def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
         flat = flat[rng.choice(flat.dtype.names)]
     if flat.size:
         at, number = rng.randrange(flat.size), rng.choice(FLOATS)
-        with contextlib.suppress(ValueError, OverflowError):
-            with np.errstate(all="ignore"):
-                flat[at] = at if rng.random() < 0.2 else np.array(number).astype(flat.dtype)
+        with contextlib.suppress(ValueError, OverflowError), np.errstate(all="ignore"):
+            flat[at] = at if rng.random() < 0.2 else np.array(number).astype(flat.dtype)
     return new
 
 
