@@ -430,6 +430,7 @@ class Predictor(Estimator):
                 card["compiled"], card["parameters"] or None,
             )  # fmt: skip
             predictor._restore(folder, card)
+            predictor._table(predictor._predict_rows(Rows(predictor.runs_.head(2))))  # parts fit
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:

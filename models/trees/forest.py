@@ -60,7 +60,7 @@ class ForestModel(Regressor):
             depths=[state["max_depth"] for state in states],
             value=np.concatenate([state["values"].ravel() for state in states]),
             columns=self.n_features_in_,
-            **{part: nodes[part] for part in PARTS},
+            **{part: nodes[part] for part in PARTS},  # type: ignore[arg-type]
         )
 
     @classmethod

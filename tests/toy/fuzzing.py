@@ -247,7 +247,7 @@ def _size(text: str) -> bytes:
 
 _OF_KIND: dict[str, Callable[[bytes, random.Random], bytes]] = {
     ".ubj.gz": _trees, ".json.gz": _gz, ".json": _json, ".jsonl": _lines, ".journal": _lines,
-    ".npz": _archive, ".skops": _archive, ".parquet": _parquet, ".csv": _text, ".txt": _text,
+    ".npz": _archive, ".parquet": _parquet, ".csv": _text, ".txt": _text,
 }  # fmt: skip
 
 

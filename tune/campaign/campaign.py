@@ -3,7 +3,6 @@
 Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from foretune.collect import Runner, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.datasets.runs import problems_of
+from foretune.decoding import decoding
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.kernel import Kernel
@@ -30,7 +30,7 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import get_kernel
 from foretune.space import Configuration
-from foretune.tune.campaign.folder import Folder, open_folder
+from foretune.tune.campaign.folder import Folder, open_folder, read_state
 from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.guiding import guide_for
 from foretune.tune.mlflow.tracking import Tracker
@@ -197,29 +197,25 @@ def rebuild_report(path: Path) -> Path:
     Raises:
         UsageError: there is no finished campaign.
     """
-    try:
-        state = json.loads((path / "campaign.json").read_text(encoding="utf-8"))
-        request = state["request"]
-    except (OSError, ValueError, KeyError) as e:
-        raise UsageError(f"{path} is no campaign's folder: give one like campaigns/…-001") from e
+    state = read_state(path)
+    request = state["request"]
     if not state.get("finished"):
         raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
     folder = Folder(path, request)
     runs = read_runs(folder.runs)
+    learned = Predictor.load(folder.predictor).runs_
+    with decoding(path, UsageError, "holds a damaged campaign ({}): start another one"):
+        results = tuple(TuneResult.from_json(r) for r in state["results"].values())
+        model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
+        device = Device(**state["device"])
+        mlflow = {n: state[n] for n in ("mlflow_run_id", "mlflow_uri")}
     campaign = Campaign(
-        results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
-        training=train_predictor(
-            Predictor.load(folder.predictor).runs_,
-            request["model"],
-            seed=request["seed"],
-            validate=request["validate"],
-        ),
+        results=results,
+        training=train_predictor(learned, model, **how),
         folder=path,
-        mlflow_run_id=state["mlflow_run_id"],
-        mlflow_uri=state["mlflow_uri"],
         seconds=state["seconds"],
+        **mlflow,
     )
-    device = Device(**state["device"])
     data = _report_data(get_kernel(request["kernel"]), device, campaign, runs)
     return write_report(campaign.report, data)
 
