@@ -51,7 +51,10 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
         yield "no 'config.…' or 'problem.…' column: nothing says what was run"
     for column in runs.columns:
         values = runs[column]
-        if column.startswith(PLAIN_GROUPS) and not _is_plain(values):
+        known = column in TEXT or column in NUMBERS or column.startswith(NUMBER_GROUPS)
+        plain = column.startswith(PLAIN_GROUPS)
+        foreign = values.dtype == object and not known and column != SAMPLES
+        if (plain or foreign) and not _is_plain(values):
             yield f"column {column!r} must hold numbers, booleans or text, not {values.dtype}"
         if column in TEXT and not _is_text(values):
             yield f"column {column!r} must hold text, not {values.dtype}"

@@ -6,6 +6,7 @@ bytes of any, values of JSON, cells of text, arrays in archives, nodes of trees.
 
 import contextlib
 import gzip
+import importlib.util
 import io
 import json
 import random
@@ -275,9 +276,19 @@ def _importer(format: str, name: str, text: Callable[[Path], Any]) -> Decoder:
     return Decoder(lambda folder: text(folder / name), read)
 
 
-def _documents() -> dict[str, Any]:
-    import test_importers_tuners as tuners
+def _samples(name: str) -> Any:
+    """Return the module of tests that has samples of a format."""
+    path = Path(__file__).parents[1] / "datasets" / f"test_importers_{name}.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
+
+def _documents() -> dict[str, Any]:
+    tuners = _samples("tuners")
     about = {"autotuner": "KTT", "device": "NVIDIA H200", "timeunit": "microseconds"}
     results = [tuners.t4_result(12.2), tuners.t4_result("failed", invalidity="timeout")]
     config = tuners.triton_config
@@ -301,31 +312,25 @@ def _document(name: str) -> Callable[[Path], Any]:
 
 
 def _kerneltuner(path: Path) -> None:
-    import test_importers_tuners as tuners
-
+    tuners = _samples("tuners")
     path.write_text(tuners.HEAD + ",\n".join(tuners.LINES) + "}\n}")
 
 
 def _ncu(page: str) -> Callable[[Path], Any]:
     def write(path: Path) -> None:
-        import test_importers_ncu
-
-        path.write_text(getattr(test_importers_ncu, page))
+        path.write_text(getattr(_samples("ncu"), page))
 
     return write
 
 
 def _neusight(path: Path) -> None:
-    import test_importers_neusight as neusight
-
+    neusight = _samples("neusight")
     row = f"bmm,0.5,{neusight.PLACE},8,100,200,300"
     path.write_text("\n".join([neusight.NEUSIGHT + "B,M,N,K", row, row]))
 
 
 def _vidur(path: Path) -> None:
-    import test_importers_vidur
-
-    test_importers_vidur.mlp().to_csv(path, index=False)
+    _samples("vidur").mlp().to_csv(path, index=False)
 
 
 def _aiconfigurator(path: Path) -> None:
