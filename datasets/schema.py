@@ -51,10 +51,7 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
         yield "no 'config.…' or 'problem.…' column: nothing says what was run"
     for column in runs.columns:
         values = runs[column]
-        known = column in TEXT or column in NUMBERS or column.startswith(NUMBER_GROUPS)
-        plain = column.startswith(PLAIN_GROUPS)
-        foreign = values.dtype == object and not known and column != SAMPLES
-        if (plain or foreign) and not _is_plain(values):
+        if column.startswith(PLAIN_GROUPS) and not _is_plain(values):
             yield f"column {column!r} must hold numbers, booleans or text, not {values.dtype}"
         if column in TEXT and not _is_text(values):
             yield f"column {column!r} must hold text, not {values.dtype}"
@@ -122,7 +119,9 @@ def _is_text(values: pd.Series) -> bool:
 
 def _are_numbers(samples: object) -> bool:
     if isinstance(samples, np.ndarray):
-        return samples.ndim == 1 and samples.dtype.kind in "iuf"
+        if samples.ndim == 1 and samples.dtype.kind in "iuf":
+            return True
+        samples = samples.tolist()  # empty ones may be of any type
     return isinstance(samples, (list, tuple)) and all(isinstance(t, (int, float)) for t in samples)
 
 

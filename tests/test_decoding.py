@@ -151,6 +151,8 @@ def test_a_model_that_nobody_changed(tmp_path, document):
     [
         (lambda _, t: t["left_children"].put(0, 10**9), "not behind its parent"),
         (lambda _, t: t["right_children"].put(1, 0), "not behind its parent"),  # a cycle
+        (lambda _, t: t["parents"].put(2, 10**9), "parents are not those"),
+        (lambda _, t: t.update(left_children=t["left_children"].astype(">i8")), "no splits at"),
         (lambda _, t: t["left_children"].put(0, 2), "two parents"),
         (lambda _, t: t["right_children"].put(len(t["parents"]) - 1, 1), "one child"),
         (lambda _, t: t["split_indices"].put(0, 10**9), "features that there are not"),

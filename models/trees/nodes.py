@@ -17,6 +17,8 @@ PARTS = {
 DEEPEST = 1000
 """Levels of a tree at most."""
 MOST_COLUMNS = 1 << 20
+ROOT = 2**31 - 1
+"""What XGBoost calls the parent of a root."""
 ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
 """What XGBoost says of a model with one number per row."""
 
@@ -46,8 +48,8 @@ def learner_of(data: bytes) -> Mapping[str, Any]:
         said = tree["tree_param"]
         if (int(said["num_nodes"]), said["size_leaf_vector"]) not in ((size, "1"), (size, "0")):
             raise ValueError("a tree has more or fewer nodes than it says")
-        plain = (tree[n].dtype.kind in "iuf" and len(tree[n]) == size for n in _PER_NODE)
-        if not all(plain) or tree["split_type"].any() or len(tree["categories_nodes"]):
+        plain = (tree[n].dtype.str == t and len(tree[n]) == size for n, t in _PER_NODE.items())
+        if not all(plain) or tree["split_type"].any() or any(len(tree[n]) for n in _CATEGORIES):
             raise ValueError("a tree's nodes are no splits at numbers")
     left, right, column = parts[:3]
     inner = left >= 0
@@ -55,10 +57,22 @@ def learner_of(data: bytes) -> Mapping[str, Any]:
         raise ValueError("a node has one child")
     refuse_tangled(left, right, inner, sizes)
     refuse_columns(column[inner], int(about["num_feature"]))
+    parents = np.concatenate([tree["parents"] for tree in model["trees"]])
+    starts = np.cumsum(sizes) - sizes
+    first, own = np.repeat(starts, sizes)[inner], np.arange(len(left))[inner]
+    same = (parents[child[inner] + first] == own - first for child in (left, right))
+    if not all(map(np.all, same)) or (parents[starts] != ROOT).any():
+        raise ValueError("a tree's parents are not those of its children")
     return learner
 
 
-_PER_NODE = (*PARTS, "parents", "split_type", "base_weights", "loss_changes", "sum_hessian")
+_PER_NODE = {
+    **dict.fromkeys(("left_children", "right_children", "split_indices", "parents"), ">i4"),
+    **dict.fromkeys(("default_left", "split_type"), "|u1"),
+    **dict.fromkeys(("split_conditions", "base_weights", "loss_changes", "sum_hessian"), ">f4"),
+}
+"""XGBoost reads arrays of other types as if they were of these."""
+_CATEGORIES = tuple(f"categories{part}" for part in ("", "_nodes", "_segments", "_sizes"))
 
 
 def _nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
