@@ -179,7 +179,7 @@ class TargetModel:
         if self.spread.usual is not None:
             Z = _disagreement(opinions, log_value)
         width = self.spread.half_width(Z, outside, beyond, company)
-        return log_value + log_unit, width, differences
+        return log_value + log_unit + self.unit.log_scale(rows), width, differences
 
     def _look(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
         """Return what rows see of their neighbours; None where there are none."""
@@ -200,7 +200,7 @@ class TargetModel:
         """Return the rows as experts need them; ``few``: their problems, where these are few."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.unit = Unit.fit(self.target, features, rows, log_target, few)
-        log_unit = self.unit.log(features, rows)
+        log_unit, log_target = self.unit.log(features, rows), log_target - self.unit.log_scale(rows)
         hood = Neighbourhood.of(rows)
         places = hood.locate(rows)
         hood.measure_axes(places, log_target - log_unit)
@@ -290,7 +290,7 @@ class TargetModel:
         """Read what `save` wrote."""
         model = cls(target, make)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
-        model.unit = Unit.from_json(card["unit"])
+        model.unit = Unit.from_json(card["unit"], target)
         model.reach = dict(card["reach"])
         neighbours = card["neighbours"]
         model.experts = Experts.load(folder, type(make()), card["experts"])
