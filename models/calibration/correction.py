@@ -31,8 +31,8 @@ MOST_ROWS = 1500
 """A Gaussian process costs the cube of its rows."""
 MOST_TO_TUNE = 512
 """Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
-LEAST_FOR_TREES, FOLDS = 32, 5
-SHARES = (0.0, 0.25, 0.5, 0.75)
+LEAST_FOR_TREES, FOLDS = 64, 5
+SHARES = (0.25, 0.5, 0.75)
 """Of the trees: the process always has its say, for the interval is its own."""
 TREES: dict[str, Any] = {
     "rounds": 125, "depth": 5, "rate": 0.1, "rows": 0.7, "columns": 0.6, "least_weight": 3.0,
@@ -69,10 +69,7 @@ class Correction:
         self.posterior = Posterior(process, X, y, observation_noise=True)
         misses, self.trees, self.share = _missed(self.posterior, gradual), None, 0.0
         if len(y) >= LEAST_FOR_TREES:
-            by_trees = _missed_by_trees(X, y)
-            mixed = {share: misses + share * (by_trees - misses) for share in SHARES}
-            self.share = min(SHARES, key=lambda share: np.abs(mixed[share]).mean())
-            misses = mixed[self.share]
+            self.share, misses = _best_share(misses, _missed_by_trees(X, y))
         if self.share:
             self.trees = BoostingModel(**TREES).fit(X.astype(np.float32), y)
         sizes = np.maximum(np.abs(misses), SMALLEST)
@@ -141,3 +138,16 @@ def _missed_by_trees(X: np.ndarray, y: np.ndarray) -> np.ndarray:
         out = fold == number
         misses[out] = y[out] - BoostingModel(**TREES).fit(X[~out], y[~out]).predict(X[out])
     return misses
+
+
+def _best_share(missed: np.ndarray, by_trees: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the trees' share, and by how much runs are missed with it.
+
+    It is none unless they gain more than a standard error: few runs favor one of several by chance.
+    """
+    mixed = {share: missed + share * (by_trees - missed) for share in SHARES}
+    best = min(SHARES, key=lambda share: np.abs(mixed[share]).mean())
+    gain = np.abs(missed) - np.abs(mixed[best])
+    if gain.mean() > gain.std(ddof=1) / len(gain) ** 0.5:
+        return best, mixed[best]
+    return 0.0, missed
