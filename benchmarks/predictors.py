@@ -132,8 +132,8 @@ def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str,
     """Return the scores of ``predictor`` on ``test``."""
     predicted = predictor.predict(test)
     value = predicted[target].to_numpy()
-    widths = np.log(predicted[f"{target}_high"].to_numpy() / value)
-    return score(test[target].to_numpy(), value, tasks_of(test), widths)
+    ends = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
+    return score(test[target].to_numpy(), value, tasks_of(test), ends)
 
 
 def line(

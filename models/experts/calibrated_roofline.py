@@ -47,6 +47,34 @@ class Law:
     log_value: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+def _start(parts: int) -> np.ndarray:
+    return np.array([_OVERHEAD, *[_EFFICIENCY] * parts, _POWER])
+
+
+def parts_of_time(
+    parameters: np.ndarray, limits: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the log of the time, and of its terms: the overhead and each part, in milliseconds.
+
+    Args:
+        parameters: log overhead_ms, one per part, log p; numbers or one per row.
+        limits: log of each part's time, milliseconds (rows, parts).
+    """
+    overhead, *efficiencies, log_p = parameters
+    p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
+    terms = [overhead, *(a + limits[..., i] for i, a in enumerate(efficiencies))]
+    largest = reduce(np.maximum, terms)
+    total = sum(np.exp(p * (term - largest)) for term in terms)
+    return largest + np.log(total) / p, terms
+
+
+def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    return parts_of_time(parameters, limits)[0]
+
+
+TIME = Law(_start, _log_ms)
+
+
 @dataclass
 class CalibratedRoofline:
     """log(time), or what another law is of, from the logs of the parts' times in milliseconds.
@@ -57,7 +85,7 @@ class CalibratedRoofline:
         own: the same per group of rows, by the group's name.
     """
 
-    law: Law = field(default_factory=lambda: TIME)
+    law: Law = TIME
     common: np.ndarray = field(default_factory=lambda: TIME.start(2))
     own: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -110,34 +138,6 @@ class CalibratedRoofline:
         """Return what `to_json` wrote of a law."""
         own = {name: np.array(values) for name, values in data["own"].items()}
         return cls(law, np.array(data["common"]), own)
-
-
-def _start(parts: int) -> np.ndarray:
-    return np.array([_OVERHEAD, *[_EFFICIENCY] * parts, _POWER])
-
-
-def parts_of_time(
-    parameters: np.ndarray, limits: np.ndarray
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the log of the time, and of its terms: the overhead and each part, in milliseconds.
-
-    Args:
-        parameters: log overhead_ms, one per part, log p; numbers or one per row.
-        limits: log of each part's time, milliseconds (rows, parts).
-    """
-    overhead, *efficiencies, log_p = parameters
-    p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
-    terms = [overhead, *(a + limits[..., i] for i, a in enumerate(efficiencies))]
-    largest = reduce(np.maximum, terms)
-    total = sum(np.exp(p * (term - largest)) for term in terms)
-    return largest + np.log(total) / p, terms
-
-
-def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    return parts_of_time(parameters, limits)[0]
-
-
-TIME = Law(_start, _log_ms)
 
 
 def _fit(

@@ -22,8 +22,10 @@ _KNEE = 4.0
 
 
 def _start(parts: int) -> np.ndarray:
-    """Return where a fit starts: idle (log odds), log overhead_ms, per part efficiency and weight
-    (logs), log p."""
+    """Return where a fit starts: log odds of idle, log overhead_ms, one per part, log p, weights.
+
+    There is a weight (its log) per part.
+    """
     return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _POWER, *[_WEIGHT] * parts])
 
 

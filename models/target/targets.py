@@ -23,6 +23,9 @@ Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
 LIMIT = "device.power_limit_w"
+LEAST_SHARE, MOST_SHARE = 0.5, 1.05
+"""No board draws less than half of the least share of its limit that was seen, which is idling, or
+more than its limit, but for what meters err."""
 LEAST_ROWS = 5
 """Successful runs that teach a target."""
 
@@ -37,6 +40,7 @@ class Unit:
             where training knew all.
         limit_w: the limit of boards that do not say theirs; None where the scale is none, a
             millisecond.
+        shares: the least and the most of its limit that a board can draw; None without a limit.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Unit:
         columns: Sequence[str] = (),
         typical: Sequence[float] | None = None,
         limit_w: float | None = None,
+        shares: Sequence[float] | None = None,
     ) -> None:
         self.roofline = roofline
         self.columns = list(columns)
         self.typical = typical
         self.limit_w = limit_w
+        self.shares = shares
 
     @classmethod
     def fit(
@@ -64,18 +70,28 @@ class Unit:
 
         ``problems`` says which problem each row is of, where they are few.
         """
-        limit_w = _usual_limit_w(runs, log_target) if target == "power_w" else None
+        unit = cls()
+        if target == "power_w":
+            unit.limit_w = _usual_limit_w(runs, log_target)
+        measured = log_target - unit.log_scale(runs)
+        if target == "power_w":
+            seen = np.exp(measured)
+            unit.shares = LEAST_SHARE * float(seen.min()), max(MOST_SHARE, float(seen.max()))
         if not features.roofline_known_:
-            return cls(limit_w=limit_w)
+            return unit
         parts = np.log(row_parts_ms(features.family, runs))
         known = np.isfinite(parts).all(axis=-1)
         if not known.any():
-            return cls(limit_w=limit_w)
-        typical = None if known.all() else np.median(parts[known], axis=0).tolist()
-        unit = cls(CalibratedRoofline(LAWS[target]), text_columns(runs), typical, limit_w)
-        groups, problems = groups_of(runs, unit.columns), None if problems is None else problems[known]
-        measured = (log_target - unit.log_scale(runs))[known]
-        unit.roofline.fit(parts[known], measured, groups[known], problems)
+            return unit
+        if not known.all():
+            unit.typical = np.median(parts[known], axis=0).tolist()
+        unit.columns = text_columns(runs)
+        groups, problems = (
+            groups_of(runs, unit.columns),
+            None if problems is None else problems[known],
+        )
+        unit.roofline = CalibratedRoofline(LAWS[target])
+        unit.roofline.fit(parts[known], measured[known], groups[known], problems)
         return unit
 
     def log_scale(self, runs: pd.DataFrame | Rows) -> np.ndarray:
@@ -83,6 +99,18 @@ class Unit:
         if self.limit_w is None:
             return np.zeros(len(runs))
         return np.log(_limits_w(Rows.of(runs), self.limit_w))
+
+    def log_range(self, runs: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the logarithms of the least and the most that every row can have.
+
+        They are infinite where a board does not say its limit; None is returned where nothing
+        limits the target.
+        """
+        if self.shares is None:
+            return None
+        limits = np.log(_limits_w(Rows.of(runs), np.nan))
+        least, most = (limits + np.log(share) for share in self.shares)
+        return np.nan_to_num(least, nan=-np.inf), np.nan_to_num(most, nan=np.inf)
 
     def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the logarithm of the unit of every row over its scale.
@@ -107,7 +135,7 @@ class Unit:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
-        own = {"columns": self.columns, "typical": self.typical, "limit_w": self.limit_w}
+        own = {name: getattr(self, name) for name in ("columns", "typical", "limit_w", "shares")}
         return own | {"roofline": self.roofline and self.roofline.to_json()}
 
     @classmethod
@@ -126,7 +154,7 @@ def _usual_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
 
 def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
     """Return the limit of every row's board, watts."""
-    limits = rows[LIMIT] if LIMIT in rows else np.nan
+    limits: Any = rows[LIMIT] if LIMIT in rows else np.nan  # noqa: SIM401 (rows are no mapping)
     return np.broadcast_to(np.where(np.greater(limits, 0.0), limits, unknown), len(rows))
 
 

@@ -37,9 +37,9 @@ def test_kernels_that_nobody_knows_are_measured_on_the_plain_scale(ok):
     assert (unit.log(features, ok) + unit.log_scale(ok)).tolist() == [0.0] * len(ok)
     unit, features = unit_of("power_w", None, ok.assign(**{"device.power_limit_w": 250.0}))
     assert unit.log(features, ok).tolist() == [0.0] * len(ok)
-    assert unit.log_scale(ok.drop(columns="device.power_limit_w", errors="ignore")) == pytest.approx(
-        np.log(250.0)
-    )
+    assert unit.log_scale(
+        ok.drop(columns="device.power_limit_w", errors="ignore")
+    ) == pytest.approx(np.log(250.0))
 
 
 def test_power_is_a_share_of_the_limit_whatever_the_board():
@@ -74,6 +74,17 @@ def test_rates_that_training_knew_must_be_there(matmul, ok):
     bare.loc[3, ["device.fp32_gflops", "device.memory_gbps"]] = np.nan
     with pytest.raises(PredictorError, match="row 3 lacks its device's peak rates"):
         unit.log(features, bare)
+
+
+def test_no_board_draws_more_than_its_limit(ok):
+    limit = ok["power_w"].max() / 0.8
+    runs = ok.assign(**{"device.power_limit_w": limit})
+    unit, _ = unit_of("power_w", None, runs)
+    least, most = unit.log_range(runs)
+    assert np.exp(most) == pytest.approx(1.05 * limit)
+    assert np.exp(least) == pytest.approx(0.5 * ok["power_w"].min())
+    assert np.isinf(unit.log_range(runs.drop(columns="device.power_limit_w"))).all()
+    assert unit_of("time_ms", None, runs)[0].log_range(runs) is None
 
 
 def gemms(formats, n=60):
