@@ -192,7 +192,7 @@ def power_elsewhere(data: Path, draw: int = 0) -> Iterator[Task]:
     """Mean watts on a device never seen: only its descriptor is known, then a few runs there.
 
     Of three operators in vLLM, the H200's from DATA, the B200's from aiconfigurator-core. How power
-    is learned and calibrated was chosen on the mixtures of experts; nothing on the others.
+    is learned and calibrated was chosen on the mixtures of experts.
     """
     if (installed := installed_data()) is None:
         print("skipped: needs aiconfigurator-core (the extra llm)", file=sys.stderr)
