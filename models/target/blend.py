@@ -7,7 +7,8 @@ with its logarithm, an opinion that is mostly exact and sometimes far off would 
 
 Rows whose device may be new have a power of their own. The few devices that were held out stand for
 all that are to come, so among powers that do about equally well on them the gentlest is taken: the
-more opinions have a say, the less depends on having learned rightly which of them is off.
+more opinions have a say, the less depends on having learned rightly which of them is off. Where
+there were too few devices to hold one out, all opinions on a new one weigh the same.
 
 Where problems are few, circumstances would only tell one of them from another: then every opinion
 has one expected error, the mean over problems.
@@ -111,9 +112,18 @@ class Blend:
         whole = learned(every)
         return cls([], OF_FEW, OF_FEW, whole.typical), value
 
-    def predict(self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return one value per row; an opinion that is NaN has no weight."""
-        sharpness = np.where(new, self.gentle, self.sharpness)[:, None]
+    def predict(
+        self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray, unheard: np.ndarray
+    ) -> np.ndarray:
+        """Return one value per row; an opinion that is NaN has no weight.
+
+        Args:
+            Z: the circumstances (rows, features).
+            opinions: one column each.
+            new: rows whose device may be new.
+            unheard: rows of a new device, where none was held out.
+        """
+        sharpness = np.where(unheard, 0.0, np.where(new, self.gentle, self.sharpness))[:, None]
         return _combine(opinions, self.log_errors(Z), sharpness)
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
