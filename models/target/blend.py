@@ -8,7 +8,7 @@ with its logarithm, an opinion that is mostly exact and sometimes far off would 
 Rows whose device may be new have a power of their own. The few devices that were held out stand for
 all that are to come, so among powers that do about equally well on them the gentlest is taken: the
 more opinions have a say, the less depends on having learned rightly which of them is off. Where
-there were too few devices to hold one out, all opinions on a new one weigh the same.
+there were too few devices to hold one out, the gentlest is taken for a new one.
 
 Where problems are few, circumstances would only tell one of them from another: then every opinion
 has one expected error, the mean over problems.
@@ -123,7 +123,8 @@ class Blend:
             new: rows whose device may be new.
             unheard: rows of a new device, where none was held out.
         """
-        sharpness = np.where(unheard, 0.0, np.where(new, self.gentle, self.sharpness))[:, None]
+        sharpness = np.where(new, self.gentle, self.sharpness)
+        sharpness = np.where(unheard, np.minimum(sharpness, SHARPNESSES[0]), sharpness)[:, None]
         return _combine(opinions, self.log_errors(Z), sharpness)
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
