@@ -345,8 +345,8 @@ def judged(task: Task) -> dict[str, float]:
     predictor = Predictor(targets=(task.target,)).fit(train)  # type: ignore[arg-type]
     said = predictor.predict(test)
     value, truth = said[task.target].to_numpy(), test[task.target].to_numpy()
-    widths = np.log(said[f"{task.target}_high"].to_numpy() / value)
-    found = score(truth, value, tasks_of(test), widths)
+    ends = said[f"{task.target}_low"].to_numpy(), said[f"{task.target}_high"].to_numpy()
+    found = score(truth, value, tasks_of(test), ends)
     return {name: found[name] for name in ("mape", "median_ape", "coverage90", "width90")}
 
 

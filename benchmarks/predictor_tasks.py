@@ -24,6 +24,7 @@ H100, RTX, B60 = (
 KNOWN_SYSTEMS = ("a100_sxm", "h100_sxm", "l40s")
 SHARE = 0.2
 FEW_PROBLEMS, FEW_DRAWS, TESTED_PROBLEMS = (4, 8, 16, 32), 3, 300
+POWER_DRAWS = 6
 OTHERS = {
     "gdn": "tokens",
     "context_mla": "seq_len",
@@ -187,6 +188,48 @@ def power(data: Path, draw: int = 0) -> Iterator[Task]:
     yield Task("power, prefill heads, H200", runs, held_out(runs, heads, draw), "power_w")
 
 
+def power_elsewhere(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Mean watts on a device never seen: only its descriptor is known, then a few runs there.
+
+    Of three operators in vLLM, the H200's from DATA, the B200's from aiconfigurator-core. How power
+    is learned and calibrated was chosen on the mixtures of experts.
+    """
+    if (installed := installed_data()) is None:
+        print("skipped: needs aiconfigurator-core (the extra llm)", file=sys.stderr)
+        return
+    for what, operation, folder in (
+        ("MoE", "moe", "moe"),
+        ("attention prefill", "context_attention", "attention"),
+        ("attention decode", "generation_attention", "attention"),
+    ):
+        path = installed / "b200_sxm" / folder / "vllm" / "0.22.0" / f"{operation}_perf.parquet"
+        new = import_runs(path, "aiconfigurator").runs.assign(time_ms=np.nan)
+        parts = [operators(data, f"power_h200_{operation}"), new]
+        for known, there in (("H200", "B200"), ("B200", "H200")):
+            runs, test = before_and_new(parts if there == "B200" else parts[::-1])
+            name = f"power, {what}, device {there} (from {known})"
+            yield Task(name, runs, test, "power_w", few={64: 3, 512: 3})
+
+
+def power_few(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Mean watts where few matrix products are known: 1,200 rows of few shapes, or 36 products."""
+    runs = operators(data, "power_h200_gemm")
+    for what, columns, known, tested, rows in (
+        ("1,200 rows of 12 shapes", ["problem.N", "problem.K"], 12, 24, 1200),
+        ("36 products", ["problem.M", "problem.N", "problem.K"], 36, 2000, 100),
+    ):
+        group = runs.groupby(columns, observed=True).ngroup().to_numpy()
+        for seed in range(draw, draw + POWER_DRAWS):
+            rng = np.random.default_rng(seed)
+            order = rng.permutation(int(group.max()) + 1)
+            train = np.flatnonzero(np.isin(group, order[:known]))
+            test = np.flatnonzero(np.isin(group, order[known : known + tested]))
+            some = np.concatenate([rng.permutation(train)[:rows], test])
+            new = np.isin(some, test)
+            name = f"power, GEMM, H200: {what} (draw {seed + 1})"
+            yield Task(name, without_unused_texts(runs.iloc[some]), new, "power_w")
+
+
 def spaces(data: Path, draw: int = 0) -> Iterator[Task]:
     """Tuning spaces: a tenth of the configurations known."""
     for path in sorted((data / "spaces").glob("*.parquet")):
@@ -278,6 +321,8 @@ GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "moe": moe,
     "collectives": collectives,
     "power": power,
+    "power-elsewhere": power_elsewhere,
+    "power-few": power_few,
     "vidur": vidur,
     "spaces": spaces,
     "others": others,

@@ -76,7 +76,7 @@ def run_task(task: Task, model: str) -> None:
     scores = score_of(predictor, test, task.target)
     line(task.name, len(known), len(test), scores, cells, seconds)
     if task.few:
-        copy_known(known, test)
+        copy_known(known, test, task.target)
     for n, draws in task.few.items():
         for how, draw in (("chosen", choose), ("at random", draw_at_random)):
             several = [
@@ -105,16 +105,16 @@ def draw_at_random(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) 
     return np.random.default_rng(seed).choice(len(test), n, replace=False)
 
 
-def copy_known(known: pd.DataFrame, test: pd.DataFrame) -> None:
+def copy_known(known: pd.DataFrame, test: pd.DataFrame, target: str) -> None:
     """Print the error of taking each known device's measurement of the same, where there is one."""
     keys = [c for c in test if c.startswith(("problem.", "config.")) and c not in LABELS]
     keys = [c for c in keys if test[c].notna().any()]
     for device in known["device"].unique():
-        there = known[known["device"] == device].drop_duplicates(keys)[[*keys, "time_ms"]]
-        both = test[[*keys, "time_ms"]].astype(dict.fromkeys(keys, str)).merge(
+        there = known[known["device"] == device].drop_duplicates(keys)[[*keys, target]]
+        both = test[[*keys, target]].astype(dict.fromkeys(keys, str)).merge(
             there.astype(dict.fromkeys(keys, str)), on=keys, suffixes=("", "_there")
         )  # fmt: skip
-        value, truth = both["time_ms_there"].to_numpy(), both["time_ms"].to_numpy()
+        value, truth = both[f"{target}_there"].to_numpy(), both[target].to_numpy()
         cell = errors(score(truth, value, np.zeros(len(both), dtype=int))) if len(both) else "–"
         print(f"| … copying {device} | {len(both):,} | {cell} | | | | | | | | |", flush=True)
 
@@ -132,8 +132,8 @@ def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str,
     """Return the scores of ``predictor`` on ``test``."""
     predicted = predictor.predict(test)
     value = predicted[target].to_numpy()
-    widths = np.log(predicted[f"{target}_high"].to_numpy() / value)
-    return score(test[target].to_numpy(), value, tasks_of(test), widths)
+    ends = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
+    return score(test[target].to_numpy(), value, tasks_of(test), ends)
 
 
 def line(
@@ -177,13 +177,15 @@ def on_roofline(
 ) -> np.ndarray:
     """Return what plain boosting says of log(target / (roofline + 4 µs)), on all our features.
 
-    Of power, and where rooflines are not known, of log(target).
+    Of power it is log(target / the board's limit); where rooflines are not known, log(target).
     """
     few = np.random.default_rng(0).permutation(len(train))[:100_000]
     train, features = train.iloc[few], predictor.features_
     units = [np.zeros(len(rows)) for rows in (train, test)]
     if target == "time_ms" and features.roofline_known_:
         units = [np.log(row_roofline_ms(features.family, rows) + 0.004) for rows in (train, test)]
+    if target == "power_w":
+        units = [np.log(rows["device.power_limit_w"].to_numpy(float)) for rows in (train, test)]
     learner = model()
     learner.fit(features.matrix(train), np.log(train[target].to_numpy(float)) - units[0])
     return np.asarray(np.exp(learner.predict(features.matrix(test)) + units[1]))

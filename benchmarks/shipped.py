@@ -62,9 +62,9 @@ class Judged:
     def scores(self, column: str = "predicted") -> dict[str, float]:
         """Return the metrics of a column of ``held_out``."""
         rows = self.held_out
-        widths = rows["width"].to_numpy() if column == "predicted" else None
         truth, value = rows["time_ms"].to_numpy(), rows[column].to_numpy()
-        return score(truth, value, tasks_of(rows), widths)
+        ends = (rows["low"].to_numpy(), rows["high"].to_numpy()) if column == "predicted" else None
+        return score(truth, value, tasks_of(rows), ends)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -150,7 +150,8 @@ def hold_out(runs: pd.DataFrame) -> pd.DataFrame:
         parts.append(
             test.assign(
                 predicted=predicted["time_ms"],
-                width=np.log(predicted["time_ms_high"] / predicted["time_ms"]),
+                low=predicted["time_ms_low"],
+                high=predicted["time_ms_high"],
                 **{n: BASELINES[n]("time_ms", family).fit(usable).predict(test) for n in BESIDE},
             )
         )

@@ -1,8 +1,13 @@
 """Versions of what decides about times, and about compiled code."""
 
 import platform
+import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+DRIVERS = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
+"""Files in which drivers say their versions."""
 
 
 @cache
@@ -16,9 +21,24 @@ def versions() -> str:
 def toolchain(kind: str) -> str:
     """Return the versions that decide about the code of kernels for one kind of device.
 
-    For example ``foretune 0.1.0, triton 3.9.0`` for ``gpu``.
+    For example ``triton 3.9.0, driver 570.86.15`` for ``gpu``. Foretune is among those of the CPU
+    alone: Triton's kernels are timed by Triton.
     """
-    return ", ".join(_versions("foretune", *(("triton",) if kind == "gpu" else ("numpy", "numba"))))
+    if kind == "gpu":
+        return ", ".join(_versions("triton") + _drivers())
+    return ", ".join(_versions("foretune", "numpy", "numba"))
+
+
+def _drivers() -> list[str]:
+    """Return the version of the driver of this machine's GPUs, if it says."""
+    for place in DRIVERS:
+        try:
+            found = re.search(r"\d+\.\d+(\.\d+)*", Path(place).read_text())
+        except OSError:
+            continue
+        if found:
+            return [f"driver {found[0]}"]
+    return []
 
 
 def _versions(*packages: str) -> list[str]:

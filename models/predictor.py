@@ -363,9 +363,11 @@ class Predictor(Estimator):
             if calibration.ranges:
                 evidence = Evidence.of(self.features_.columns_ or (), X, log_value, differences)
                 calibration.correct(target, rows, evidence, log_value, width)
-            value, factor = np.exp(log_value), np.exp(width)
-            cells[target] = value
-            cells |= {f"{target}_low": value / factor, f"{target}_high": value * factor}
+            said = np.array([log_value, log_value - width, log_value + width])
+            if (possible := model.unit.log_range(rows)) is not None:
+                said = np.clip(said, *possible)
+            names = (target, f"{target}_low", f"{target}_high")
+            cells |= dict(zip(names, np.exp(said), strict=True))
         if "power_w" in cells and "time_ms" in cells:
             cells["energy_mj"] = cells["power_w"] * cells["time_ms"]
         return np.array([*cells.values(), self.validity_.probability(X), outside])

@@ -203,7 +203,7 @@ def test_work_is_said_and_kept(capsys):
     known = Predictor.load("given")
     assert known.kernel.to_json()["flops"] == f"2 * {size}"
     for arguments, code, says in [
-        (work[:2], 2, "give both --flops and --bytes"),
+        (work[:2], 2, "operations and bytes: give both"),
         (["--flops", "2 *", "--bytes", size], 2, "is not an expression"),
         ([*work, "--resume", "given"], 2, "leave --flops out"),
     ]:

@@ -41,12 +41,14 @@ class Limits:
         cores: multiprocessors: as many programs are persistent.
         reads_shared: whether matrix units read operands from shared memory (Hopper's, and those
             of Blackwell's data-centre GPUs), so that a step's buffers stay until it is done.
+        specializes: whether Triton can give warps work of their own (data-centre Blackwell).
     """
 
     shared_bytes: int
     threads: int
     cores: int
     reads_shared: bool
+    specializes: bool = False
 
 
 def device_limits() -> Limits:
@@ -59,6 +61,7 @@ def device_limits() -> Limits:
         threads=int(properties.warp_size),
         cores=int(properties.multi_processor_count),
         reads_shared=torch.version.hip is None and properties.major in (9, 10),
+        specializes=torch.version.hip is None and properties.major == 10,
     )
 
 

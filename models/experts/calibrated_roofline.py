@@ -12,6 +12,7 @@ model to learn is a factor around one, smooth along every size: that is why it i
 extrapolates, far better.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Self
@@ -32,22 +33,66 @@ _ROWS_OF_PROBLEM, _SHORT_TETHER = 6.0, 0.8
 """Where problems are few, each counts for so many rows, and the tether is so strong."""
 
 
-@dataclass
-class CalibratedRoofline:
-    """log(time) from the logs of the parts' times in milliseconds.
+@dataclass(frozen=True)
+class Law:
+    """What the parts' times say of a quantity, with a few parameters.
 
     Attributes:
-        common: the parameters over all rows: log overhead_ms, one per part, log p.
+        start: number of parts -> where a fit starts, and is held to.
+        log_value: parameters (numbers, or one per row) and logs of the parts' times in milliseconds
+            (rows, parts) -> log of the quantity.
+    """
+
+    start: Callable[[int], np.ndarray]
+    log_value: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _start(parts: int) -> np.ndarray:
+    return np.array([_OVERHEAD, *[_EFFICIENCY] * parts, _POWER])
+
+
+def parts_of_time(
+    parameters: np.ndarray, limits: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the log of the time, and of its terms: the overhead and each part, in milliseconds.
+
+    Args:
+        parameters: log overhead_ms, one per part, log p; numbers or one per row.
+        limits: log of each part's time, milliseconds (rows, parts).
+    """
+    overhead, *efficiencies, log_p = parameters
+    p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
+    terms = [overhead, *(a + limits[..., i] for i, a in enumerate(efficiencies))]
+    largest = reduce(np.maximum, terms)
+    total = sum(np.exp(p * (term - largest)) for term in terms)
+    return largest + np.log(total) / p, terms
+
+
+def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    return parts_of_time(parameters, limits)[0]
+
+
+TIME = Law(_start, _log_ms)
+
+
+@dataclass
+class CalibratedRoofline:
+    """log(time), or what another law is of, from the logs of the parts' times in milliseconds.
+
+    Attributes:
+        law: of what.
+        common: the parameters over all rows, of time: log overhead_ms, one per part, log p.
         own: the same per group of rows, by the group's name.
     """
 
-    common: np.ndarray = field(default_factory=lambda: _start(2))
+    law: Law = TIME
+    common: np.ndarray = field(default_factory=lambda: TIME.start(2))
     own: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fit(
         self,
         limits: np.ndarray,
-        log_time: np.ndarray,
+        log_value: np.ndarray,
         groups: Groups,
         problems: np.ndarray | None = None,
     ) -> Self:
@@ -55,19 +100,19 @@ class CalibratedRoofline:
 
         Args:
             limits: log of each part's time, milliseconds (rows, parts).
-            log_time: log of measured milliseconds (rows).
+            log_value: log of measured milliseconds, or of what the law is of (rows).
             groups: what is fitted apart.
             problems: where these are few, which each row is of.
         """
         rng = np.random.default_rng(0)
-        start = _start(limits.shape[-1])
+        start = self.law.start(limits.shape[-1])
         works = limits.round(6) if problems is None else problems
         every = np.arange(len(limits))
 
         def fitted(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
             rows = rows[rng.choice(len(rows), min(MOST_ROWS, len(rows)), replace=False)]
             of = None if problems is None else problems[rows]
-            return _fit(limits[rows], log_time[rows], start, of)
+            return _fit(self.law, limits[rows], log_value[rows], start, of)
 
         self.common = fitted(every, start)
         self.own = {}
@@ -77,11 +122,11 @@ class CalibratedRoofline:
                 self.own[name] = fitted(rows, self.common)
         return self
 
-    def log_ms(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
-        """Return the log of the calibrated time of each row in milliseconds."""
+    def log_value(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
+        """Return the log of the calibrated time of each row in milliseconds, or of what it is."""
         own = [self.own.get(name, self.common) for name in groups.names]
         parameters = np.array(own).reshape(len(own), len(self.common))
-        return _log_ms(parameters[groups.codes].T, limits)
+        return self.law.log_value(parameters[groups.codes].T, limits)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
@@ -89,28 +134,18 @@ class CalibratedRoofline:
         return {"common": self.common.tolist(), "own": own}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+    def from_json(cls, data: dict[str, Any], law: Law) -> Self:
+        """Return what `to_json` wrote of a law."""
         own = {name: np.array(values) for name, values in data["own"].items()}
-        return cls(np.array(data["common"]), own)
-
-
-def _start(parts: int) -> np.ndarray:
-    return np.array([_OVERHEAD, *[_EFFICIENCY] * parts, _POWER])
-
-
-def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    overhead, *efficiencies, log_p = parameters
-    p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
-    terms = [overhead, *(a + limits[..., i] for i, a in enumerate(efficiencies))]
-    largest = reduce(np.maximum, terms)
-    total = sum(np.exp(p * (term - largest)) for term in terms)
-    result: np.ndarray = largest + np.log(total) / p
-    return result
+        return cls(law, np.array(data["common"]), own)
 
 
 def _fit(
-    limits: np.ndarray, log_time: np.ndarray, start: np.ndarray, problems: np.ndarray | None
+    law: Law,
+    limits: np.ndarray,
+    log_value: np.ndarray,
+    start: np.ndarray,
+    problems: np.ndarray | None,
 ) -> np.ndarray:
     from scipy.optimize import least_squares
 
@@ -120,7 +155,7 @@ def _fit(
         weights, tether = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0)), _SHORT_TETHER
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
-        missed = weights * (_log_ms(parameters, limits) - log_time)
+        missed = weights * (law.log_value(parameters, limits) - log_value)
         return np.r_[missed, tether * (parameters - start)]
 
     fitted: np.ndarray = least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x

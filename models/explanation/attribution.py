@@ -163,7 +163,8 @@ def compare(
     """
     pair = rows.iloc[[a, b]]
     shares = _by_column(predictor.features_, contributions(predictor, pair, target))
-    unit = predictor.targets_[target].unit.log(predictor.features_, pair)
+    known = predictor.targets_[target].unit
+    unit = known.log(predictor.features_, pair) + known.log_scale(pair)
     values = _values(predictor.features_, pair)
     groups = feature_groups(predictor.features_, predictor.runs_)
     lines = [

@@ -16,14 +16,14 @@ from foretune.errors import OutputError, PredictorError
 from foretune.features import FEATURES_VERSION
 from foretune.models.target.targets import TARGETS
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
 OWN = (
     CARD,
     RUNS_FILE,
     r"valid\.[a-z.]+",
     r"calibration\.[a-z]+",
-    r"correction\d+\.[a-z]+",
+    r"correction\d+\.[a-z.]+",
     *TARGETS,
 )
 """Patterns of the names of a saved predictor's files."""

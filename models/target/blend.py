@@ -7,7 +7,8 @@ with its logarithm, an opinion that is mostly exact and sometimes far off would 
 
 Rows whose device may be new have a power of their own. The few devices that were held out stand for
 all that are to come, so among powers that do about equally well on them the gentlest is taken: the
-more opinions have a say, the less depends on having learned rightly which of them is off.
+more opinions have a say, the less depends on having learned rightly which of them is off. Where
+there were too few devices to hold one out, the gentlest is taken for a new one.
 
 Where problems are few, circumstances would only tell one of them from another: then every opinion
 has one expected error, the mean over problems.
@@ -21,6 +22,7 @@ from typing import Self
 
 import numpy as np
 
+from foretune.decoding import read_json
 from foretune.models.target.spread import GENTLE, SMALLEST
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.together import Together
@@ -111,9 +113,19 @@ class Blend:
         whole = learned(every)
         return cls([], OF_FEW, OF_FEW, whole.typical), value
 
-    def predict(self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return one value per row; an opinion that is NaN has no weight."""
-        sharpness = np.where(new, self.gentle, self.sharpness)[:, None]
+    def predict(
+        self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray, unheard: np.ndarray
+    ) -> np.ndarray:
+        """Return one value per row; an opinion that is NaN has no weight.
+
+        Args:
+            Z: the circumstances (rows, features).
+            opinions: one column each.
+            new: rows whose device may be new.
+            unheard: rows of a new device, where none was held out.
+        """
+        sharpness = np.where(new, self.gentle, self.sharpness)
+        sharpness = np.where(unheard, np.minimum(sharpness, SHARPNESSES[0]), sharpness)[:, None]
         return _combine(opinions, self.log_errors(Z), sharpness)
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
@@ -138,11 +150,10 @@ class Blend:
     @classmethod
     def load(cls, folder: Path, opinions: int) -> Self:
         """Read what `save` wrote for that many opinions."""
-        said = json.loads((folder / "blend.json").read_text(encoding="utf-8"))
-        sharpness, gentle, typical = said
+        sharpness, gentle, typical = read_json(folder / "blend.json", list)
         if typical is not None:
             return cls([], float(sharpness), float(gentle), np.array(typical))
-        files = [folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions)]
+        files = (folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions))
         return cls([BoostingModel.load(file) for file in files], float(sharpness), float(gentle))
 
 

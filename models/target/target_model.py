@@ -68,6 +68,8 @@ class TargetModel:
         places, values: the neighbours, what they are worth; set where there are some.
         units: log of the unit of each neighbour; None where the target has none.
         reach: column -> how far outside the range of those learned from rows were held out.
+        devices: of training, where they were too few to hold one out; None else, and where problems
+            are few.
     """
 
     unit: Unit
@@ -84,6 +86,7 @@ class TargetModel:
         self.blend: Blend | None = None
         self.hood: Neighbourhood | None = None
         self.units: np.ndarray | None = None
+        self.devices: list[str] | None = None
 
     def fit(
         self,
@@ -111,6 +114,8 @@ class TargetModel:
             held_out = _problems_held_out(problems[some], rng) + _devices_held_out(rows, rng)
         else:
             held_out = self._holdouts(table, rows, alone, rng)
+            known = sorted(rows["device"].astype(str).unique())
+            self.devices = known if len(known) < LEAST_DEVICES else None
         smooth = None
         if LEAST_SMOOTH <= len(rows) <= MOST_SMOOTH:
             smooth = Smooth.tuned(table.columns, table.X, table.y, rng)
@@ -172,14 +177,21 @@ class TargetModel:
         company = _company(self.hood, look, len(X))
         log_value = opinions[:, 0]
         if self.blend is not None:
-            log_value = self.blend.predict(Z, opinions, company == ALONE)
+            log_value = self.blend.predict(Z, opinions, company == ALONE, self._unheard(rows))
         differences = opinions - log_value[:, None]
         if look is None and self.unit.roofline:  # with neighbours the unit is an opinion
             differences = np.column_stack([differences, -log_value])
         if self.spread.usual is not None:
             Z = _disagreement(opinions, log_value)
         width = self.spread.half_width(Z, outside, beyond, company)
-        return log_value + log_unit, width, differences
+        return log_value + log_unit + self.unit.log_scale(rows), width, differences
+
+    def _unheard(self, rows: Rows) -> np.ndarray:
+        """Return which rows are of a device that is new where none was held out."""
+        if self.devices is None or "device" not in rows:
+            return np.zeros(len(rows), dtype=bool)
+        names, codes = rows.distinct("device")
+        return ~np.isin(names, self.devices)[codes]
 
     def _look(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
         """Return what rows see of their neighbours; None where there are none."""
@@ -200,7 +212,7 @@ class TargetModel:
         """Return the rows as experts need them; ``few``: their problems, where these are few."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.unit = Unit.fit(self.target, features, rows, log_target, few)
-        log_unit = self.unit.log(features, rows)
+        log_unit, log_target = self.unit.log(features, rows), log_target - self.unit.log_scale(rows)
         hood = Neighbourhood.of(rows)
         places = hood.locate(rows)
         hood.measure_axes(places, log_target - log_unit)
@@ -272,7 +284,7 @@ class TargetModel:
             "experts": self.experts.parts,
             "opinions": None if self.blend is None else len(self.blend.models),
             "neighbours": None,
-        }
+        } | ({} if self.devices is None else {"devices": self.devices})
         if self.blend is not None:
             self.blend.save(folder)
         if self.hood is not None:
@@ -290,8 +302,9 @@ class TargetModel:
         """Read what `save` wrote."""
         model = cls(target, make)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
-        model.unit = Unit.from_json(card["unit"])
+        model.unit = Unit.from_json(card["unit"], target)
         model.reach = dict(card["reach"])
+        model.devices = card.get("devices")
         neighbours = card["neighbours"]
         model.experts = Experts.load(folder, type(make()), card["experts"])
         model.spread = Spread.load(folder, "spread")

@@ -2,7 +2,9 @@
 
 Runtime is learned as log(time / calibrated roofline): what is left is how far a run stays from what
 its device does with such work, which carries over to other sizes far better than milliseconds do.
-Power is learned as log(watts). Energy is always power × time, never a third model.
+Power is learned as log(share of the board's limit / what the parts of the roofline explain of it):
+boards differ in their limits far more than in such shares. Energy is always power × time, never a
+third model.
 """
 
 from collections.abc import Sequence
@@ -14,22 +16,31 @@ import pandas as pd
 from foretune.errors import PredictorError
 from foretune.features import FeatureSet, row_parts_ms, text_columns
 from foretune.features.arrays import Rows, groups_of
-from foretune.models.experts.calibrated_roofline import CalibratedRoofline
+from foretune.models.experts.calibrated_roofline import TIME, CalibratedRoofline, Law
+from foretune.models.experts.power_share import POWER
 
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
+LIMIT = "device.power_limit_w"
+LEAST_SHARE, MOST_SHARE = 0.5, 1.05
+"""No board draws less than half of the least share of its limit that was seen, which is idling, or
+more than its limit, but for what meters err."""
 LEAST_ROWS = 5
 """Successful runs that teach a target."""
 
 
 class Unit:
-    """What a target is measured against.
+    """What a target is measured against: a scale, and a law of the roofline's parts on that scale.
 
     Attributes:
-        roofline: the calibrated roofline, or None for plain milliseconds or watts.
+        roofline: the calibrated law, or None for the plain scale.
         columns: text-valued configuration that it is calibrated apart for.
         typical: log of each part's time that stands for rows whose rooflines are not known; None
             where training knew all.
+        limit_w: the limit of boards that do not say theirs; None where the scale is none, a
+            millisecond.
+        shares: the least and the most of its limit that a board can draw; None without a limit.
     """
 
     def __init__(
@@ -37,10 +48,14 @@ class Unit:
         roofline: CalibratedRoofline | None = None,
         columns: Sequence[str] = (),
         typical: Sequence[float] | None = None,
+        limit_w: float | None = None,
+        shares: Sequence[float] | None = None,
     ) -> None:
         self.roofline = roofline
         self.columns = list(columns)
         self.typical = typical
+        self.limit_w = limit_w
+        self.shares = shares
 
     @classmethod
     def fit(
@@ -55,21 +70,50 @@ class Unit:
 
         ``problems`` says which problem each row is of, where they are few.
         """
-        if target != "time_ms" or not features.roofline_known_:
-            return cls()
+        unit = cls()
+        if target == "power_w":
+            unit.limit_w = _usual_limit_w(runs, log_target)
+        measured = log_target - unit.log_scale(runs)
+        if target == "power_w":
+            seen = np.exp(measured)
+            unit.shares = LEAST_SHARE * float(seen.min()), max(MOST_SHARE, float(seen.max()))
+        if not features.roofline_known_:
+            return unit
         parts = np.log(row_parts_ms(features.family, runs))
         known = np.isfinite(parts).all(axis=-1)
         if not known.any():
-            return cls()
-        typical = None if known.all() else np.median(parts[known], axis=0).tolist()
-        columns = text_columns(runs)
-        groups = groups_of(runs, columns)
-        groups, problems = groups[known], None if problems is None else problems[known]
-        roofline = CalibratedRoofline().fit(parts[known], log_target[known], groups, problems)
-        return cls(roofline, columns, typical)
+            return unit
+        if not known.all():
+            unit.typical = np.median(parts[known], axis=0).tolist()
+        unit.columns = text_columns(runs)
+        groups, problems = (
+            groups_of(runs, unit.columns),
+            None if problems is None else problems[known],
+        )
+        unit.roofline = CalibratedRoofline(LAWS[target])
+        unit.roofline.fit(parts[known], measured[known], groups[known], problems)
+        return unit
+
+    def log_scale(self, runs: pd.DataFrame | Rows) -> np.ndarray:
+        """Return the logarithm of the scale of every row: of the limit of its board for power."""
+        if self.limit_w is None:
+            return np.zeros(len(runs))
+        return np.log(_limits_w(Rows.of(runs), self.limit_w))
+
+    def log_range(self, runs: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the logarithms of the least and the most that every row can have.
+
+        They are infinite where a board does not say its limit; None is returned where nothing
+        limits the target.
+        """
+        if self.shares is None:
+            return None
+        limits = np.log(_limits_w(Rows.of(runs), np.nan))
+        least, most = (limits + np.log(share) for share in self.shares)
+        return np.nan_to_num(least, nan=-np.inf), np.nan_to_num(most, nan=np.inf)
 
     def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
-        """Return the logarithm of the unit of every row.
+        """Return the logarithm of the unit of every row over its scale.
 
         Raises:
             PredictorError: training knew the rooflines of all its rows, and here one is missing.
@@ -87,21 +131,31 @@ class Unit:
                 f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
                 " or a size, which the predictor was trained with"
             )
-        return self.roofline.log_ms(parts, groups_of(runs, self.columns))
+        return self.roofline.log_value(parts, groups_of(runs, self.columns))
 
-    def to_json(self) -> dict[str, Any] | None:
+    def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
-        if self.roofline is None:
-            return None
-        typical = {} if self.typical is None else {"typical": self.typical}
-        return {**self.roofline.to_json(), "columns": self.columns, **typical}
+        own = {name: getattr(self, name) for name in ("columns", "typical", "limit_w", "shares")}
+        return own | {"roofline": self.roofline and self.roofline.to_json()}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any] | None) -> Self:
-        """Return what `to_json` wrote."""
-        if data is None:
-            return cls()
-        return cls(CalibratedRoofline.from_json(data), data["columns"], data.get("typical"))
+    def from_json(cls, data: dict[str, Any], target: Target) -> Self:
+        """Return what `to_json` wrote of the unit of ``target``."""
+        roofline = data.pop("roofline")
+        return cls(roofline and CalibratedRoofline.from_json(roofline, LAWS[target]), **data)
+
+
+def _usual_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
+    """Return the middle limit of the boards; where none says its own, the most that was drawn."""
+    limits = _limits_w(Rows(runs), np.nan)
+    known = np.isfinite(limits)
+    return float(np.median(limits[known]) if known.any() else np.exp(log_w.max()))
+
+
+def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
+    """Return the limit of every row's board, watts."""
+    limits: Any = rows[LIMIT] if LIMIT in rows else np.nan  # noqa: SIM401 (rows are no mapping)
+    return np.broadcast_to(np.where(np.greater(limits, 0.0), limits, unknown), len(rows))
 
 
 def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> pd.DataFrame:

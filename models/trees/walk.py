@@ -65,9 +65,8 @@ class Walk:
         """
         n, own = len(self.left), np.arange(len(self.left))
         inner, whole = self.left != own, (self.left, self.place, self.roots, self.first, self.depth)
-        if (
-            any(a.ndim != 1 or a.dtype.kind != "i" for a in whole)
-            or not 0 < self.features < 1 << 20
+        if any(a.ndim != 1 or a.dtype.kind != "i" for a in whole) or not (
+            isinstance(self.features, int) and 0 < self.features < 1 << 20
         ):
             raise ValueError("nodes are no numbers")
         if not n == len(self.place) == len(self.bound) == len(self.leaf):

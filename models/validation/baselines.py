@@ -37,7 +37,7 @@ class Baseline(RegressorEstimator):
         self.features_ = FeatureSet(self.family).fit(runs)
         log_target = np.log(runs[self.target].to_numpy(dtype=float))
         self.unit_ = Unit.fit(self.target, self.features_, runs, log_target)
-        rest = log_target - self.unit_.log(self.features_, runs)
+        rest = log_target - self._log_unit(runs)
         self.centre_ = float(np.median(rest))
         self._fit(runs, rest)
         return self
@@ -46,7 +46,10 @@ class Baseline(RegressorEstimator):
         """Return one value per row."""
         rest = self._rest(runs)
         log_value = np.where(np.isnan(rest), self.centre_, rest)
-        return np.asarray(np.exp(log_value + self.unit_.log(self.features_, runs)))
+        return np.asarray(np.exp(log_value + self._log_unit(runs)))
+
+    def _log_unit(self, runs: pd.DataFrame) -> np.ndarray:
+        return self.unit_.log(self.features_, runs) + self.unit_.log_scale(runs)
 
     def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
         """Learn the log of the target over its unit."""

@@ -180,7 +180,7 @@ def _own_spread(predicted: pd.DataFrame, target: Target) -> float:
 
     Fresh rows may be harder than the hold-outs, or outside the training range.
     """
-    widths = np.log(predicted[f"{target}_high"] / predicted[target])
+    widths = np.log(predicted[f"{target}_high"] / predicted[f"{target}_low"]) / 2.0
     return float(widths.median() / norm.ppf((1 + CONFIDENCE) / 2))
 
 

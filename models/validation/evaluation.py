@@ -126,8 +126,8 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
             continue
         predicted = predictor.predict(rows)
         value = predicted[target].to_numpy()
-        widths = np.log(predicted[f"{target}_high"].to_numpy() / value)
-        scores[str(target)] = score(rows[target].to_numpy(float), value, tasks_of(rows), widths)
+        ends = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
+        scores[str(target)] = score(rows[target].to_numpy(float), value, tasks_of(rows), ends)
     if not scores:
         raise PredictorError(f"none of the runs succeeded with {', '.join(predictor.targets_)}")
     return scores
@@ -198,8 +198,8 @@ def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
     truth = table["truth"].to_numpy()
     groups = pd.factorize(table["task"])[0]
     prediction = table["prediction"].to_numpy()
-    widths = np.log(table["high"].to_numpy() / prediction)
-    scores = {model: score(truth, prediction, groups, widths)}
+    ends = table["low"].to_numpy(), table["high"].to_numpy()
+    scores = {model: score(truth, prediction, groups, ends)}
     for column in table.columns[table.columns.str.startswith("baseline ")]:
         values = table[column].to_numpy(dtype=float)
         if np.isfinite(values).all():

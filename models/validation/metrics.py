@@ -17,7 +17,7 @@ def score(
     truth: np.ndarray,
     prediction: np.ndarray,
     groups: np.ndarray,
-    half_widths: np.ndarray | None = None,
+    interval: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> dict[str, float]:
     """Return every metric; percentages as fractions, NaN where undefined.
 
@@ -27,15 +27,15 @@ def score(
         groups: one integer per row; ranks and regrets are within groups, then averaged. The regret
             of the top k is how far the best of the k rows predicted best is from the true best;
             among rows predicted alike, what drawing them would give.
-        half_widths: of the 90 % interval on the log scale; None leaves ``coverage90`` and
-            ``width90`` (the median half-width, as a fraction of the prediction) undefined.
+        interval: the ends of the 90 % interval, low and high; None leaves ``coverage90`` and
+            ``width90`` (half its width on the log scale, the median, as a fraction) undefined.
     """
     error = np.abs(prediction - truth) / truth
-    log_error = np.abs(np.log(prediction / truth))
     coverage = width = np.nan
-    if half_widths is not None:
-        coverage = float((log_error <= half_widths).mean())
-        width = float(np.expm1(np.median(half_widths)))
+    if interval is not None:
+        low, high = interval
+        coverage = float(((low <= truth) & (truth <= high)).mean())
+        width = float(np.expm1(np.median(np.log(high / low)) / 2.0))
     return {
         "r2": _r2(truth, prediction),
         "r2_log": _r2(np.log(truth), np.log(prediction)),

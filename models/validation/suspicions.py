@@ -184,8 +184,10 @@ def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
     numbers = {c: v for c, v in numbers.items() if not _is_text(v) and np.isfinite(v).all()}
     many = 0.5 * len(np.unique(y))
     suspects = {
-        c: v for c, v in numbers.items() if len(np.unique(v)) >= max(many, LEAST_ROWS)
-    }  # fmt: skip
+        c: v
+        for c, v in numbers.items()
+        if len(np.unique(v)) >= max(many, LEAST_ROWS) and not _are_chosen(v)
+    }
     sizes = {c: np.log(v) for c, v in numbers.items() if c not in suspects and (v > 0).all()}
     some = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
     for column, values in suspects.items():
@@ -228,3 +230,11 @@ def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
 
 def _is_text(values: np.ndarray) -> bool:
     return values.dtype.kind == "U"
+
+
+def _are_chosen(values: np.ndarray) -> bool:
+    """Whether numbers are multiples of one, as sizes are that somebody chose; results are not."""
+    whole = values[values > 1]
+    if not len(whole) or (values != np.round(values)).any() or whole.max() >= 2**62:
+        return False
+    return bool(np.gcd.reduce(whole.astype(np.int64)) > 1)

@@ -153,7 +153,7 @@ class MeasuredOperators:
         measured = np.log(row_limits_ms(self.family, known))
         log_ms = np.log(known["time_ms"].to_numpy())
         unit = CalibratedRoofline().fit(measured, log_ms, one(len(known)))
-        return unit.log_ms(limits, one(len(limits))) - unit.log_ms(there, one(len(there)))
+        return unit.log_value(limits, one(len(limits))) - unit.log_value(there, one(len(there)))
 
     def _of(self, key: str) -> pd.DataFrame:
         """Return the times that were measured in formats ``key``."""

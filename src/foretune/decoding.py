@@ -30,17 +30,23 @@ Place = str | os.PathLike[str]
 
 
 @contextmanager
-def decoding(place: object, error: type[ForetuneError], says: str) -> Iterator[None]:
+def decoding(
+    place: object,
+    error: type[ForetuneError],
+    says: str,
+    passes: type[ForetuneError] = ForetuneError,
+) -> Iterator[None]:
     """Turn what readers raise into one of our errors; let ours pass.
 
     Args:
         place: what is read; the message begins with it.
         error: what is raised. Readers raise whatever they stumble over, so all is caught.
         says: the rest of the message; ``{}`` stands for the reason.
+        passes: which of our errors pass as they are.
     """
     try:
         yield
-    except ForetuneError:
+    except passes:
         raise
     except Exception as e:
         raise error(f"{place} {says.replace('{}', _reason(e))}") from e

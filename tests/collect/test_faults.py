@@ -1,30 +1,19 @@
 """What configurations do to the process that measures them costs their own row, and no other."""
 
-import os
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 from faulty_kernel import Faulty
 from toy_kernel import DEVICE, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing
+from foretune.collect import InProcessRunner, Timing
 from foretune.measurement import Status
 
 TIMING = Timing(box_s=0.02, warmup_s=0.002)
 PROBLEM = Faulty().problem(n=100)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc: run it on Linux")
-
-
-@pytest.fixture
-def isolated(monkeypatch):
-    toy = str(Path(__file__).parents[1] / "toy")
-    path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    with IsolatedRunner(DEVICE, TIMING, limit_s=20) as runner:
-        yield runner
 
 
 def rows(runner, *behaviours):

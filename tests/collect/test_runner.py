@@ -1,9 +1,7 @@
 """Runners: what hangs, dies, lies or fails becomes a row, and the next configuration still runs."""
 
 import dataclasses
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +15,6 @@ from foretune.testing import check_runner
 
 TIMING = Timing(box_s=0.03, warmup_s=0.002)
 PROBLEM = Toy().problem(n=100)
-
-
-@pytest.fixture
-def isolated(monkeypatch):
-    toy = str(Path(__file__).parents[1] / "toy")
-    path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    with IsolatedRunner(DEVICE, TIMING, limit_s=20) as runner:
-        yield runner
 
 
 @pytest.fixture(params=["in process", "isolated"])

@@ -28,7 +28,7 @@ def made_up(runs, seed=0):
     time_ms = np.exp(0.6 * m + 0.4 * n + slow - 8 + rng.normal(0, 0.02, len(runs)))
     specs = {f"device.{name}": value for name, value in SPECS.items()}
     runs = runs.assign(kernel="gemm", device="d", status="ok", time_ms=time_ms, **specs)
-    return runs.assign(power_w=(200.0 + 30.0 * n) * rng.normal(1, 0.01, len(runs)))
+    return runs.assign(power_w=(200.0 + 30.0 * n) * np.exp(rng.normal(0, 0.02, len(runs))))
 
 
 def on_a_grid():

@@ -25,7 +25,7 @@ class ShippedStore(Tuned):
         self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
         self._chosen: dict[Subject, dict[Problem, Choice]] = {}
         data = read_file(self._path)
-        with decoding(path, StoreError, "is damaged ({}): export it again"):
+        with decoding(path, StoreError, "is damaged ({}): export it again", passes=StoreError):
             for subject, problem, choice, measured in parts_of(data):
                 self._measured.setdefault(subject, {})[problem] = measured
                 chosen = self._chosen.setdefault(subject, {})

@@ -135,6 +135,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         self._anchors: dict[Key, triton.Config] = {}
         self._online: OrderedDict[Any, Online] = OrderedDict()
         self._stopgaps: dict[Any, triton.Config] = {}
+        self._noted: set[Any] = set()
+        """Problems that were written down, if calls are."""
         self._stale: set[Any] = set()
         """Problems to be tuned anew, since their choice was taken out of ``cache``."""
         self.lock = threading.RLock()
@@ -277,7 +279,9 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._remember(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
         fail_if_conflicting(pruned, kwargs)
-        note(self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned)
+        if new.where not in self._noted:
+            self._noted.add(new.where)
+            note(self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned)
         if self.options.strict:
             self._require_recorded(new, pruned)
         if capturing():

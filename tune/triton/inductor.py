@@ -53,7 +53,9 @@ def patch_inductor(
     if not hasattr(select_algorithm, "add_preprocessing_fn"):
         import torch
 
-        raise UsageError(f"Inductor of torch {torch.__version__} cannot be asked: install 2.9")
+        raise UsageError(
+            f"Inductor of torch {torch.__version__} cannot be asked: install a newer one"
+        )
     if budget < 1:
         raise UsageError(f"budget is {budget}: at least one template must be timed")
     chooser = Chooser(budget, store)

@@ -9,6 +9,7 @@ import triton
 from foretune.collect.compiled.order import load_kernel
 from foretune.errors import UsageError
 from foretune.tune.triton.autotuner import Autotuner
+from foretune.tune.triton.place import interpreted, require_device
 from foretune.tune.triton.recorded_calls import RecordedCall, with_memory
 
 
@@ -35,11 +36,13 @@ def warm_up(calls: Iterable[RecordedCall]) -> Iterator[Warmed]:
     Tensors are made anew, with random numbers; integers are zero, as they may be indices.
 
     Raises:
-        UsageError: a kernel cannot be imported, or is not decorated with `foretune.autotune`.
+        UsageError: there is no device, or a kernel cannot be imported, or is not decorated with
+            `foretune.autotune`.
     """
+    require_device()
+    device = "cpu" if interpreted() else triton.runtime.driver.active.get_active_torch_device()
     for call in calls:
         kernel = _decorated(call.kernel)
-        device = triton.runtime.driver.active.get_active_torch_device()
         args = [with_memory(a, device) for a in call.args]
         kwargs = {n: with_memory(a, device) for n, a in call.kwargs.items()}
         knobs = list(kernel.configs[0].kwargs)

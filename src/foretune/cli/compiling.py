@@ -1,6 +1,5 @@
 """``foretune inspect`` and ``foretune precompile``: Triton kernels compiled without a GPU."""
 
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -127,8 +126,7 @@ def _compile(
     from foretune.collect.compiled import compile_configs, find_target
     from foretune.collect.compiled.arguments import parse_argument, parse_config
 
-    if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    options.import_from_here()
     if jobs < 0:
         raise UsageError(f"--jobs {jobs}: give 0 (as many as there are cores) or more")
     arguments = dict(map(parse_argument, arg))

@@ -1,6 +1,8 @@
 """Options that several commands share, and what their text means."""
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -214,3 +216,9 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
             raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def import_from_here() -> None:
+    """Let modules in the current folder be imported, as Python itself would."""
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))

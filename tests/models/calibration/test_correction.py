@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from matrix_products import HERE, THERE, products
 
+from foretune.features.arrays import Rows
 from foretune.models import Predictor
 from foretune.models.calibration.correction import Correction
 from foretune.models.calibration.likeness import WORK, Evidence
@@ -98,3 +99,29 @@ def test_runs_that_differ_in_nothing_have_their_mean_error():
     mean, width = correction.predict(runs, evidence_of(6))
     assert np.allclose(mean, 0.5, atol=0.05)
     assert (width > 0).all()
+
+
+def test_what_jumps_is_followed_and_comes_back_from_disk(tmp_path):
+    """A size's last bits decide: a smooth process cannot know, trees can."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(1000, 3))
+    runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(3)])
+    jumps = np.where(np.floor(4.0 * points[:, 0]) % 2, 0.4, -0.4) + rng.normal(0, 0.02, 1000)
+    correction = Correction().fit(runs.head(500), evidence_of(500), jumps[:500])
+    assert correction.share > 0
+    mean, width = correction.predict(runs.tail(500), evidence_of(500))
+    smooth, _ = correction.posterior.predict(
+        correction.likeness.points(Rows(runs.tail(500)), evidence_of(500))[0]
+    )
+    missed, missed_by_process = (np.abs(said - jumps[500:]) for said in (mean, smooth))
+    assert missed.mean() < 0.9 * missed_by_process.mean()
+    assert (missed <= width).mean() > 0.85
+    correction.save(tmp_path, "c")
+    loaded, _ = Correction.load(tmp_path, "c").predict(runs.tail(500), evidence_of(500))
+    np.testing.assert_allclose(loaded, mean, rtol=1e-6)
+
+
+def test_noise_gives_trees_no_share():
+    rng = np.random.default_rng(0)
+    runs = pd.DataFrame(rng.normal(size=(100, 3)), columns=[f"config.{i}" for i in range(3)])
+    assert Correction().fit(runs, evidence_of(100), rng.normal(0, 0.3, 100)).share == 0.0

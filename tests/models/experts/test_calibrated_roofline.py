@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.features.arrays import Groups
-from foretune.models.experts.calibrated_roofline import LEAST_ROWS, CalibratedRoofline
+from foretune.models.experts.calibrated_roofline import LEAST_ROWS, TIME, CalibratedRoofline
 
 
 def limits(n, seed=0):
@@ -39,7 +39,7 @@ def test_it_finds_what_made_the_times(truth):
     assert np.exp(-b) == pytest.approx(memory, rel=0.03)
     assert np.exp(log_p) == pytest.approx(power, rel=0.15)
     new = limits(200, seed=9)
-    np.testing.assert_allclose(fitted.log_ms(new, one_group(200)), law(new, *truth), atol=0.05)
+    np.testing.assert_allclose(fitted.log_value(new, one_group(200)), law(new, *truth), atol=0.05)
 
 
 def test_outliers_do_not_matter():
@@ -48,7 +48,7 @@ def test_outliers_do_not_matter():
     log_time[::20] += 3.0
     fitted = CalibratedRoofline().fit(at, log_time, one_group(500))
     clean = np.arange(500) % 20 > 0
-    missed = fitted.log_ms(at, one_group(500)) - log_time
+    missed = fitted.log_value(at, one_group(500)) - log_time
     assert np.abs(missed[clean]).max() < 0.1
 
 
@@ -63,14 +63,14 @@ def test_groups_are_fitted_apart_where_they_say_enough():
     fitted = CalibratedRoofline().fit(at, log_time, groups)
     assert set(fitted.own) == {"fast", "slow"}
     np.testing.assert_allclose(
-        fitted.log_ms(at, groups)[codes == 1], log_time[codes == 1], atol=0.1
+        fitted.log_value(at, groups)[codes == 1], log_time[codes == 1], atol=0.1
     )
     # those of whom little or nothing is known get what is common to all
     unknown = Groups(np.zeros(5, dtype=int), ["never seen"])
     few = Groups(np.zeros(5, dtype=int), ["few"])
-    np.testing.assert_array_equal(fitted.log_ms(at[:5], unknown), fitted.log_ms(at[:5], few))
+    np.testing.assert_array_equal(fitted.log_value(at[:5], unknown), fitted.log_value(at[:5], few))
     assert not np.allclose(
-        fitted.log_ms(at[:5], unknown), fitted.log_ms(at[:5], Groups(unknown.codes, ["slow"]))
+        fitted.log_value(at[:5], unknown), fitted.log_value(at[:5], Groups(unknown.codes, ["slow"]))
     )
 
 
@@ -86,22 +86,22 @@ def test_few_rows_stay_near_what_is_usual(n):
     fitted = CalibratedRoofline().fit(at, law(at, 0.004, 0.8, 0.8, 2.0), one_group(n))
     new = limits(50, seed=5)
     usual = law(new, 0.004, np.exp(-0.2), np.exp(-0.2), np.exp(0.7))
-    assert np.abs(fitted.log_ms(new, one_group(50)) - usual).max() < 0.5
+    assert np.abs(fitted.log_value(new, one_group(50)) - usual).max() < 0.5
 
 
 def test_no_rows():
-    nothing = CalibratedRoofline().log_ms(np.empty((0, 2)), Groups(np.zeros(0, dtype=int), []))
+    nothing = CalibratedRoofline().log_value(np.empty((0, 2)), Groups(np.zeros(0, dtype=int), []))
     assert nothing.shape == (0,)
 
 
 def test_it_grows_with_both_limits_and_never_beats_them_by_more_than_it_learned():
     fitted = CalibratedRoofline()
     at = limits(100)
-    base = fitted.log_ms(at, one_group(100))
+    base = fitted.log_value(at, one_group(100))
     for column in (0, 1):
         more = at.copy()
         more[:, column] += 0.5
-        assert (fitted.log_ms(more, one_group(100)) >= base).all()
+        assert (fitted.log_value(more, one_group(100)) >= base).all()
     assert (base >= at.max(axis=1) + 0.2 - 1e-12).all()  # 80 % of the peak
 
 
@@ -109,5 +109,5 @@ def test_it_comes_back_from_json_the_same():
     at = limits(300)
     groups = Groups(np.repeat([0, 1], 150), ["a", "b"])
     fitted = CalibratedRoofline().fit(at, law(at, 0.01, 0.5, 0.5, 3.0), groups)
-    loaded = CalibratedRoofline.from_json(json.loads(json.dumps(fitted.to_json())))
-    np.testing.assert_array_equal(loaded.log_ms(at, groups), fitted.log_ms(at, groups))
+    loaded = CalibratedRoofline.from_json(json.loads(json.dumps(fitted.to_json())), TIME)
+    np.testing.assert_array_equal(loaded.log_value(at, groups), fitted.log_value(at, groups))

@@ -37,22 +37,31 @@ def blend():
 
 def test_it_believes_who_is_right_here(blend):
     Z, opinions, truth = argument(1000, 1)
-    blended = error(blend.predict(Z, opinions, known(Z)), truth)
+    blended = error(blend.predict(Z, opinions, known(Z), known(Z)), truth)
     assert blended < 0.1 * error(opinions[:, 0], truth) + 0.02
     assert blended < 0.2 * error(opinions.mean(axis=1), truth)
 
 
 def test_a_blend_lies_between_the_opinions(blend):
     Z, opinions, _ = argument(200, 2)
-    predicted = blend.predict(Z, opinions, known(Z))
+    predicted = blend.predict(Z, opinions, known(Z), known(Z))
     assert (predicted >= opinions.min(axis=1) - 1e-12).all()
     assert (predicted <= opinions.max(axis=1) + 1e-12).all()
+
+
+def test_of_a_device_like_none_held_out_everyone_has_a_say(blend):
+    """Where no device was held out, nobody has shown to be right on a new one."""
+    Z, opinions, _ = argument(100, 4)
+    middle = opinions.mean(axis=1)
+    here, there = (blend.predict(Z, opinions, known(Z), new) for new in (known(Z), ~known(Z)))
+    assert blend.sharpness > SHARPNESSES[0]
+    assert (np.abs(there - middle) <= np.abs(here - middle) + 1e-12).all()
 
 
 def test_who_has_no_opinion_has_no_weight(blend):
     Z, opinions, _ = argument(50, 3)
     opinions[:25, 1] = np.nan
-    predicted = blend.predict(Z, opinions, known(Z))
+    predicted = blend.predict(Z, opinions, known(Z), known(Z))
     np.testing.assert_allclose(predicted[:25], opinions[:25, 0])
     assert np.isfinite(predicted).all()
 
@@ -62,13 +71,17 @@ def test_gaps_in_what_it_learns_from():
     opinions[::2, 1] = np.nan
     fitted = learn(Z, opinions, truth)
     Z, opinions, truth = argument(800, 5)
-    assert error(fitted.predict(Z, opinions, known(Z)), truth) < error(opinions.mean(axis=1), truth)
+    assert error(fitted.predict(Z, opinions, known(Z), known(Z)), truth) < error(
+        opinions.mean(axis=1), truth
+    )
 
 
 def test_equals_share():
     Z, opinions, truth = argument(2000, 6, noise=(0.3, 0.3))
     fitted = learn(Z, opinions, truth)
-    assert error(fitted.predict(Z, opinions, known(Z)), truth) < 0.9 * error(opinions[:, 0], truth)
+    assert error(fitted.predict(Z, opinions, known(Z), known(Z)), truth) < 0.9 * error(
+        opinions[:, 0], truth
+    )
 
 
 def test_no_row_is_blended_by_what_it_taught():
@@ -80,13 +93,15 @@ def test_no_row_is_blended_by_what_it_taught():
         out = trials == number
         others, _ = Blend.fit(Z[~out], opinions[~out], truth[~out], trials[~out], new[~out])
         others.sharpness, others.gentle = fitted.sharpness, fitted.gentle
-        np.testing.assert_array_equal(blended[out], others.predict(Z[out], opinions[out], new[out]))
+        np.testing.assert_array_equal(
+            blended[out], others.predict(Z[out], opinions[out], new[out], known(truth[out]))
+        )
 
 
 def test_one_hold_out_is_enough_to_learn():
     Z, opinions, truth = argument(600, 7)
     fitted, blended = Blend.fit(Z, opinions, truth, np.zeros(600), known(Z))
-    np.testing.assert_array_equal(blended, fitted.predict(Z, opinions, known(Z)))
+    np.testing.assert_array_equal(blended, fitted.predict(Z, opinions, known(Z), known(Z)))
 
 
 def test_it_is_as_sharp_as_was_best():
@@ -105,7 +120,9 @@ def test_on_new_devices_it_is_no_sharper_than_hold_outs_agree_on():
     assert apart.gentle == apart.sharpness
     doubtful, blended = Blend.fit(Z, opinions, truth, trials, ~known(truth))
     assert doubtful.gentle < doubtful.sharpness == apart.sharpness
-    weights = [doubtful.predict(Z, np.eye(2)[[0] * len(Z)], new) for new in (known(Z), ~known(Z))]
+    weights = [
+        doubtful.predict(Z, np.eye(2)[[0] * len(Z)], new, known(Z)) for new in (known(Z), ~known(Z))
+    ]
     assert abs(weights[1] - 0.5).mean() < abs(weights[0] - 0.5).mean()
     assert np.isfinite(blended).all()
 
@@ -126,7 +143,7 @@ def test_it_comes_back_from_disk_the_same(blend, tmp_path):
     assert (loaded.sharpness, loaded.gentle) == (blend.sharpness, blend.gentle)
     for new in (known(Z), ~known(Z)):
         np.testing.assert_array_equal(
-            loaded.predict(Z, opinions, new), blend.predict(Z, opinions, new)
+            loaded.predict(Z, opinions, new, known(Z)), blend.predict(Z, opinions, new, known(Z))
         )
 
 
@@ -144,7 +161,7 @@ def test_of_few_problems_each_counts_alike(tmp_path):
     loaded = Blend.load(tmp_path, 2)
     new = np.zeros(len(truth), dtype=bool)
     for each in (fitted, loaded):
-        predicted = each.predict(np.zeros((len(truth), 1)), opinions, new)
+        predicted = each.predict(np.zeros((len(truth), 1)), opinions, new, known(truth))
         assert np.abs(predicted - truth)[problems > 0].mean() < 0.1
 
 
@@ -156,5 +173,5 @@ def test_no_problem_is_blended_by_what_it_taught():
     for number in range(6):
         out = problems == number
         others, _ = Blend.fit_few(opinions[~out], truth[~out], problems[~out], problems[~out])
-        again = others.predict(opinions[out], opinions[out], out[out])
+        again = others.predict(opinions[out], opinions[out], out[out], known(truth[out]))
         np.testing.assert_allclose(value[out], again)

@@ -31,17 +31,39 @@ def test_time_is_measured_against_the_calibrated_roofline(matmul, ok):
     assert rest.std() <= bound.std()
 
 
-def test_power_is_measured_in_watts_and_unknown_kernels_in_milliseconds(matmul, ok):
-    for target, family in [("power_w", matmul), ("time_ms", None)]:
-        unit, features = unit_of(target, family, ok)
-        assert unit.to_json() is None
-        assert unit.log(features, ok).tolist() == [0.0] * len(ok)
-        assert Unit.from_json(None).log(features, ok).tolist() == [0.0] * len(ok)
+def test_kernels_that_nobody_knows_are_measured_on_the_plain_scale(ok):
+    unit, features = unit_of("time_ms", None, ok)
+    assert unit.roofline is None
+    assert (unit.log(features, ok) + unit.log_scale(ok)).tolist() == [0.0] * len(ok)
+    unit, features = unit_of("power_w", None, ok.assign(**{"device.power_limit_w": 250.0}))
+    assert unit.log(features, ok).tolist() == [0.0] * len(ok)
+    assert unit.log_scale(
+        ok.drop(columns="device.power_limit_w", errors="ignore")
+    ) == pytest.approx(np.log(250.0))
 
 
-def test_a_unit_comes_back_from_json_the_same(matmul, ok):
-    unit, features = unit_of("time_ms", matmul, ok)
-    loaded = Unit.from_json(json.loads(json.dumps(unit.to_json())))
+def test_power_is_a_share_of_the_limit_whatever_the_board():
+    """A board of twice the limit draws twice as much; on a faster one the same work idles more."""
+    runs = gemms({"bf16": 0.8})
+    used = row_limits_ms(Gemm(), runs).max(axis=1) / runs["time_ms"]
+    runs = runs.assign(power_w=700.0 * (0.2 + 0.8 * used))
+    unit, features = unit_of("power_w", Gemm(), runs)
+    rest = np.log(runs["power_w"]) - unit.log(features, runs) - unit.log_scale(runs)
+    assert np.abs(rest).median() < 0.1 < np.log(runs["power_w"]).std()
+    larger = runs.assign(**{"device.power_limit_w": 1400.0})
+    np.testing.assert_allclose(unit.log_scale(larger) - unit.log_scale(runs), np.log(2.0))
+    np.testing.assert_array_equal(unit.log(features, larger), unit.log(features, runs))
+    rates = ["device.bf16_gflops", "device.memory_gbps"]
+    faster = runs.assign(**{rate: 4.0 * runs[rate] for rate in rates})
+    assert (unit.log(features, faster) < unit.log(features, runs) + 1e-9).all()
+    assert (np.exp(unit.log(features, runs)) <= 1.0).all()
+
+
+@pytest.mark.parametrize("target", ["time_ms", "power_w"])
+def test_a_unit_comes_back_from_json_the_same(matmul, ok, target):
+    unit, features = unit_of(target, matmul, ok)
+    loaded = Unit.from_json(json.loads(json.dumps(unit.to_json())), target)
+    np.testing.assert_array_equal(loaded.log_scale(ok), unit.log_scale(ok))
     np.testing.assert_array_equal(loaded.log(features, ok), unit.log(features, ok))
     assert unit.log(features, ok.iloc[:0]).shape == (0,)
 
@@ -52,6 +74,17 @@ def test_rates_that_training_knew_must_be_there(matmul, ok):
     bare.loc[3, ["device.fp32_gflops", "device.memory_gbps"]] = np.nan
     with pytest.raises(PredictorError, match="row 3 lacks its device's peak rates"):
         unit.log(features, bare)
+
+
+def test_no_board_draws_more_than_its_limit(ok):
+    limit = ok["power_w"].max() / 0.8
+    runs = ok.assign(**{"device.power_limit_w": limit})
+    unit, _ = unit_of("power_w", None, runs)
+    least, most = unit.log_range(runs)
+    assert np.exp(most) == pytest.approx(1.05 * limit)
+    assert np.exp(least) == pytest.approx(0.5 * ok["power_w"].min())
+    assert np.isinf(unit.log_range(runs.drop(columns="device.power_limit_w"))).all()
+    assert unit_of("time_ms", None, runs)[0].log_range(runs) is None
 
 
 def gemms(formats, n=60):

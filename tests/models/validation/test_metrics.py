@@ -12,9 +12,14 @@ PREDICTION = np.array([1.1, 2.0, 3.0, 30.0, 20.0])
 GROUPS = np.array([0, 0, 0, 1, 1])
 
 
+def around(factors):
+    """Return intervals that are so many times as large, and as small, as the prediction."""
+    return PREDICTION / factors, PREDICTION * factors
+
+
 @pytest.fixture
 def scores():
-    return score(TRUTH, PREDICTION, GROUPS, np.full(5, np.log(1.2)))
+    return score(TRUTH, PREDICTION, GROUPS, around(np.full(5, 1.2)))
 
 
 def test_every_metric_is_there(scores):
@@ -58,7 +63,7 @@ def test_regret_of_the_best_five():
 
 def test_width_is_a_fraction_of_the_prediction(scores):
     assert scores["width90"] == pytest.approx(0.2)
-    wide = score(TRUTH, PREDICTION, GROUPS, np.log([1.1, 1.2, 1.5, 2.0, 3.0]))
+    wide = score(TRUTH, PREDICTION, GROUPS, around(np.array([1.1, 1.2, 1.5, 2.0, 3.0])))
     assert wide["width90"] == pytest.approx(0.5)
     assert np.isnan(score(TRUTH, PREDICTION, GROUPS)["width90"])
 
@@ -66,13 +71,13 @@ def test_width_is_a_fraction_of_the_prediction(scores):
 def test_coverage(scores):
     # factors 1.1 and 1 (twice) lie within 1.2; 4/3 and 3 do not
     assert scores["coverage90"] == pytest.approx(3 / 5)
-    wide = score(TRUTH, PREDICTION, GROUPS, np.log([1.2, 1.2, 1.4, 2.9, 1.2]))
+    wide = score(TRUTH, PREDICTION, GROUPS, around(np.array([1.2, 1.2, 1.4, 2.9, 1.2])))
     assert wide["coverage90"] == pytest.approx(4 / 5)
     assert np.isnan(score(TRUTH, PREDICTION, GROUPS)["coverage90"])
 
 
 def test_perfection():
-    perfect = score(TRUTH, TRUTH, GROUPS, np.zeros(5))
+    perfect = score(TRUTH, TRUTH, GROUPS, (TRUTH, TRUTH))
     assert [perfect[m] for m in METRICS] == [1, 1, 0, 0, 0, 1, 0, 0, 1, 0]
 
 

@@ -31,7 +31,8 @@ SMALL = Grid(
 
 MEASURED = pd.DataFrame(
     [
-        {"kernel": "gemm", "config.backend": busy, "config.format": "fp32", "time_ms": ms,
+        {"kernel": "gemm", "device": "cpu", "time_ms": ms,
+         "config.backend": busy, "config.format": "fp32",
          "problem.M": 2.0**m, "problem.N": 64.0, "problem.K": 64.0}
         for m in range(8) for busy, ms in (("alone", 1.0), ("together", 2.0))
     ]

@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,17 @@ class TestCalls:
         assert main(["warm-up", "calls/log.jsonl"]) == 0
         assert "float16[64] float32[64] 1000" in capsys.readouterr().out
 
+    def test_modules_are_looked_for_here(self, device, tensors, monkeypatch, tmp_path, capsys):
+        import served_kernels
+
+        text = Path(served_kernels.__file__).read_text()
+        (tmp_path / "kernels_of_this_folder.py").write_text(text)
+        call = RecordedCall("kernels_of_this_folder:tuned", (*map(describe, tensors), 64), {}, (1,))
+        (tmp_path / "calls.jsonl").write_text(call.line())
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        assert main(["warm-up", "calls.jsonl"]) == 0
+        assert "BLOCK=128" in capsys.readouterr().out
+
     def test_what_cannot_be_warmed_up(self, device, capsys, tmp_path):
         assert "FORETUNE_RECORD_CALLS=FILE" in fails(capsys, 2, "warm-up", "none.jsonl")
         call = RecordedCall("served_kernels:plain", (1,), {}, (1,))
@@ -84,6 +97,16 @@ class TestCalls:
         assert "not decorated with" in fails(capsys, 2, "warm-up", "calls.jsonl")
         (tmp_path / "calls.jsonl").write_text('{"kernel": 3}')
         assert "no recorded call" in fails(capsys, 2, "warm-up", "calls.jsonl")
+
+    def test_online_calls_are_written_down_once(self, device, tensors, monkeypatch):
+        monkeypatch.setenv(PLACE, "log.jsonl")
+        kernel = foretune.autotune(configs(64, 128, 256), ["n"], mode="online", store=False)(
+            triton.jit(copy)
+        )
+        for _ in range(6):
+            kernel[(1,)](*tensors, 64)
+        with open("log.jsonl") as log:
+            assert len(log.readlines()) == 1
 
     def test_a_list_that_changed(self):
         call = record("m:k", [1], {"grid": lambda meta: (meta["BLOCK"],)}, {}, configs(64, 128))
