@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.device_timer import stopwatch_for
+from foretune.collect.metering import metered
 from foretune.collect.meters import find_meter
 from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
 from foretune.collect.versions import versions
@@ -22,9 +23,6 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 INPUT_SETS_KEPT = 2
-POWER_WINDOW_S = 0.6
-POWER_BATCH_MS = 20.0
-"""Of work that is queued at once while power is metered: the pause after it must not count."""
 
 
 @dataclass(frozen=True)
@@ -186,23 +184,15 @@ class Workbench:
         """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
         if self.meter is None:
             return math.nan, math.nan
-        batch, launches = max(1, int(POWER_BATCH_MS / time_ms)), 0
         try:
-            stopwatch.wait()
-            with self.meter.window() as window:
-                end = time.perf_counter() + POWER_WINDOW_S
-                while time.perf_counter() < end:
-                    for _ in range(batch):
-                        launch()
-                    stopwatch.wait()  # or launches of seconds to come would queue up
-                    launches += batch
+            power_w, energy_mj = metered(
+                self.meter, launch, time_ms, stopwatch.wait, stopwatch.interface
+            )
         except Exception:  # the time is right all the same
             self._look_after(stopwatch)
             return math.nan, math.nan
         limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
-        if not 0 < window.power_w <= limit_w:
-            return math.nan, math.nan
-        return window.power_w, window.energy_mj(launches)
+        return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
 
     def _failed(
         self,
