@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Self, cast
 
 import triton
+import triton.testing
 from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled import describe
@@ -159,6 +160,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         """What measures a launch: the user's, the driver's, or a clock in the interpreter."""
         if self._do_bench is None and interpreted():
             return bench_in_interpreter
+        if self._do_bench is None and self.options.mode == "graph":
+            return cast(Callable[..., Any], triton.testing.do_bench_cudagraph)
         return self._do_bench or triton.runtime.driver.active.get_benchmarker()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:

@@ -575,6 +575,19 @@ class TestCapture:
         assert len(zeroed) < 10
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
+    def test_graphs_have_times_and_choices_of_their_own(
+        self, device, tensors, monkeypatch, tmp_path
+    ):
+        def replayed(run, quantiles):
+            run()
+            return [10.0 / device.launches[-1].config["BLOCK"]] * 3
+
+        monkeypatch.setattr(triton.testing, "do_bench_cudagraph", replayed)
+        listed, options = configs(64, 256, 512), {"store": tmp_path / "t.db", "budget": "all"}
+        plain, graphed = make(listed, **options), make(listed, mode="graph", **options)
+        assert [call(k, device, tensors, 1024) for k in (plain, graphed)] == [3, 3]
+        assert blocks_of([plain.best_config, graphed.best_config]) == [256, 512]
+
 
 class TestOnline:
     def test_a_launch_is_timed_without_its_way_to_the_device(self, device, tensors):
