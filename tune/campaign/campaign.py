@@ -3,6 +3,7 @@
 Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -101,6 +102,7 @@ def run_campaign(
     validate: Extent = "full",
     seed: int = 0,
     store: Where = None,
+    patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
@@ -125,6 +127,7 @@ def run_campaign(
         seed: of everything random.
         store: where everybody finds measurements and choices: what it has is not measured again;
             a `Store`, its path or URL; None is the user's own, False none.
+        patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
         progress: told what happens.
 
     Raises:
@@ -138,6 +141,7 @@ def run_campaign(
     session = Session(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
+        patience_s=patience_s,
     )  # fmt: skip
     if validate not in EXTENTS:
         raise UnknownName("extent of validation", validate, EXTENTS)
@@ -341,10 +345,12 @@ def _track(
     runs: pd.DataFrame,
     folder: Folder,
 ) -> None:
-    run_id, speedups = campaign.mlflow_run_id, [r.winner.ratio for r in campaign.results]
+    run_id, results = campaign.mlflow_run_id, campaign.results
+    speedups = [r.winner.ratio for r in results if not r.unstable]
     metrics = {
-        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))),
-        "verified_wins": float(sum(r.verified for r in campaign.results)),
+        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))) if speedups else math.nan,
+        "verified_wins": float(sum(r.verified for r in results)),
+        "unstable": float(len(results) - len(speedups)),
     }
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
