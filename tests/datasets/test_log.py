@@ -65,11 +65,11 @@ def test_rows_can_be_read_while_the_log_is_open_and_after_a_kill(path):
 
 
 def test_a_folder_that_is_deleted_is_noticed_at_once(path):
-    said = "was deleted while measurements went there"
-    with pytest.raises(OutputError, match=said), RunLog(path) as log:
+    with RunLog(path) as log:
         log.append(run(x=1))
         shutil.rmtree(path.parent)
-        log.append(run(x=2))
+        with pytest.raises(OutputError, match="was deleted while measurements went there"):
+            log.append(run(x=2))
 
 
 def test_half_a_line_at_the_end_is_ignored_and_does_not_spoil_the_next(path):
