@@ -217,14 +217,17 @@ def test_a_busy_device_is_not_ready_until_it_is_waited_for():
 
 def test_nothing_waits_while_a_graph_is_captured(tensors):
     with ReplayDriver(blocks).active() as driver:
+        copy[(1,)](*tensors, N, BLOCK=128)
         driver.device_interface.capturing = True
         assert driver.device_interface.is_current_stream_capturing()
         copy[(1,)](*tensors, N, BLOCK=128)
         with pytest.raises(RuntimeError, match="capturing"):
+            copy[(1,)](*tensors, N, BLOCK=64)  # which is not loaded yet
+        with pytest.raises(RuntimeError, match="capturing"):
             driver.device_interface.synchronize()
         with pytest.raises(RuntimeError, match="capturing"):
             driver.do_bench(lambda: None)
-    assert len(driver.launches) == 1
+    assert len(driver.launches) == 2
 
 
 def test_threads_have_their_own_clocks(tensors):
