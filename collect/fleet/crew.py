@@ -1,0 +1,150 @@
+"""The crew on Ray: one actor per device, placed where its device is."""
+
+import os
+import queue
+from typing import Any
+
+from foretune.collect.fleet.dispatcher import Lost
+from foretune.collect.fleet.member import THREADS, Member, Parcel
+from foretune.collect.fleet.resource import resources_named, resources_of
+from foretune.collect.probe import local_devices
+from foretune.collect.timer import Timing
+from foretune.device import Device
+from foretune.errors import MeasurementError, UsageError
+from foretune.extras import require
+from foretune.kernel import Kernel
+from foretune.source import loose_code
+
+LOCAL = "local"
+"""The address that starts a cluster on this machine, and ends it afterwards."""
+STORE_BYTES = 100 * 2**20
+"""Of shared memory for a local cluster: measurements are small."""
+
+
+class RayCrew:
+    """Actors on a Ray cluster, all on equal devices.
+
+    Args:
+        kernel: its source travels along.
+        device: on which, or its name: then the cluster is asked.
+        address: of the cluster; None is ``$RAY_ADDRESS``, or else a local one.
+        timing, limit_s, power: see `IsolatedRunner`.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        MeasurementError: no cluster answers.
+        UsageError: it has no such device.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        device: Device | str,
+        address: str | None,
+        timing: Timing | None,
+        limit_s: float,
+        power: bool,
+    ) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        self._ray = require("ray", "ray", "measuring on Ray")
+        self._parcel = Parcel.pack(kernel)
+        self._members: set[Any] = set()
+        self._is_mine = not self._ray.is_initialized()
+        if self._is_mine:
+            self._connect(kernel, address or os.environ.get("RAY_ADDRESS") or LOCAL)
+        try:
+            self._resource = self._find(device)
+        except BaseException:
+            self.close()
+            raise
+        threads = {name: os.environ[name] for name in THREADS if name in os.environ}
+        self._member = self._ray.remote(Member).options(
+            num_cpus=0,
+            num_gpus=int(kernel.device_kind == "gpu"),
+            resources={self._resource: 1},
+        )
+        self._arguments = (timing, limit_s, power, threads)
+        self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    def places(self) -> int:
+        """Return how many equal devices the cluster has."""
+        return int(self._ray.cluster_resources().get(self._resource, 0))
+
+    def start(self) -> Any:
+        """Start an actor; Ray places it where a device is free."""
+        member = self._member.remote(*self._arguments)
+        self._members.add(member)
+        self._expect(member, member.begin.remote(self._resource, self._parcel))
+        return member
+
+    def send(self, worker: Any, work: tuple[str, Parcel, tuple[Any, ...]]) -> None:
+        """Ask an actor for what a method of its runner returns."""
+        method, parcel, arguments = work
+        self._expect(worker, worker.answer.remote(method, parcel, *arguments))
+
+    def receive(self, timeout_s: float) -> tuple[Any, Any] | None:
+        """Return the next answer."""
+        try:
+            worker, future = self._done.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if (error := future.exception()) is None:
+            return worker, future.result()
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # it lives: this is our mistake
+            raise error
+        self._dismiss(worker)
+        return worker, Lost(_reason(error))
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it was started for them."""
+        for member in list(self._members):
+            self._dismiss(member)
+        if self._is_mine:
+            self._ray.shutdown()
+            self._is_mine = False
+
+    def _dismiss(self, worker: Any) -> None:
+        self._members.discard(worker)
+        self._ray.kill(worker)
+
+    def _expect(self, worker: Any, answer: Any) -> None:
+        answer.future().add_done_callback(lambda future: self._done.put((worker, future)))
+
+    def _connect(self, kernel: Kernel, address: str) -> None:
+        shipped = [str(path) for path in loose_code(type(kernel), Kernel)]
+        options: dict[str, Any] = {"runtime_env": {"py_modules": shipped}}
+        if address == LOCAL:
+            options |= {
+                "num_cpus": 1,
+                "resources": resources_of(local_devices()),
+                "object_store_memory": STORE_BYTES,
+                "include_dashboard": False,
+            }
+        try:
+            self._ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+        except Exception as e:
+            raise MeasurementError(
+                f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head', "
+                "or leave the address out for one on this machine"
+            ) from e
+
+    def _find(self, device: Device | str) -> str:
+        offered = self._ray.cluster_resources()
+        if isinstance(device, Device):
+            (resource,) = resources_of([device])
+            found = [resource] if resource in offered else []
+        else:
+            resource, found = device, resources_named(device, offered)
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(found or [r for r in offered if r.startswith("foretune:")]) or "none"
+        raise UsageError(
+            f"the cluster has {len(found) or 'no'} kinds of device {resource} (devices: {known}): "
+            'start its nodes with --resources="$(foretune devices --ray)"'
+        )
+
+
+def _reason(error: BaseException) -> str:
+    """Return what counts of Ray's messages, which have many lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__
