@@ -2,11 +2,19 @@
 
 import os
 import queue
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from foretune.collect.fleet.dispatcher import Lost
 from foretune.collect.fleet.member import THREADS, Member, Parcel
-from foretune.collect.fleet.resource import resources_named, resources_of
+from foretune.collect.fleet.resource import resource_of, resources_named, resources_of
 from foretune.collect.probe import local_devices
 from foretune.collect.timer import Timing
 from foretune.device import Device
@@ -17,6 +25,10 @@ from foretune.source import loose_code
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, and ends it afterwards."""
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""No telemetry; and Ray prints nothing among the results, which are for programs as well."""
+KNOCK_S = 5.0
+"""How long a cluster may take to accept a connection."""
 STORE_BYTES = 100 * 2**20
 """Of shared memory for a local cluster: measurements are small."""
 
@@ -45,7 +57,8 @@ class RayCrew:
         limit_s: float,
         power: bool,
     ) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         self._ray = require("ray", "ray", "measuring on Ray")
         self._parcel = Parcel.pack(kernel)
         self._members: set[Any] = set()
@@ -111,37 +124,72 @@ class RayCrew:
         answer.future().add_done_callback(lambda future: self._done.put((worker, future)))
 
     def _connect(self, kernel: Kernel, address: str) -> None:
-        shipped = [str(path) for path in loose_code(type(kernel), Kernel)]
-        options: dict[str, Any] = {"runtime_env": {"py_modules": shipped}}
+        options: dict[str, Any] = {}
         if address == LOCAL:
-            options |= {
+            options = {
                 "num_cpus": 1,
                 "resources": resources_of(local_devices()),
                 "object_store_memory": STORE_BYTES,
                 "include_dashboard": False,
             }
+        ends = signal.getsignal(signal.SIGTERM)
         try:
-            self._ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+            _knock(address)
+            with _shipped(kernel) as env:
+                self._ray.init(
+                    address, log_to_driver=False, logging_level="ERROR", runtime_env=env, **options
+                )
         except Exception as e:
             raise MeasurementError(
                 f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head', "
                 "or leave the address out for one on this machine"
             ) from e
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ends)  # Ray sets its own
 
     def _find(self, device: Device | str) -> str:
-        offered = self._ray.cluster_resources()
+        """Return the resource of a device, given itself or its name."""
+        offered = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
         if isinstance(device, Device):
-            (resource,) = resources_of([device])
-            found = [resource] if resource in offered else []
+            found = [r for r in offered if r == resource_of(device)]
         else:
-            resource, found = device, resources_named(device, offered)
+            found = resources_named(device, offered)
         if len(found) == 1:
             return found[0]
-        known = ", ".join(found or [r for r in offered if r.startswith("foretune:")]) or "none"
+        wanted = resource_of(device) if isinstance(device, Device) else device
         raise UsageError(
-            f"the cluster has {len(found) or 'no'} kinds of device {resource} (devices: {known}): "
-            'start its nodes with --resources="$(foretune devices --ray)"'
+            f"no device {wanted} in the cluster, which has {', '.join(offered) or 'none'}: start "
+            'nodes that have one with --resources="$(foretune devices --ray)"'
+            if not found
+            else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this on a "
+            "machine that has the one you mean, without --device"
         )
+
+
+def _knock(address: str) -> None:
+    """Find out at once that nobody listens; Ray takes minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.rpartition("/")[2], int(port)), KNOCK_S).close()
+
+
+@contextmanager
+def _shipped(kernel: Kernel) -> Iterator[dict[str, str]]:
+    """Give a runtime environment with the kernel's code, side by side as it is here."""
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        code = loose_code(type(kernel), Kernel)
+        for path in code:
+            if path.is_dir():
+                shutil.copytree(
+                    path, Path(folder, path.name), ignore=shutil.ignore_patterns("__pycache__")
+                )
+            else:
+                shutil.copy(path, folder)
+        yield {"working_dir": folder} if code else {}
 
 
 def _reason(error: BaseException) -> str:

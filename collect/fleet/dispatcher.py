@@ -143,6 +143,7 @@ class Dispatcher:
         number = self._busy.pop(worker)
         if isinstance(answer, Lost):
             self._look_at = self._news_at  # its device may be there still
+            self._say(f"a worker was lost, its work goes to another: {answer}")
         else:
             self._free.append(worker)
         return None if number is None else (number, answer)
@@ -156,7 +157,10 @@ class Dispatcher:
         error = MeasurementError(f"{answer}") if isinstance(answer, Lost) else answer
         if not (len(self) or self._starting) and self._crew.places() <= self._unfit:
             raise error
-        warnings.warn(f"going on without a device: {error}", ForetuneWarning, stacklevel=2)
+        self._say(f"going on without a device: {error}")
+
+    def _say(self, text: str) -> None:
+        warnings.warn(text, ForetuneWarning, stacklevel=3)
 
     def _staff(self) -> None:
         """Start a worker for every device that has none; one that proved unfit gets no other."""

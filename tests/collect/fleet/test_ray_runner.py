@@ -1,0 +1,124 @@
+"""Measuring on a Ray cluster of this machine: two nodes that each claim to have the CPU."""
+
+import dataclasses
+import os
+import signal
+
+import psutil
+import pytest
+from pandas.testing import assert_frame_equal
+from toy_kernel import Toy, config
+
+from foretune.collect import IsolatedRunner, RayRunner, Timing, collect_runs, local_device
+from foretune.collect.fleet.resource import resources_of
+from foretune.datasets import RunLog, read_runs
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.progress import SILENT, Silent
+from foretune.testing import check_runner
+from foretune.testing.probe_kernel import ProbeKernel
+
+pytestmark = pytest.mark.ray
+
+TIMING = Timing(box_s=0.03, warmup_s=0.002)
+HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+          "health_check_failure_threshold": 4}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    return local_device("cpu")
+
+
+@pytest.fixture(scope="module")
+def cluster(cpu):
+    """A head and another node, with one device each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+        from ray.cluster_utils import Cluster
+
+        node = {"num_cpus": 1, "resources": resources_of([cpu]), "include_dashboard": False,
+                "object_store_memory": 80 * 2**20}  # fmt: skip
+        cluster = Cluster()
+        cluster.add_node(**node, _system_config=HEALTH)
+        cluster.second = cluster.add_node(**node)
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.fixture
+def ray_runner(cluster):
+    def make(kernel, device, limit_s=20.0):
+        return RayRunner(kernel, device, TIMING, limit_s, address=cluster.address)
+
+    return make
+
+
+def test_the_contract_on_a_device_known_by_name(ray_runner, cpu):
+    runner = ray_runner(ProbeKernel(), cpu.name.lower(), limit_s=5)
+    assert runner.device == cpu
+    check_runner(runner)
+
+
+def test_no_such_device(ray_runner, cpu):
+    with pytest.raises(
+        UsageError, match="no device NVIDIA H200 in the cluster, which has foretune:"
+    ):
+        ray_runner(Toy(), "NVIDIA H200")
+    other = dataclasses.replace(cpu, specs={**cpu.specs, "cores": 1000.0})
+    with pytest.raises(UsageError, match=r"no device foretune:.*:1000-cores in the cluster"):
+        ray_runner(Toy(), other)
+
+
+def test_no_cluster(cpu):
+    with pytest.raises(MeasurementError, match=r"no Ray cluster at 127.0.0.1:1 .*ray start --head"):
+        RayRunner(Toy(), cpu, address="127.0.0.1:1")
+
+
+def test_the_table_is_that_of_one_machine_whoever_is_lost(ray_runner, cluster, cpu, tmp_path):
+    """Other code is refused; then a worker is killed while it works, and a whole node."""
+    kernel = Toy()
+    configs = [config(work=work, skew=skew) for work in (1, 2, 4) for skew in (1, 2)]
+    configs += [config("wrong"), config("die"), config("no build")]
+    plan = {kernel.problem(n=n): configs for n in (20, 40)}
+    with IsolatedRunner(cpu, TIMING, 20.0) as runner:
+        alone = table(kernel, plan, runner, tmp_path / "alone.parquet")
+    kills = {2: kill_a_worker, 8: lambda: cluster.remove_node(cluster.second, allow_graceful=False)}
+    with ray_runner(kernel, cpu) as runner:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Toy, "source_hash", "0123456789abcdef")
+            with pytest.raises(MeasurementError, match=r"other code of kernel 'toy'.*0123456789a"):
+                next(runner.run(kernel, kernel.problem(n=20), configs))
+        with pytest.warns(ForetuneWarning, match="a worker was lost, its work goes to another"):
+            shared = table(kernel, plan, runner, tmp_path / "shared.parquet", Killing(kills))
+    assert_frame_equal(alone, shared)
+
+
+class Killing(Silent):
+    """Progress that does something after so many measurements."""
+
+    def __init__(self, kills):
+        self.done, self.kills = 0, kills
+
+    def advance(self, note=""):
+        self.done += 1
+        self.kills.get(self.done, int)()
+
+
+def table(kernel, plan, runner, path, progress=SILENT):
+    """Return what is measured, without times, in one order."""
+    with RunLog(path, runner.device) as log:
+        collect_runs(kernel, plan, log, runner, progress)
+    runs = read_runs(path)
+    runs = runs.drop(columns=["time_ms", "time_ms_samples", "compile_s", "recorded_at"])
+    columns = [c for c in runs if c.startswith(("problem.", "config."))]
+    return runs.sort_values(columns, ignore_index=True)[sorted(runs)]
+
+
+def kill_a_worker():
+    workers = [p for p in psutil.process_iter(["cmdline"]) if is_member(p) and p.children()]
+    os.kill(workers[0].pid, signal.SIGKILL)
+
+
+def is_member(process):
+    return "ray::Member" in " ".join(process.info["cmdline"] or ())
