@@ -1,6 +1,7 @@
 """The crew on Ray: one actor per device, placed where its device is."""
 
 import os
+import pickle
 import queue
 import shutil
 import signal
@@ -92,8 +93,7 @@ class RayCrew:
 
     def send(self, worker: Any, work: tuple[str, Parcel, tuple[Any, ...]]) -> None:
         """Ask an actor for what a method of its runner returns."""
-        method, parcel, arguments = work
-        self._expect(worker, worker.answer.remote(method, parcel, *arguments))
+        self._expect(worker, worker.answer.remote(pickle.dumps(work)))
 
     def receive(self, timeout_s: float) -> tuple[Any, Any] | None:
         """Return the next answer."""
@@ -102,7 +102,7 @@ class RayCrew:
         except queue.Empty:
             return None
         if (error := future.exception()) is None:
-            return worker, future.result()
+            return worker, pickle.loads(future.result())
         if isinstance(error, self._ray.exceptions.RayTaskError):  # it lives: this is our mistake
             raise error
         self._dismiss(worker)

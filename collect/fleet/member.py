@@ -4,7 +4,6 @@ import os
 import pickle
 import platform
 from dataclasses import dataclass
-from typing import Any
 
 from foretune.collect.fleet.resource import resource_of
 from foretune.collect.probe import local_device
@@ -12,7 +11,6 @@ from foretune.collect.runner import IsolatedRunner
 from foretune.collect.timer import Timing
 from foretune.collect.versions import toolchain
 from foretune.collect.workbench import environment
-from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Kernel
 
@@ -90,7 +88,7 @@ class Member:
         self._kernels: dict[Parcel, Kernel] = {}
         self._runner: IsolatedRunner | None = None
 
-    def begin(self, resource: str, parcel: Parcel) -> Device | ForetuneError:
+    def begin(self, resource: str, parcel: Parcel) -> bytes:
         """Return the device, or why it is not fit for the work.
 
         Args:
@@ -106,19 +104,24 @@ class Member:
                     'start its node with --resources="$(foretune devices --ray)"'
                 )
         except ForetuneError as e:
-            return e
+            return pickle.dumps(e)
         timing, limit_s, power = self._options
         self._runner = IsolatedRunner(device, timing, limit_s, power)
-        return device
+        return pickle.dumps(device)
 
-    def answer(self, method: str, parcel: Parcel, *arguments: Any) -> Any:
-        """Return what a method of `IsolatedRunner` returns for a kernel; of ``run``, a list."""
+    def answer(self, work: bytes) -> bytes:
+        """Return what a method of `IsolatedRunner` returns for a kernel; of ``run``, a list.
+
+        Args:
+            work: method, `Parcel` and other arguments, pickled here: Ray takes its time for it.
+        """
         assert self._runner is not None
+        method, parcel, arguments = pickle.loads(work)
         try:
             result = getattr(self._runner, method)(self._kernel(parcel), *arguments)
-            return list(result) if method == "run" else result
+            return pickle.dumps(list(result) if method == "run" else result)
         except ForetuneError as e:
-            return e
+            return pickle.dumps(e)
 
     def _kernel(self, parcel: Parcel) -> Kernel:
         if parcel not in self._kernels:
