@@ -123,16 +123,21 @@ def headline(data: ReportData) -> str:
     if not results:
         return "No problem was tuned."
     unseen = all(_unseen(r, data.runs) for r in results)
-    wins = sum(r.verified for r in results)
+    stable = [r for r in results if not r.unstable]
+    wins = sum(r.verified for r in stable)
     outcome = (
         f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
         f"{_BETTER[data.objective]}: "
     )
-    if wins == 0:
+    if not stable:
+        outcome += "unstable, the machine was not quiet"
+    elif wins == 0:
         outcome += "no measurable win"
     else:
-        outcome += ratio(_geometric_mean([r.winner.ratio for r in results]))
-        outcome += " (geometric mean)" if len(results) > 1 else ""
+        outcome += ratio(_geometric_mean([r.winner.ratio for r in stable]))
+        outcome += " (geometric mean)" if len(stable) > 1 else ""
+    if 0 < len(stable) < len(results):
+        outcome += f", {counted(len(results) - len(stable), 'problem')} unstable"
     least, most = (choose(len(r.trace) for r in results) for choose in (min, max))
     span = (f"{least} to " if least < most else "") + counted(most, "measurement")
     each = " each" if len(results) > 1 else ""
@@ -142,7 +147,13 @@ def headline(data: ReportData) -> str:
 
 def _lead(data: ReportData) -> str:
     lines = []
-    if 0 < sum(r.verified for r in data.results) < len(data.results):
+    unstable = sorted({r.unstable for r in data.results if r.unstable})
+    if unstable:
+        lines.append(
+            f"Unstable: {'; '.join(unstable)}. Such a comparison does not count: repeat it on a "
+            "quiet machine."
+        )
+    if 0 < sum(r.verified for r in data.results) < len(data.results) - len(unstable):
         lines.append("Where there is no measurable win the default stays and counts as 1.00×.")
     against = [r.library.value / r.winner.value for r in data.results if r.library]
     if against:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.cli.campaign import show_results
+from foretune.cli.campaign import QUIETER, show_results
 from foretune.cli.output import Output, progress_bar
 from foretune.errors import UsageError
 from foretune.limit import Limit
@@ -41,6 +41,7 @@ def tune(
     runs: Path = typer.Option(None, help="Run table that gets the measurements, too; Parquet."),
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
+    wait_quiet: float = options.WAIT_QUIET,
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
@@ -75,13 +76,14 @@ def tune(
                 raise UsageError("a Pareto front has no regret: give --budget a number")
             front = tune_pareto(
                 chosen, wanted, measuring, trained, budget=most, objectives=goals, limits=limits,
-                searcher=searcher, seed=seed, store=where, log=log, progress=progress,
+                searcher=searcher, seed=seed, store=where, log=log, patience_s=wait_quiet,
+                progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
                 chosen, wanted, measuring, trained, budget=most, regret=regret, objective=goals[0],
                 limits=limits, searcher=searcher, seed=seed, store=where, log=log,
-                progress=progress,
+                patience_s=wait_quiet, progress=progress,
             )  # fmt: skip
     if len(goals) > 1:
         _show_front(output, front)
@@ -119,6 +121,8 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     )
     output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
     _say_rejected(output, summary)
+    if result.unstable:
+        output.say(f"unstable: {result.unstable}; {QUIETER}")
     output.result(summary)
 
 
