@@ -84,7 +84,7 @@ class Session:
         """Wait until the machine does nothing else, as long as patience lasts."""
         if self.patience_s <= 0:
             return
-        seen = wait_until_quiet(self.device, self.patience_s)
+        seen = wait_until_quiet(self.runner.watch, self.patience_s)
         if seen.disturbed:
             self.progress.say(f"not quiet after {self.patience_s:g} s: {seen.disturbed}")
 

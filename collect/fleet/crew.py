@@ -91,8 +91,8 @@ class RayCrew:
         self._expect(member, member.begin.remote(self._resource, self._parcel))
         return member
 
-    def send(self, worker: Any, work: tuple[str, Parcel, tuple[Any, ...]]) -> None:
-        """Ask an actor for what a method of its runner returns."""
+    def send(self, worker: Any, work: tuple[str, tuple[Any, ...]]) -> None:
+        """Ask an actor for what a method of `Member` returns."""
         self._expect(worker, worker.answer.remote(pickle.dumps(work)))
 
     def receive(self, timeout_s: float) -> tuple[Any, Any] | None:

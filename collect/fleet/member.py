@@ -4,7 +4,11 @@ import os
 import pickle
 import platform
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from foretune.collect.conditions import Conditions, Watch
 from foretune.collect.fleet.resource import resource_of
 from foretune.collect.probe import local_device
 from foretune.collect.runner import IsolatedRunner
@@ -13,6 +17,7 @@ from foretune.collect.versions import toolchain
 from foretune.collect.workbench import environment
 from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Kernel
+from foretune.measurement import Measurement
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """Ray limits its workers to one thread; kernels get what they would get without Ray."""
@@ -87,6 +92,7 @@ class Member:
         self._options = (timing, limit_s, power)
         self._kernels: dict[Parcel, Kernel] = {}
         self._runner: IsolatedRunner | None = None
+        self._watch: Watch | None = None
 
     def begin(self, resource: str, parcel: Parcel) -> bytes:
         """Return the device, or why it is not fit for the work.
@@ -110,18 +116,40 @@ class Member:
         return pickle.dumps(device)
 
     def answer(self, work: bytes) -> bytes:
-        """Return what a method of `IsolatedRunner` returns for a kernel; of ``run``, a list.
+        """Return what a method of this class returns, or an error of ours.
 
         Args:
-            work: method, `Parcel` and other arguments, pickled here: Ray takes its time for it.
+            work: the method and its arguments, pickled here: Ray takes its time for it.
         """
-        assert self._runner is not None
-        method, parcel, arguments = pickle.loads(work)
+        method, arguments = pickle.loads(work)
         try:
-            result = getattr(self._runner, method)(self._kernel(parcel), *arguments)
-            return pickle.dumps(list(result) if method == "run" else result)
+            return pickle.dumps(getattr(self, method)(*arguments))
         except ForetuneError as e:
             return pickle.dumps(e)
+
+    def run(self, parcel: Parcel, *arguments: Any) -> list[Measurement]:
+        """Return what `IsolatedRunner.run` yields."""
+        return list(self._ready().run(self._kernel(parcel), *arguments))
+
+    def race(self, parcel: Parcel, *arguments: Any) -> dict[str, np.ndarray]:
+        """Return what `IsolatedRunner.race` does."""
+        return self._ready().race(self._kernel(parcel), *arguments)
+
+    def watch(self) -> None:
+        """Begin to see what else this machine does."""
+        self._watch = self._ready().watch().__enter__()
+
+    def seen(self) -> Conditions:
+        """Return what was seen since `watch`; nothing, where another member was to watch."""
+        if (watch := self._watch) is None:
+            return Conditions()
+        self._watch = None
+        watch.__exit__()
+        return watch.conditions
+
+    def _ready(self) -> IsolatedRunner:
+        assert self._runner is not None, "it has not begun"
+        return self._runner
 
     def _kernel(self, parcel: Parcel) -> Kernel:
         if parcel not in self._kernels:

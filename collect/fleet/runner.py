@@ -1,11 +1,12 @@
 """The runner that measures on all equal devices of a Ray cluster."""
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
 
 import numpy as np
 
+from foretune.collect.conditions import Conditions, Watch
 from foretune.collect.fleet.crew import RayCrew
 from foretune.collect.fleet.dispatcher import ATTEMPTS, Dispatcher, Lost
 from foretune.collect.fleet.member import Parcel
@@ -85,9 +86,9 @@ class RayRunner(Runner):
     ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration as they get done, on all devices."""
         self.check(kernel)
-        pairs = list(work)
-        questions = ((p, ("run", (p, [c], incumbent_ms))) for p, c in pairs)
-        for number, answer in self._ask(kernel, questions):
+        pairs, parcel = list(work), Parcel.pack(kernel)
+        pieces = ((p, ("run", (parcel, p, [c], incumbent_ms))) for p, c in pairs)
+        for number, answer in self._ask(pieces):
             if isinstance(answer, Lost):
                 yield unmeasured(
                     kernel, *pairs[number], self.device, Status.RUNTIME_ERROR,
@@ -101,14 +102,17 @@ class RayRunner(Runner):
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms, all of one device."""
         self.check(kernel)
-        question = (problem, ("race", (problem, list(configs), box_s)))
-        ((_, answer),) = self._ask(kernel, [question])
+        answer = self._ask_one("race", Parcel.pack(kernel), problem, list(configs), box_s)
         if isinstance(answer, Lost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
             )
         times: dict[str, np.ndarray] = answer
         return times
+
+    def watch(self) -> Watch:
+        """Return what sees the machine that measures next."""
+        return _WatchThere(self.device, self._ask_one)
 
     def check(self, kernel: Kernel) -> None:
         """Do nothing if ``kernel`` runs on these devices and can be imported elsewhere.
@@ -126,17 +130,34 @@ class RayRunner(Runner):
     def _welcome(self, device: Device) -> None:
         self.device = getattr(self, "device", device)
 
-    def _ask(
-        self, kernel: Kernel, questions: Iterable[tuple[Problem, tuple[str, Any]]]
-    ) -> Iterator[tuple[int, Any]]:
+    def _ask_one(self, method: str, *arguments: Any) -> Any:
+        ((_, answer),) = self._ask([(None, (method, arguments))])
+        return answer
+
+    def _ask(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield the answers to (method, arguments), each with its group.
 
         Raises:
             ForetuneError: one of the answers.
         """
-        parcel = Parcel.pack(kernel)
-        work = [(group, (method, parcel, arguments)) for group, (method, arguments) in questions]
-        for number, answer in self._members.answers(work):
+        for number, answer in self._members.answers(pieces):
             if isinstance(answer, ForetuneError):
                 raise answer
             yield number, answer
+
+
+class _WatchThere(Watch):
+    """Sees what disturbs a device of the fleet: one thing after the other goes to the same."""
+
+    def __init__(self, device: Device, ask: Callable[[str], Any]) -> None:
+        super().__init__(device)
+        self._ask = ask
+
+    def __enter__(self) -> Self:
+        self._ask("watch")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:  # nobody wants to know what a failure was disturbed by
+            seen = self._ask("seen")
+            self.conditions = seen if isinstance(seen, Conditions) else Conditions()

@@ -19,6 +19,7 @@ from foretune.testing.probe_kernel import ProbeKernel
 
 pytestmark = pytest.mark.ray
 
+WORKS = ProbeKernel().default(ProbeKernel().problem(n=10))
 TIMING = Timing(box_s=0.03, warmup_s=0.002)
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
           "health_check_failure_threshold": 4}  # fmt: skip
@@ -57,6 +58,9 @@ def ray_runner(cluster):
 def test_the_contract_on_a_device_known_by_name(ray_runner, cpu):
     runner = ray_runner(ProbeKernel(), cpu.name.lower(), limit_s=5)
     assert runner.device == cpu
+    with runner.watch() as watch:
+        list(runner.run(ProbeKernel(), ProbeKernel().problem(n=10), [WORKS]))
+    assert 0 <= watch.conditions.others <= 1
     check_runner(runner)
 
 
