@@ -142,7 +142,8 @@ class RayCrew:
         except Exception as e:
             raise MeasurementError(
                 f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head', "
-                "or leave the address out for one on this machine"
+                "and set RAY_AUTH_MODE=token here, too, if it wants a token; or leave the address "
+                "out for one on this machine"
             ) from e
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends)  # Ray sets its own
