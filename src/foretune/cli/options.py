@@ -161,6 +161,7 @@ def make_runner(
         hardware: Device | str = read_device(device)
     except UnknownName:  # the cluster may have it
         hardware = device
+    print("starting workers on Ray …", file=sys.stderr, flush=True)
     return RayRunner(kernel, hardware, timing, limit_s, address=ray_address)
 
 
