@@ -37,6 +37,7 @@ from foretune.tune.guiding import guide_for
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import StoredRecord
 from foretune.tune.report import ReportData, write_report
+from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
 from foretune.tune.session import Session, stopping_of
 from foretune.tune.store.optional import Where
@@ -378,6 +379,7 @@ def _report_data(
         started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds,
         mlflow_uri=campaign.mlflow_uri,
+        rates=[list(rates(kernel, r, device)) for r in results],
         space_size=max(len(kernel.space(r.problem)) for r in results),
         attribution=importance(predictor) if is_explainable(predictor) else None,
     )

@@ -109,9 +109,11 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     columns = ("problem", f"default {unit}", f"best {unit}", "speedup (95 %)", f"vs {name}")
     title = " ".join([results[0].kernel, str(Problem(same)), "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
-    for r in results:
-        if r.unstable:
-            output.say(f"{_without(r.problem, same) or 'unstable'}: {r.unstable}; {QUIETER}")
+    unstable = [r for r in results if r.unstable]
+    for r in unstable:
+        output.say(f"{_without(r.problem, same) or r.problem}: {r.unstable}")
+    if unstable:
+        output.say(f"unstable: {QUIETER}")
 
 
 def _common(results: "list[TuneResult]") -> dict[str, Value]:
