@@ -16,12 +16,10 @@ from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.progress import SILENT, Silent
 from foretune.testing import check_runner
-from foretune.testing.probe_kernel import ProbeKernel
 
 pytestmark = pytest.mark.ray
 
-WORKS = ProbeKernel().default(ProbeKernel().problem(n=10))
-TIMING = Timing(box_s=0.03, warmup_s=0.002)
+TIMING, LIMIT_S = Timing(box_s=0.03, warmup_s=0.002), 5.0
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
           "health_check_failure_threshold": 4}  # fmt: skip
 
@@ -48,31 +46,11 @@ def cluster(cpu):
         cluster.shutdown()
 
 
-@pytest.fixture
-def ray_runner(cluster):
-    def make(kernel, device, limit_s=20.0):
-        return RayRunner(kernel, device, TIMING, limit_s, address=cluster.address)
-
-    return make
-
-
-def test_the_contract_on_a_device_known_by_name(ray_runner, cpu):
-    runner = ray_runner(ProbeKernel(), cpu.name.lower(), limit_s=5)
-    assert runner.device == cpu
-    with runner.watch() as watch:
-        list(runner.run(ProbeKernel(), ProbeKernel().problem(n=10), [WORKS]))
-    assert 0 <= watch.conditions.others <= 1
-    check_runner(runner)
-
-
-def test_no_such_device(ray_runner, cpu):
-    with pytest.raises(
-        UsageError, match="no device NVIDIA H200 in the cluster, which has foretune:"
-    ):
-        ray_runner(Toy(), "NVIDIA H200")
-    other = dataclasses.replace(cpu, specs={**cpu.specs, "cores": 1000.0})
-    with pytest.raises(UsageError, match=r"no device foretune:.*:1000-cores in the cluster"):
-        ray_runner(Toy(), other)
+@pytest.fixture(scope="module")
+def runner(cluster, cpu):
+    """All tests share it: a worker takes seconds to start."""
+    with RayRunner(Toy(), cpu.name.lower(), TIMING, LIMIT_S, address=cluster.address) as runner:
+        yield runner
 
 
 def test_no_cluster(cpu):
@@ -80,23 +58,43 @@ def test_no_cluster(cpu):
         RayRunner(Toy(), cpu, address="127.0.0.1:1")
 
 
-def test_the_table_is_that_of_one_machine_whoever_is_lost(ray_runner, cluster, cpu, tmp_path):
-    """Other code is refused; then a worker is killed while it works, and a whole node."""
+def test_no_such_device(cluster, cpu):
+    with pytest.raises(UsageError, match="no device NVIDIA H200 in the cluster, which has f"):
+        RayRunner(Toy(), "NVIDIA H200", address=cluster.address)
+    other = dataclasses.replace(cpu, specs={**cpu.specs, "cores": 1000.0})
+    with pytest.raises(UsageError, match=r"no device foretune:.*:1000-cores in the cluster"):
+        RayRunner(Toy(), other, address=cluster.address)
+
+
+def test_a_device_is_found_by_its_name_and_watched(runner, cpu):
+    assert runner.device == cpu
+    with runner.watch() as watch:
+        assert next(runner.run(Toy(), Toy().problem(n=20), [config()])).ok
+    assert 0 <= watch.conditions.others <= 1
+
+
+def test_other_code_is_refused(runner, monkeypatch):
+    monkeypatch.setattr(Toy, "source_hash", "0123456789abcdef")
+    with pytest.raises(MeasurementError, match=r"other code of kernel 'toy'.*0123456789abcdef"):
+        next(runner.run(Toy(), Toy().problem(n=20), [config()]))
+
+
+def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, tmp_path):
+    """A worker is killed while it works, and then a whole node."""
     kernel = Toy()
     configs = [config(work=work, skew=skew) for work in (1, 2, 4) for skew in (1, 2)]
     plan = {kernel.problem(n=n): list(configs) for n in (20, 40)}
     plan[kernel.problem(n=20)] += [config("wrong"), config("die"), config("no build")]
-    with IsolatedRunner(cpu, TIMING, 20.0) as runner:
-        alone = table(kernel, plan, runner, tmp_path / "alone.parquet")
+    with IsolatedRunner(cpu, TIMING, LIMIT_S) as here:
+        alone = table(kernel, plan, here, tmp_path / "alone.parquet")
     kills = {2: kill_a_worker_soon, 7: lambda: cluster.remove_node(cluster.second, False)}
-    with ray_runner(kernel, cpu) as runner:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Toy, "source_hash", "0123456789abcdef")
-            with pytest.raises(MeasurementError, match=r"other code of kernel 'toy'.*0123456789a"):
-                next(runner.run(kernel, kernel.problem(n=20), configs))
-        with pytest.warns(ForetuneWarning, match="a worker was lost, its work goes to another"):
-            shared = table(kernel, plan, runner, tmp_path / "shared.parquet", Killing(kills))
+    with pytest.warns(ForetuneWarning, match="a worker was lost, its work goes to another"):
+        shared = table(kernel, plan, runner, tmp_path / "shared.parquet", Killing(kills))
     assert_frame_equal(alone, shared)
+
+
+def test_the_contract(runner):
+    check_runner(runner)  # the last test: it closes the runner
 
 
 class Killing(Silent):
@@ -125,9 +123,7 @@ def kill_a_worker_soon():
 
 
 def kill_a_worker():
-    workers = [p for p in psutil.process_iter(["cmdline"]) if is_member(p) and p.children()]
-    os.kill(workers[0].pid, signal.SIGKILL)
-
-
-def is_member(process):
-    return "ray::Member" in " ".join(process.info["cmdline"] or ())
+    """Kill an actor of this test's cluster that has measured."""
+    ours = psutil.Process().children(recursive=True)
+    members = [p for p in ours if "ray::Member" in " ".join(p.cmdline()) and p.children()]
+    os.kill(members[0].pid, signal.SIGKILL)
