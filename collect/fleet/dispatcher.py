@@ -67,7 +67,7 @@ class Dispatcher:
         self._free: list[Worker] = []
         self._busy: dict[Worker, int | None] = {}
         self._group: dict[Worker, Hashable] = {}
-        self._unfit = 0
+        self._unfit = self._lost_starts = 0
         self._look_at = -float("inf")
         self._news_at = clock()
 
@@ -152,8 +152,14 @@ class Dispatcher:
         if not isinstance(answer, (Lost, ForetuneError)):
             self._hello(answer)
             self._free.insert(0, worker)
+            self._lost_starts = 0
             return
-        self._unfit += 1
+        if isinstance(answer, Lost):
+            self._lost_starts += 1
+            if self._lost_starts < ATTEMPTS:  # its node may just have gone: look again
+                self._say(f"a worker was lost as it started: {answer}")
+                return
+        self._unfit, self._lost_starts = self._unfit + 1, 0
         error = MeasurementError(f"{answer}") if isinstance(answer, Lost) else answer
         if not (len(self) or self._starting) and self._crew.places() <= self._unfit:
             raise error
@@ -167,6 +173,8 @@ class Dispatcher:
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_S
+        if not (len(self) or self._starting):  # who was unfit may have left
+            self._unfit = 0
         vacant = self._crew.places() - self._unfit - len(self) - len(self._starting)
         self._starting.update(self._crew.start() for _ in range(vacant))
 

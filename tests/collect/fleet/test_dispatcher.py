@@ -137,18 +137,32 @@ def test_devices_join():
 
 
 def test_a_device_that_is_unfit_does_nothing():
-    crew = FakeCrew(3, first=[UsageError("other code"), Lost("no start")])
+    crew = FakeCrew(3, first=[None, UsageError("other code"), *[Lost("no start")] * ATTEMPTS])
     with pytest.warns(ForetuneWarning, match="going on without a device: other code"):
-        assert len(list(dispatcher(crew).answers(pieces(6)))) == 6
-    assert list(crew.done_by) == [3]
+        assert len(list(dispatcher(crew).answers(pieces(20)))) == 20
+    assert list(crew.done_by) == [1]
+    assert crew.started == 2 + ATTEMPTS
+
+
+def test_a_worker_lost_as_it_starts_is_started_again():
+    crew = FakeCrew(2, first=[Lost("the node is gone")])
+    with pytest.warns(ForetuneWarning, match="a worker was lost as it started: the node is gone"):
+        assert len(list(dispatcher(crew).answers(pieces(20)))) == 20
+    assert len(crew.done_by) == 2
+
+
+def test_a_device_that_left_is_not_missed():
+    """Who was unfit leaves; then the worker of the other device is lost, and gets another."""
+    crew = FakeCrew(lambda now: 2 if now < 30 else 1, {8: [1.0]}, [None, UsageError("other code")])
+    assert len(list(dispatcher(crew).answers(pieces(12)))) == 12
     assert crew.started == 3
 
 
 def test_where_no_device_is_fit_the_reason_is_raised():
     with pytest.raises(UsageError, match="other code"):
-        dispatcher(FakeCrew(2, first=[Lost("x"), UsageError("other code")])).wait()
+        dispatcher(FakeCrew(2, first=[UsageError("old"), UsageError("other code")])).wait()
     with pytest.raises(MeasurementError, match="no start"):
-        dispatcher(FakeCrew(1, first=[Lost("no start")])).wait()
+        dispatcher(FakeCrew(1, first=[Lost("no start")] * ATTEMPTS)).wait()
 
 
 def test_where_all_are_gone_the_wait_ends():

@@ -79,6 +79,7 @@ def test_other_code_is_refused(runner, monkeypatch):
         next(runner.run(Toy(), Toy().problem(n=20), [config()]))
 
 
+@pytest.mark.filterwarnings("ignore:a worker was lost as it started")
 def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, tmp_path):
     """A worker is killed while it works, and then a whole node."""
     kernel = Toy()
