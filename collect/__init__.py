@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         plan_configurations,
         plan_rows,
     )
+    from foretune.collect.fleet.runner import RayRunner
     from foretune.collect.probe import local_device, local_devices
     from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
     from foretune.collect.timer import Timing
@@ -19,6 +20,7 @@ __all__ = [
     "CollectSummary",
     "InProcessRunner",
     "IsolatedRunner",
+    "RayRunner",
     "Runner",
     "Timing",
     "collect_runs",
@@ -38,6 +40,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
                 "plan_configurations",
                 "plan_rows",
             ),
+            "fleet.runner": ("RayRunner",),
             "probe": (
                 "local_device",
                 "local_devices",

@@ -117,15 +117,17 @@ def collect_runs(
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0
     record = log if isinstance(log, Record) else Record(kernel, runner.device, log)
-    for problem, configs in plan.items():
-        missing = [c for c in configs if record.find(problem, c) is None]
-        reused += len(configs) - len(missing)
-        for _ in range(len(configs) - len(missing)):
+    missing = []
+    for problem, config in ((p, c) for p, configs in plan.items() for c in configs):
+        if record.find(problem, config) is None:
+            missing.append((problem, config))
+        else:
+            reused += 1
             progress.advance("known already")
-        for measurement in runner.run(kernel, problem, missing):
-            record.append(measurement)
-            ok, failed = ok + measurement.ok, failed + (not measurement.ok)
-            progress.advance(describe(measurement))
+    for measurement in runner.spread(kernel, missing):
+        record.append(measurement)
+        ok, failed = ok + measurement.ok, failed + (not measurement.ok)
+        progress.advance(describe(measurement))
     return CollectSummary(ok + failed, ok, failed, reused, time.perf_counter() - start)
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,14 +81,19 @@ class Watch:
         self.conditions = self._watched.end()
 
 
-def wait_until_quiet(device: Device, patience_s: float) -> Conditions:
-    """Wait until nothing disturbs a device, or for ``patience_s``; return what was seen last."""
+def wait_until_quiet(watch: Callable[[], Watch], patience_s: float) -> Conditions:
+    """Wait until nothing disturbs a device, or for ``patience_s``; return what was seen last.
+
+    Args:
+        watch: gives what sees that device, as `foretune.collect.Runner.watch` does.
+        patience_s: seconds to wait at most.
+    """
     deadline = time.monotonic() + patience_s
     while True:
-        with Watch(device) as watch:
+        with watch() as seen:
             time.sleep(LOOK_S)
-        if not watch.conditions.disturbed or time.monotonic() >= deadline:
-            return watch.conditions
+        if not seen.conditions.disturbed or time.monotonic() >= deadline:
+            return seen.conditions
 
 
 class _Cpu:

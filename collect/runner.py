@@ -34,13 +34,15 @@ _START_S, _HELLO_S = 60.0, 5.0
 
 
 class Runner(ABC):
-    """Measures configurations on one device; a context manager.
+    """Measures configurations on one device, or on several equal ones; a context manager.
 
     Attributes:
         device: what it measures on.
+        at_once: how many configurations it can measure at the same time: one per device.
     """
 
     device: Device
+    at_once: int = 1
 
     @abstractmethod
     def run(
@@ -50,7 +52,23 @@ class Runner(ABC):
         configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, in order; a failure is a measurement too."""
+        """Yield one measurement per configuration, in order; a failure is a measurement too.
+
+        All are made on one device, one after the other.
+        """
+
+    def spread(
+        self,
+        kernel: Kernel,
+        work: Iterable[tuple[Problem, Configuration]],
+        incumbent_ms: float = math.inf,
+    ) -> Iterator[Measurement]:
+        """Yield one measurement per problem and configuration, in the order they get done.
+
+        A runner with several devices uses all of them.
+        """
+        for problem, config in work:
+            yield from self.run(kernel, problem, [config], incumbent_ms)
 
     @abstractmethod
     def race(
@@ -201,11 +219,7 @@ class IsolatedRunner(Runner):
             UsageError: it cannot.
         """
         super().check(kernel)
-        if type(kernel).__module__ == "__main__":
-            raise UsageError(
-                f"kernel {kernel.name!r} is defined in the script that runs: another process "
-                "cannot import it; put it in a module of its own, or use InProcessRunner"
-            )
+        check_importable(kernel)
 
     def _measure(
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float
@@ -214,13 +228,13 @@ class IsolatedRunner(Runner):
             answer = self._ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
         except TimeoutError:
             reason = f"not done after {self.limit_s:g} s"
-            return self._lost(kernel, problem, config, Status.TIMEOUT, reason)
+            return unmeasured(kernel, problem, config, self.device, Status.TIMEOUT, reason)
         except ChildProcessError as e:
-            return self._lost(kernel, problem, config, Status.RUNTIME_ERROR, str(e))
+            return unmeasured(kernel, problem, config, self.device, Status.RUNTIME_ERROR, str(e))
         if not isinstance(answer, Measurement) or answer.config != config:
             self.close()
             reason = "the process answered something else than it was asked"
-            return self._lost(kernel, problem, config, Status.RUNTIME_ERROR, reason)
+            return unmeasured(kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason)
         return answer
 
     def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
@@ -308,23 +322,38 @@ class IsolatedRunner(Runner):
         what = f"ended with exit code {code}" if code is not None else "does not answer"
         raise MeasurementError(f"the measuring process {what}: see its message above")
 
-    def _lost(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status,
-        reason: str,
-    ) -> Measurement:
-        return Measurement(
-            kernel=kernel.name,
-            problem=problem,
-            config=config,
-            device=self.device.name,
-            status=status,
-            error=reason,
-            environment=environment(kernel),
+
+def check_importable(kernel: Kernel) -> None:
+    """Do nothing if another process can import ``kernel``.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if type(kernel).__module__ == "__main__":
+        raise UsageError(
+            f"kernel {kernel.name!r} is defined in the script that runs: another process "
+            "cannot import it; put it in a module of its own, or use InProcessRunner"
         )
+
+
+def unmeasured(
+    kernel: Kernel,
+    problem: Problem,
+    config: Configuration,
+    device: Device,
+    status: Status,
+    reason: str,
+) -> Measurement:
+    """Return the row of a configuration whose process did not live to tell."""
+    return Measurement(
+        kernel=kernel.name,
+        problem=problem,
+        config=config,
+        device=device.name,
+        status=status,
+        error=reason,
+        environment=environment(kernel),
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,10 +69,15 @@ def _postgres_missing() -> str | None:
     return None if url else "needs an empty PostgreSQL database: set FORETUNE_TEST_POSTGRES"
 
 
+def _ray_missing() -> str | None:
+    return None if find_spec("ray") else "needs Ray: pip install 'foretune[ray]'"
+
+
 NEEDS = {
     "gpu": _cuda_missing,
     "browser": _chromium_missing,
     "postgres": _postgres_missing,
+    "ray": _ray_missing,
     "shared_data": _shared_data_missing,
 }
 

@@ -1,5 +1,6 @@
 """The command line as its users meet it: JSON, tables, one line for everything that is wrong."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import fails, run_json
-from toy_kernel import DEVICE, Toy
+from toy_kernel import DEVICE, FakeRunner, Toy
 
 import foretune.collect
 import foretune.tune.doctor
@@ -41,8 +42,6 @@ def place(toy_place, monkeypatch):
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory):
     """Runs of the toy kernel, and a predictor trained on them."""
-    from toy_kernel import FakeRunner
-
     from foretune.collect import plan_configurations
     from foretune.datasets import from_measurements
 
@@ -196,6 +195,8 @@ def test_help_without_arguments(capsys):
         (["collect", "toy", "--out", "x", "--configs", "0"], "give at least 1"),
         (["collect", "toy", "--out", "x", "--problems", "0"], "give at least 1"),
         (["collect", "toy", "--out", "x", "--box", "-1"], "give more than 0"),
+        (["collect", "toy", "--out", "x", "--runner", "rey"], "did you mean 'ray'?"),
+        (["collect", "toy", "--out", "x", "--ray-address", "a:1"], "is of --runner ray"),
         (["tune", "toy", "--problem", "N=3"], "did you mean 'n'?"),
         (["tune", "toy", "--problem", "n=9 dtype=fp32"], "write NAME=VALUE,NAME=VALUE"),
         (["collect", "toy", "--out", "x", "--problems", "n"], "write NAME=VALUE"),
@@ -226,6 +227,42 @@ def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, say
         monkeypatch.undo()
         arguments, says = [a.replace("toy", "matmul") for a in arguments], "unknown device 'cuda:9'"
     assert says in fails(capsys, 2, *arguments)
+
+
+def test_without_ray_one_line_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = fails(capsys, 1, "collect", "toy", "--out", "x", "--runner", "ray")
+    assert said == (
+        "measuring on Ray needs ray, which is not installed: pip install 'foretune[ray]'"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["collect", "toy", "--problems", PROBLEM, "--configs", "2", "--out", "r.parquet"],
+        ["tune", "toy", "--problem", PROBLEM, "--budget", "2", "--predictor", "none"],
+    ],
+)
+def test_on_ray(command, capsys, monkeypatch):
+    asked = []
+
+    class OnRay(FakeRunner):
+        at_once = 3
+
+        def __init__(self, kernel, device, timing=None, limit_s=0.0, address=None):
+            super().__init__()
+            asked.append((kernel.name, device, address))
+
+    monkeypatch.setattr(foretune.collect, "RayRunner", OnRay)
+    run_json(capsys, *command, "--runner", "ray", "--ray-address", "head:6379")
+    assert asked == [("toy", DEVICE, "head:6379")]
+
+
+def test_what_a_node_of_ray_offers(capsys):
+    assert main(["devices", "--ray"]) == 0
+    offered = json.loads(capsys.readouterr().out)
+    assert all(name.startswith("foretune:") and count >= 1 for name, count in offered.items())
 
 
 def test_failures_are_one_line_and_exit_code_1(capsys, place, runs, predictor):

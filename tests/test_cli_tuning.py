@@ -22,7 +22,7 @@ def _place(toy_place):
 @pytest.fixture
 def metered(monkeypatch):
     """A machine with a meter, of which there is none here: the toy's law answers."""
-    monkeypatch.setattr(foretune.collect, "IsolatedRunner", MeteredRunner)
+    monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda d, *_: MeteredRunner(d))
     monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
 
 

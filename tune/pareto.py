@@ -221,10 +221,11 @@ def tune_pareto(
     trace = session.known(problem, space)
     known = len(trace)
     search.tell(trace)
-    while len(trace) < known + budget and (asked := search.ask(1)):
-        trace.append(session.measure(problem, asked[0]))
-        search.tell(trace[-1:])
-        progress.advance(f"{len(search.front())} on the front")
+    while (left := session.batch(len(trace) - known)) and (asked := search.ask(left)):
+        for measurement in session.measure(problem, asked):
+            trace.append(measurement)
+            search.tell([measurement])
+            progress.advance(f"{len(search.front())} on the front")
     configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
     session.wait_until_quiet()
     with runner.watch() as watch:

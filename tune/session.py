@@ -1,6 +1,7 @@
 """A session: what one tuning job has at hand, said once and handed down whole."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
 
 BUDGET = Stopping(10)
+AT_ONCE = 4
+"""Configurations of a problem that are measured at the same time at most: what the first of them
+would tell comes too late for the others."""
 REGRET = 0.03
 """Accepted where measuring goes on until the regret is small, and nobody says how small."""
 
@@ -80,7 +84,7 @@ class Session:
         """Wait until the machine does nothing else, as long as patience lasts."""
         if self.patience_s <= 0:
             return
-        seen = wait_until_quiet(self.device, self.patience_s)
+        seen = wait_until_quiet(self.runner.watch, self.patience_s)
         if seen.disturbed:
             self.progress.say(f"not quiet after {self.patience_s:g} s: {seen.disturbed}")
 
@@ -94,26 +98,38 @@ class Session:
         found = self.record.known(problem)
         return [m for m in found if m.config in space and self._says_all(m)]
 
+    def batch(self, measured: int) -> int:
+        """Return how many configurations to ask for next, after so many measurements."""
+        most = math.inf if self.stopping.most is None else self.stopping.most - measured
+        return int(min(self.runner.at_once, AT_ONCE, most))
+
     def measure(
-        self, problem: Problem, config: Configuration, incumbent_ms: float = math.inf
-    ) -> Measurement:
-        """Return what is known of a configuration if it says all that the goals ask; or measure it.
+        self, problem: Problem, configs: Sequence[Configuration], incumbent_ms: float = math.inf
+    ) -> Iterator[Measurement]:
+        """Yield what is known of configurations if it says all that the goals ask; or measure them.
 
         Raises:
             UsageError: a limit is on something that runs of this kernel do not say.
         """
-        found = self.record.find(problem, config)
-        if found is not None and self._says_all(found):
-            return found
-        (measurement,) = self.runner.run(self.kernel, problem, [config], incumbent_ms)
-        self.record.append(measurement)
+        missing = []
+        for config in configs:
+            found = self.record.find(problem, config)
+            if found is not None and self._says_all(found):
+                yield found
+            else:
+                missing.append((problem, config))
+        for measurement in self.runner.spread(self.kernel, missing, incumbent_ms):
+            self.record.append(measurement)
+            self._check_limits(measurement)
+            yield measurement
+
+    def _check_limits(self, measurement: Measurement) -> None:
         for limit in self.limits:  # a meter may miss a run; anything else is never there or always
             if measurement.ok and not limit.needs_power and math.isnan(limit.of(measurement)):
                 raise UsageError(
                     f"limit {limit}: runs of {self.kernel.name} do not say their {limit.column}; "
                     f"they say {', '.join(figures_of(measurement))}"
                 )
-        return measurement
 
     def none_within(self, measured: int, default_breaks: str) -> MeasurementError:
         """Return the error of a search that found nothing within its limits."""

@@ -213,19 +213,20 @@ def _search(
     incumbent = next((m for m in told if m.config == search.best()), None)
     measured = 0
     done = stood is not None and _suffices(stood, stopping)
-    while not (done or stopping.is_over(search, measured)) and (asked := search.ask(1)):
-        bound_ms = _upper_bound_ms(incumbent)
-        measurement = session.measure(problem, asked[0], bound_ms)
-        measured += 1
-        search.tell([measurement])
-        trace.append(_step(measurement, goal, guide, session.device))
-        here += [measurement] if measurement.ok else []
-        if guide is not None and measurement.ok and len(here) in CORRECTED:
-            guide = corrected(guide, here, session.device)
-        if measurement.config == search.best():
-            incumbent = measurement
-        best = min(s.objective for s in trace)
-        session.progress.advance(f"best {best:.3g} {unit}" if best < math.inf else "")
+    while not (done or stopping.is_over(search, measured)):
+        if not (asked := search.ask(session.batch(measured))):
+            break
+        for measurement in session.measure(problem, asked, _upper_bound_ms(incumbent)):
+            measured += 1
+            search.tell([measurement])
+            trace.append(_step(measurement, goal, guide, session.device))
+            here += [measurement] if measurement.ok else []
+            if guide is not None and measurement.ok and len(here) in CORRECTED:
+                guide = corrected(guide, here, session.device)
+            if measurement.config == search.best():
+                incumbent = measurement
+            best = min(s.objective for s in trace)
+            session.progress.advance(f"best {best:.3g} {unit}" if best < math.inf else "")
     if told:
         news = f"{measured} new" if measured else "nothing new is measured"
         session.progress.say(f"{problem}: {len(told)} measurements known from the store, {news}")

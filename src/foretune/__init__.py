@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from foretune.collect import (
         InProcessRunner,
         IsolatedRunner,
+        RayRunner,
         Timing,
         collect_runs,
         local_device,
@@ -72,6 +73,7 @@ __all__ = [
     "Preset",
     "Problem",
     "ProblemParameter",
+    "RayRunner",
     "RunLog",
     "RuntimeRegressor",
     "SearchSpace",
@@ -103,8 +105,8 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "collect": ("InProcessRunner", "IsolatedRunner", "Timing", "collect_runs",
-                        "local_device", "plan_configurations"),
+            "collect": ("InProcessRunner", "IsolatedRunner", "RayRunner", "Timing",
+                        "collect_runs", "local_device", "plan_configurations"),
             "datasets": ("RunLog", "read_runs", "write_runs"),
             "device": ("Device", "find_device"),
             "errors": ("DataWarning", "ForetuneError", "ForetuneWarning"),

@@ -8,7 +8,6 @@ A family turns the sizes of a problem into work and into quantities that mean so
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class Family(ABC):
     name: str
     takes_numbers: bool = False
 
-    @cached_property
+    @property  # not kept: a pickled kernel must not say what its code was elsewhere
     def source_hash(self) -> str:
         """Identifies the code: sixteen hexadecimal digits; see `foretune.source`."""
         return code_hash(type(self), Family)

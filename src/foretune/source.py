@@ -24,6 +24,8 @@ from typing import Any
 OURS = ("foretune.collect.", "foretune.features.families.")
 INSTALLED = ("site-packages", "dist-packages")
 """Folders in which files that lie side by side have nothing to do with each other."""
+_OWN = Path(__file__).parents[1]
+"""Where Foretune itself is found."""
 
 
 @cache
@@ -34,13 +36,30 @@ def code_hash(kind: type, noun: type) -> str:
         kind: the class. Typed into an interpreter, without a file, only its name counts.
         noun: what it derives from: bases that do not derive from it do not count.
     """
+    text = "\n".join(sorted(_code_of(kind, noun)[0].values())) or kind.__qualname__
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def loose_code(kind: type, noun: type) -> list[Path]:
+    """Return the files and folders that hold the code of a class and are not installed.
+
+    Another machine needs them to import it.
+    """
+    files, roots = _code_of(kind, noun)
+    loose = {root for root in roots if root.name not in INSTALLED and root != _OWN}
+    inside = ((root, file) for root in loose for file in files if file.is_relative_to(root))
+    return sorted({root / file.relative_to(root).parts[0] for root, file in inside})
+
+
+def _code_of(kind: type, noun: type) -> tuple[dict[Path, str], set[Path]]:
+    """Return the text that counts of each file of a class, and where its modules are found."""
     found: dict[Path, str] = {}
+    roots = set()
     for module in {c.__module__ for c in kind.__mro__ if issubclass(c, noun)}:
         file = getattr(sys.modules.get(module), "__file__", None)
         if file and module.rpartition(".")[0] != "foretune":  # that is the noun itself
-            _collect(module, Path(file), found)
-    text = "\n".join(sorted(found.values())) or kind.__qualname__
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+            roots.add(_collect(module, Path(file), found))
+    return found, roots
 
 
 @cache
@@ -58,8 +77,8 @@ def packages_hash(*packages: ModuleType) -> str:
     return digest.hexdigest()
 
 
-def _collect(module: str, file: Path, found: dict[Path, str]) -> None:
-    """Add the code of a module, and of what it imports, to what was ``found`` so far."""
+def _collect(module: str, file: Path, found: dict[Path, str]) -> Path:
+    """Add the code of a module, and of what it imports, to ``found``; return where it lies."""
     top, *inside = module.split(".") + ["__init__"] * (file.stem == "__init__")
     root = file.parents[len(inside)]
     beside = not inside and root.name not in INSTALLED
@@ -72,6 +91,7 @@ def _collect(module: str, file: Path, found: dict[Path, str]) -> None:
             package = name if path.stem == "__init__" else name.rpartition(".")[0]
             imported = _imported(tree, package, root)
             left += [(n, p) for n, p in imported if f"{n}.".startswith(mine)]
+    return root
 
 
 @cache

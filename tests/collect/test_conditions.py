@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -119,6 +120,6 @@ def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
     monkeypatch.setattr(conditions, "LOOK_S", 0.001)
     shares = iter([0.9, 0.8, 0.0])
     monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(next(shares), 0.0))
-    assert wait_until_quiet(CPU, 60.0).others == 0.0
+    assert wait_until_quiet(partial(Watch, CPU), 60.0).others == 0.0
     monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(0.9, 0.0))
-    assert wait_until_quiet(CPU, 0.0).disturbed
+    assert wait_until_quiet(partial(Watch, CPU), 0.0).disturbed

@@ -142,6 +142,12 @@ class OfNowhere(Runner):
     change = {"device": "another"}  # noqa: RUF012
 
 
+class DoesTwice(Runner):
+    def spread(self, kernel, work, incumbent_ms=math.inf):
+        work = list(work)
+        return super().spread(kernel, work + work[:1], incumbent_ms)
+
+
 class TakesAnything(Runner):
     def check(self, kernel):
         pass
@@ -153,6 +159,7 @@ class TakesAnything(Runner):
         (SwallowsFailures, "not one measurement per configuration"),
         (TooFast, "cannot take below"),
         (OfNowhere, "is of device 'another'"),
+        (DoesTwice, "not one measurement per problem and configuration"),
         (TakesAnything, "kernel for a gpu is not refused"),
     ],
 )

@@ -48,11 +48,10 @@ def tune(runner, budget=8, problem=PROBLEM, **how):
     return tune_problem(KERNEL, problem, runner, **{"searcher": "random", "budget": budget} | how)
 
 
-def other_code():
-    """Return the kernel as somebody changed it."""
-    kernel = Toy()
-    kernel.__dict__["source_hash"] = "0123456789abcdef"
-    return kernel
+class OtherCode(Toy):
+    """The kernel as somebody changed it."""
+
+    source_hash = "0123456789abcdef"
 
 
 def test_the_second_time_nothing_is_measured_and_it_is_said():
@@ -116,7 +115,7 @@ def test_what_was_tuned_is_known_to_collect(tmp_path):
 def test_other_code_knows_nothing():
     tune(FakeRunner())
     runner = FakeRunner()
-    tune_problem(other_code(), PROBLEM, runner, budget=8, searcher="random")
+    tune_problem(OtherCode(), PROBLEM, runner, budget=8, searcher="random")
     assert len(runner.measured) == 8
     assert len(Store().subjects()) == 2
 

@@ -75,6 +75,27 @@ def test_any_searcher_does(searcher):
     assert len({s.config for s in result.trace}) == 8
 
 
+class ThreeDevices(FakeRunner):
+    """Measures up to three at once; what began last is done first."""
+
+    at_once = 3
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def spread(self, kernel, work, incumbent_ms=math.inf):
+        self.batches.append(list(work))
+        yield from super().spread(kernel, reversed(self.batches[-1]), incumbent_ms)
+
+
+def test_several_devices_measure_at_once():
+    runner = ThreeDevices()
+    result = tune_problem(KERNEL, PROBLEM, runner, budget=8, store=False)
+    assert list(map(len, runner.batches)) == [3, 3, 2]
+    assert len({step.config for step in result.trace}) == 8
+
+
 def test_a_budget_above_the_space_ends_with_the_space():
     size = len(KERNEL.space(PROBLEM))
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=size + 9, searcher="exhaustive")

@@ -26,6 +26,8 @@ def register(app: typer.Typer) -> None:
 def campaign(
     kernel: str = options.KERNEL,
     device: str = options.DEVICE,
+    runner: str = options.RUNNER,
+    ray_address: str | None = options.RAY_ADDRESS,
     preset: str = typer.Option("quick", help="quick, or full: eight times the runs."),
     problem: list[str] = typer.Option([], help="Tune this one (repeatable); else unseen ones."),
     objective: str = options.OBJECTIVE,
@@ -53,7 +55,6 @@ def campaign(
 
     Everything is tracked in MLflow. Interrupted, the same command goes on where it stopped.
     """
-    from foretune.collect import IsolatedRunner
     from foretune.registry import get_kernel, load
     from foretune.tune.campaign.campaign import run_campaign
     from foretune.tune.campaign.preset import get_preset
@@ -66,10 +67,12 @@ def campaign(
     most = None if budget is None else options.read_budget(budget)
     where = options.read_store(store, no_store)
     output = Output(as_json)
-    hardware = options.read_device(device)
-    with progress_bar() as progress, IsolatedRunner(hardware, size.timing()) as runner:
+    with (
+        options.make_runner(runner, ray_address, chosen, device, size.timing()) as measuring,
+        progress_bar() as progress,
+    ):
         done = run_campaign(
-            chosen, runner, size, problems=problems, objective=goal, model=model,
+            chosen, measuring, size, problems=problems, objective=goal, model=model,
             searcher=searcher, budget=most, regret=regret, predictor=predictor, out=out,
             tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
             seed=seed, store=where, patience_s=wait_quiet, progress=progress,

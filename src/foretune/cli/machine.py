@@ -1,5 +1,7 @@
 """``foretune devices`` and ``foretune doctor``: what is here, what is missing, how to get it."""
 
+import json
+
 import typer
 
 from foretune.cli import options
@@ -8,12 +10,17 @@ from foretune.cli.output import Output
 
 def devices(
     known: bool = typer.Option(False, "--known", help="The shipped spec table instead."),
+    ray: bool = typer.Option(False, "--ray", help="For 'ray start --resources' instead."),
     as_json: bool = options.JSON,
 ) -> None:
     """List this machine's devices with their descriptors."""
     from foretune.collect import local_devices
+    from foretune.collect.fleet.resource import resources_of
     from foretune.device import known_devices
 
+    if ray:
+        print(json.dumps(resources_of(local_devices())))
+        return
     output = Output(as_json)
     found = list(known_devices().values()) if known else local_devices()
     for device in found:

@@ -1,5 +1,6 @@
 """Options that several commands share, and what their text means."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
+    from foretune.collect import Runner, Timing
     from foretune.device import Device
     from foretune.kernel import Kernel
     from foretune.models import Predictor
@@ -44,6 +46,13 @@ STORE = typer.Option(
 NO_STORE = typer.Option(
     False, "--no-store", help="Measure anew what the store knows, and tell it nothing."
 )
+RUNNER = typer.Option(
+    "local", "--runner", help="local: this device; ray: all equal ones of a cluster."
+)
+RAY_ADDRESS = typer.Option(
+    None, "--ray-address", envvar="RAY_ADDRESS",
+    help="Of the Ray cluster, auto for this machine's; without, one is started here.",
+)  # fmt: skip
 REGRET = typer.Option(
     None, "--regret", help="Stop where the best is expected to be this close to the optimum: 0.03."
 )
@@ -122,6 +131,38 @@ def read_device(name: str) -> "Device":
     from foretune.collect import local_device
 
     return local_device(name)
+
+
+def make_runner(
+    runner: str,
+    ray_address: str | None,
+    kernel: "Kernel",
+    device: str,
+    timing: "Timing | None" = None,
+    limit_s: float = 30.0,
+) -> "Runner":
+    """Return the runner that ``--runner`` means, for devices called ``device``.
+
+    Raises:
+        UnknownName: there is no such runner or device.
+        ForetuneError: there is no cluster to run on.
+    """
+    if runner not in ("local", "ray"):
+        raise UnknownName("runner", runner, ("local", "ray"))
+    if runner == "local":
+        from foretune.collect import IsolatedRunner
+
+        if ray_address and not os.environ.get("RAY_ADDRESS"):
+            raise UsageError("--ray-address is of --runner ray: give both")
+        return IsolatedRunner(read_device(device), timing, limit_s)
+    from foretune.collect import RayRunner
+
+    try:
+        hardware: Device | str = read_device(device)
+    except UnknownName:  # the cluster may have it
+        hardware = device
+    print("starting workers on Ray …", file=sys.stderr, flush=True)
+    return RayRunner(kernel, hardware, timing, limit_s, address=ray_address)
 
 
 def any_device(name: str) -> "Device":

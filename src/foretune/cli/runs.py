@@ -32,6 +32,8 @@ def collect(
     ),
     out: Path = typer.Option(..., help="Run table to write or go on with, Parquet."),
     device: str = options.DEVICE,
+    runner: str = options.RUNNER,
+    ray_address: str | None = options.RAY_ADDRESS,
     box: float = typer.Option(0.25, help="Seconds one configuration is timed for at most."),
     limit: float = typer.Option(30.0, help="Seconds after which a configuration is given up."),
     seed: int = options.SEED,
@@ -44,13 +46,7 @@ def collect(
     Rows are on disk the moment they are measured; the same command goes on where it stopped. What
     the store knows of this kernel on this device is taken from there, and new rows go there, too.
     """
-    from foretune.collect import (
-        IsolatedRunner,
-        Timing,
-        collect_runs,
-        plan_configurations,
-        plan_rows,
-    )
+    from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel
@@ -70,16 +66,16 @@ def collect(
         plan = plan_rows(chosen, read_table(rows))
         for problem in plan:
             options.check_memory(chosen, problem)
-    output, hardware = Output(as_json), options.read_device(device)
+    output, timing = Output(as_json), Timing(box_s=box)
     with (
-        RunLog(out, hardware) as log,
+        options.make_runner(runner, ray_address, chosen, device, timing, limit) as measuring,
+        RunLog(out, measuring.device) as log,
         progress_bar() as progress,
-        IsolatedRunner(hardware, Timing(box_s=box), limit_s=limit) as runner,
     ):
         if others := {m.kernel for m in log.measurements()} - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        record = StoredRecord(chosen, hardware, where, log)
-        done = collect_runs(chosen, plan, record, runner, progress)
+        record = StoredRecord(chosen, measuring.device, where, log)
+        done = collect_runs(chosen, plan, record, measuring, progress)
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
         f"{done.reused} known already, {done.seconds:.0f} s"

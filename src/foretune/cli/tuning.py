@@ -43,6 +43,8 @@ def tune(
     no_store: bool = options.NO_STORE,
     wait_quiet: float = options.WAIT_QUIET,
     device: str = options.DEVICE,
+    runner: str = options.RUNNER,
+    ray_address: str | None = options.RAY_ADDRESS,
     seed: int = options.SEED,
     as_json: bool = options.JSON,
 ) -> None:
@@ -51,7 +53,6 @@ def tune(
     What the store knows of this kernel on this device is not measured again; it gets what is.
     With several objectives, find and verify their Pareto front.
     """
-    from foretune.collect import IsolatedRunner
     from foretune.datasets import RunLog
     from foretune.models.saved.named import AUTO, NONE, read_predictor
     from foretune.registry import get_kernel, load
@@ -64,23 +65,23 @@ def tune(
     most, where = options.read_budget(budget), options.read_store(store, no_store)
     load("searchers", searcher)
     trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
-    output, hardware = Output(as_json), options.read_device(device)
+    output = Output(as_json)
     with (
-        RunLog(runs, hardware) if runs else nullcontext() as log,
+        options.make_runner(runner, ray_address, chosen, device) as measuring,
+        RunLog(runs, measuring.device) if runs else nullcontext() as log,
         progress_bar() as progress,
-        IsolatedRunner(hardware) as runner,
     ):
         if len(goals) > 1:
             if most == "auto" or regret is not None:
                 raise UsageError("a Pareto front has no regret: give --budget a number")
             front = tune_pareto(
-                chosen, wanted, runner, trained, budget=most, objectives=goals, limits=limits,
+                chosen, wanted, measuring, trained, budget=most, objectives=goals, limits=limits,
                 searcher=searcher, seed=seed, store=where, log=log, patience_s=wait_quiet,
                 progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
-                chosen, wanted, runner, trained, budget=most, regret=regret, objective=goals[0],
+                chosen, wanted, measuring, trained, budget=most, regret=regret, objective=goals[0],
                 limits=limits, searcher=searcher, seed=seed, store=where, log=log,
                 patience_s=wait_quiet, progress=progress,
             )  # fmt: skip

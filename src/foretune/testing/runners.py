@@ -1,6 +1,7 @@
 """Whether a runner keeps its contract: what hangs, dies, lies or fails becomes a row."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,6 +41,7 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
         _check_rows(runner, kernel, [works, *map(_that, FAILURES), _that("works", rounds=4)])
         if isolates:
             _check_rows(runner, kernel, [_that("dies"), works, _that("hangs"), works])
+        _check_spread(runner, kernel)
         _check_race(runner, kernel, isolates)
         _check_refusal(runner)
     runner.close()  # twice is fine
@@ -62,6 +64,13 @@ def _check_rows(runner: Runner, kernel: ProbeKernel, configs: Sequence[Configura
         status = expected[str(m.config["does"])]
         must(m.status is status, f"{where} has status {m.status}, not {status}: {m.error}")
         (_check_time if m.ok else _check_reason)(m, where)
+
+
+def _check_spread(runner: Runner, kernel: ProbeKernel) -> None:
+    configs = [_that("works"), _that("works", rounds=4), _that("raises")]
+    work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
+    done = [(m.problem, m.config) for m in runner.spread(kernel, work)]
+    must(Counter(done) == Counter(work), "not one measurement per problem and configuration")
 
 
 def _check_time(m: Measurement, where: str) -> None:

@@ -1,0 +1,55 @@
+"""What a search loses where several devices measure at once.
+
+Recorded spaces (run tables with every configuration of a kernel) are searched with batches of
+several sizes; printed is the share of the best performance found after so many measurements, the
+mean over seeds and spaces.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+from machine import markdown
+
+from foretune.search import make_searcher
+from foretune.search.replay.recorded import RecordedSpace, read_spaces
+
+BATCHES = (1, 2, 4, 8, 16)
+AFTER = (8, 16, 32, 48)
+
+
+def found(space: RecordedSpace, searcher: str, batch: int, seed: int) -> list[float]:
+    """Return the share of the best performance found after `AFTER` measurements."""
+    search = make_searcher(
+        searcher, space.space, space.objective, seed, None, space.problem, space.device
+    )
+    best, shares, measured = math.inf, [], 0
+    while measured < AFTER[-1] and (asked := search.ask(min(batch, AFTER[-1] - measured))):
+        for config in asked:
+            number = space.space.index(config)
+            search.tell([space.measurement(number)])
+            best, measured = min(best, space.values[number]), measured + 1
+            shares += [space.optimum / best] * (measured in AFTER)
+    return shares + [space.optimum / best] * (len(AFTER) - len(shares))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--searcher", default="surrogate")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    spaces = [space for table in options.tables for space in read_spaces(table)]
+    rows = []
+    for batch in BATCHES:
+        shares = [
+            found(s, options.searcher, batch, i) for s in spaces for i in range(options.seeds)
+        ]
+        rows.append([str(batch), *(f"{share:.3f}" for share in np.mean(shares, axis=0))])
+    print(f"{options.searcher}, {len(spaces)} spaces, {options.seeds} seeds\n")
+    print(markdown(["at once", *(f"after {n}" for n in AFTER)], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measuring on many equal devices at once, on Ray."""
