@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import binom
 
-from foretune.kernel import Launch
+from foretune.kernel import Launch, TimedLaunch
 
 LEAST_SAMPLES = 3
 """Taken even when the time box is over."""
@@ -101,7 +101,7 @@ def time_launch(
     samples: list[float] = []
     check_at = timing.min_repeats
     while len(samples) < timing.max_repeats:
-        samples.append(stopwatch.sample_ms(launch, batch))
+        samples.append(_sample_ms(launch, batch, stopwatch))
         late = time.perf_counter() > deadline
         if late and len(samples) >= LEAST_SAMPLES:
             break
@@ -138,7 +138,7 @@ def time_interleaved(
             break
         for j in rng.permutation(len(names)):
             launches[names[j]]()
-            sample_ms = stopwatch.sample_ms(launches[names[j]], batches[names[j]])
+            sample_ms = _sample_ms(launches[names[j]], batches[names[j]], stopwatch)
             rounds[names[j]].append(sample_ms)
     return {name: np.array(times) for name, times in rounds.items()}
 
@@ -149,6 +149,12 @@ def _warm_up(launch: Launch, at_least_s: float, stopwatch: Stopwatch) -> int:
     fastest = np.inf
     launches = 0
     while launches < 1 or time.perf_counter() - start < at_least_s:
-        fastest = min(fastest, stopwatch.sample_ms(launch, 1))
+        fastest = min(fastest, _sample_ms(launch, 1, stopwatch))
         launches += 1
     return stopwatch.batch(fastest)
+
+
+def _sample_ms(launch: Launch, batch: int, stopwatch: Stopwatch) -> float:
+    if isinstance(launch, TimedLaunch):
+        return launch.sample_ms(stopwatch, batch)
+    return stopwatch.sample_ms(launch, batch)

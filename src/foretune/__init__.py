@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         local_device,
         plan_configurations,
     )
+    from foretune.collect.wrapped.wrapped import powers_of_two
     from foretune.datasets import RunLog, read_runs, write_runs
     from foretune.device import Device, find_device
     from foretune.errors import DataWarning, ForetuneError, ForetuneWarning
@@ -50,9 +51,13 @@ if TYPE_CHECKING:
     )
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
+    from foretune.tune.wrapped.best import Best
+    from foretune.tune.wrapped.chosen import best
+    from foretune.tune.wrapped.function import tunable, tune_function
 
 __all__ = [
     "PRESETS",
+    "Best",
     "Campaign",
     "Configuration",
     "Cost",
@@ -81,6 +86,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "autotune",
+    "best",
     "collect_runs",
     "evaluate_predictor",
     "find_device",
@@ -91,9 +97,12 @@ __all__ = [
     "patch_inductor",
     "patch_triton",
     "plan_configurations",
+    "powers_of_two",
     "read_runs",
     "run_campaign",
     "train_predictor",
+    "tunable",
+    "tune_function",
     "tune_pareto",
     "tune_problem",
     "write_runs",
@@ -122,5 +131,9 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
                      "tune_pareto", "tune_problem"),
             "tune.triton": ("autotune", "listen", "patch_inductor", "patch_triton"),
             "tune.store": ("Store",),
+            "collect.wrapped.wrapped": ("powers_of_two",),
+            "tune.wrapped.best": ("Best",),
+            "tune.wrapped.chosen": ("best",),
+            "tune.wrapped.function": ("tunable", "tune_function"),
         },
     )  # fmt: skip

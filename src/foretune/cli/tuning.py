@@ -9,7 +9,8 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.campaign import show_results
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
+from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.limit import Limit
 
