@@ -104,7 +104,7 @@ class FunctionKernel(Wrapped):
                 "around: give one, or write the problems out"
             )
         choices = {
-            name: tuple(dict.fromkeys(max(1, value * k // 8) for k in (2, 3, 4, 6, 8, 12, 16)))
+            name: tuple(dict.fromkeys(max(1, round(value * 2 ** (i / 8))) for i in range(-16, 9)))
             if type(value) is int else (value,)
             for name, value in sizes.items()
         }  # fmt: skip

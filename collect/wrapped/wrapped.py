@@ -72,6 +72,11 @@ class Wrapped(Kernel):
         if self._default is not None:
             self._space.index(self._default)
 
+    @property
+    def knows_cost(self) -> bool:  # type: ignore[override]
+        """Whether somebody said what work there is."""
+        return self._cost is not None
+
     @cached_property
     def source_hash(self) -> str:
         """Identifies the code: sixteen hexadecimal digits."""

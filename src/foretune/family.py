@@ -57,6 +57,8 @@ class Family(ABC):
 
     name: str
     takes_numbers: bool = False
+    knows_cost: bool = True
+    """Whether `cost` says anything; a predictor of one that does not has no roofline."""
 
     @cached_property
     def source_hash(self) -> str:

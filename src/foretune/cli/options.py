@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from foretune.kernel import Kernel
     from foretune.models import Predictor
 
-KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
+KERNEL = typer.Argument(
+    help="Name of a kernel, which 'foretune doctor' lists; or your own: FILE.py:NAME."
+)
 ONLY_KERNEL = typer.Option(None, help="Of this kernel only, where a file holds several.")
 NAMED = "Folder of a predictor or a campaign, models:/NAME@ALIAS or runs:/ID"
 GUIDE = typer.Option(
