@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from foretune.collect.versions import versions
 from foretune.datasets.schema import POWER_MARGIN
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
-from foretune.kernel import Inputs, Kernel, Launch, WrongResult
+from foretune.kernel import Inputs, Kernel, Launch, TimedLaunch, WrongResult
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -192,6 +193,8 @@ class Workbench:
         if self.meter is None:
             return math.nan, math.nan
         batch, launches = max(1, int(POWER_BATCH_MS / time_ms)), 0
+        if isinstance(launch, TimedLaunch):  # a call alone may do more, or nothing, a second time
+            launch = partial(launch.sample_ms, stopwatch, 1)
         try:
             stopwatch.wait()
             with self.meter.window() as window:
@@ -217,6 +220,8 @@ class Workbench:
         status: Status,
         reason: Exception,
     ) -> Measurement:
+        if isinstance(reason, TimeoutError):
+            return self._row(kernel, problem, config, Status.TIMEOUT, error=_one_line(str(reason)))
         text = _one_line(f"{type(reason).__name__}: {reason}")
         return self._row(kernel, problem, config, status, error=text)
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from foretune.tune.wrapped.best import Best
     from foretune.tune.wrapped.chosen import best
     from foretune.tune.wrapped.function import tunable, tune_function
+    from foretune.tune.wrapped.program import tune_program
 
 __all__ = [
     "PRESETS",
@@ -105,6 +106,7 @@ __all__ = [
     "tune_function",
     "tune_pareto",
     "tune_problem",
+    "tune_program",
     "write_runs",
 ]
 
@@ -135,5 +137,6 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "tune.wrapped.best": ("Best",),
             "tune.wrapped.chosen": ("best",),
             "tune.wrapped.function": ("tunable", "tune_function"),
+            "tune.wrapped.program": ("tune_program",),
         },
     )  # fmt: skip

@@ -75,10 +75,13 @@ def _tune_on(
 ) -> Best:  # fmt: skip
     wanted, where = kernel.problem(problem), options.get("store")
     record = StoredRecord(kernel, runner.device, where)
-    kernel = with_working_default(kernel, wanted, runner, record, progress)
+    kernel, spent = with_working_default(kernel, wanted, runner, record, progress)
+    budget = options.get("budget", BUDGET)
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        budget = max(budget - spent, min(budget, 1))
     result = tune_problem(
         kernel, wanted, runner, options.get("predictor"),
-        budget=options.get("budget", BUDGET), regret=options.get("regret"),
+        budget=budget, regret=options.get("regret"),
         objective=_objective(options.get("objective", "time")),
         limits=[x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())],
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,
@@ -98,8 +101,10 @@ def show(best: Best) -> None:
 
 def with_working_default(
     kernel: Wrapped, problem: Problem, runner: Runner, record: StoredRecord, progress: Progress
-) -> Wrapped:
-    """Return ``kernel`` with a default that works; what is measured for that goes to the store.
+) -> tuple[Wrapped, int]:
+    """Return ``kernel`` with a default that works, and how many measurements that took.
+
+    They go to the store.
 
     A default that somebody gave must work. Else some others are tried.
 
@@ -108,15 +113,15 @@ def with_working_default(
     """
     first, space = kernel.default(problem), kernel.space(problem)
     if any(m.ok and m.config == first for m in record.known(problem)):
-        return kernel
+        return kernel, 0
     others = [] if kernel.has_own_default else space.sample(TRIES, np.random.default_rng(0))
     why = ""
     candidates = list(dict.fromkeys([first, *others]))
-    for config in candidates:
+    for spent, config in enumerate(candidates, start=1):
         tried = kernel if config == first else kernel.with_default(config)
         reason = _try(tried, problem, config, runner, record, progress)
         if not reason:
-            return tried
+            return tried, spent
         why = why or reason
     if others:
         raise MeasurementError(

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from foretune.cli import options
 from foretune.cli.campaign import show_results
@@ -13,22 +14,46 @@ from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.limit import Limit
+from foretune.mapping import Value, parse_value
+from foretune.space import Configuration
 
 if TYPE_CHECKING:
     from foretune.tune.pareto import ParetoResult
-    from foretune.tune.results import TuneResult
+    from foretune.tune.store.optional import Where
+    from foretune.tune.wrapped.best import Best
+
+
+PROGRAM = "foretune.program"
+"""Where a context keeps the words of a program."""
+OF_PROGRAMS = "Programs (after --)"
+
+
+class Tune(TyperCommand):
+    """What follows ``--`` is a program, up to the first ``--param``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the program out of the arguments."""
+        if "--" in args:
+            at = args.index("--")
+            own, words = args[:at], args[at + 1 :]
+            end = words.index("--param") if "--param" in words else len(words)
+            ctx.meta[PROGRAM], args = words[:end], own + words[end:]
+        return super().parse_args(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command()(tune)
+    app.command(cls=Tune)(tune)
 
 
 def tune(
-    kernel: str = options.KERNEL,
-    problem: str = typer.Option(..., help="M=…,N=…,…"),
+    context: typer.Context,
+    kernel: str = typer.Argument(
+        "", help="Name of a kernel, your own, FILE.py:NAME, or nothing and -- PROGRAM …"
+    ),
+    problem: str = typer.Option("", help="M=…,N=…,…"),
     budget: str = typer.Option(
-        "10", help="New measurements of the search; auto: until the regret is small."
+        "", help="New measurements of the search, 10; auto: until the regret is small."
     ),
     regret: float | None = options.REGRET,
     objective: list[str] = typer.Option(
@@ -40,31 +65,133 @@ def tune(
     searcher: str = options.SEARCHER,
     predictor: str = options.GUIDE,
     runs: Path = typer.Option(None, help="Run table that gets the measurements, too; Parquet."),
+    export: list[Path] = typer.Option(
+        [], help="File for the best configuration: .h, .json or .env (repeatable)."
+    ),
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
     device: str = options.DEVICE,
     seed: int = options.SEED,
+    param: list[str] = typer.Option(
+        [],
+        help="KNOB=VALUE,VALUE,… or KNOB=8..256, by doubling; {KNOB} stands for it (repeatable).",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    restrict: list[str] = typer.Option(
+        [],
+        help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    default: str = typer.Option(
+        "",
+        help="KNOB=VALUE,…: what the best is compared with; else the first that works.",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    name: str = typer.Option(
+        "",
+        help="What the store calls it; else the program's file name.",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    time: str = typer.Option(
+        None,
+        help="Regular expression with one (group): the time in the output; else wall time.",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    time_unit: str = typer.Option(
+        "ms", help="Of that time: ns, us, ms, s.", rich_help_panel=OF_PROGRAMS
+    ),
+    check: str = typer.Option(
+        None, help="Regular expression that must be in the output.", rich_help_panel=OF_PROGRAMS
+    ),
+    compare: str = typer.Option(
+        "",
+        help="Command that judges what was left behind: exit code 0 is right.",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    build: str = typer.Option(
+        "",
+        help="Command run before, untimed; build into {dir}, and it runs once per configuration.",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    env: list[str] = typer.Option(
+        [], help="NAME=TEXT, an environment variable (repeatable).", rich_help_panel=OF_PROGRAMS
+    ),
+    template: list[str] = typer.Option(
+        [],
+        help="FILE:FILE, the second made from the first (repeatable).",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    source: list[str] = typer.Option(
+        [],
+        help="File that the program is made of: what is known counts while it stays.",
+        rich_help_panel=OF_PROGRAMS,
+    ),
+    repeats: int = typer.Option(
+        None, help="Runs of each configuration.", rich_help_panel=OF_PROGRAMS
+    ),
+    time_limit: float = typer.Option(
+        60.0, help="Seconds of one run, after which it hangs.", rich_help_panel=OF_PROGRAMS
+    ),
+    shell: bool = typer.Option(
+        False, "--shell", help="Let a shell read the commands.", rich_help_panel=OF_PROGRAMS
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Tune one problem and verify the winner against the default and the library.
 
     What the store knows of this kernel on this device is not measured again; it gets what is.
     With several objectives, find and verify their Pareto front.
+
+    A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
     """
+    program = context.meta.get(PROGRAM)
+    if program is not None:
+        if kernel:
+            raise UsageError(f"give a kernel ({kernel}) or a program after --, not both")
+        options.refuse(
+            context, ("problem", "predictor", "runs", "device"), "a program does not take"
+        )
+        best = _tune_program(
+            program, time=time, time_unit=time_unit, check=check, compare=compare, build=build,
+            env=env, template=template, source=source, repeats=repeats, time_limit=time_limit,
+            shell=shell, param=param, restrict=restrict, default=default, name=name,
+            budget=options.read_budget(budget or "20"), regret=regret, objective=objective,
+            limit=limit, searcher=searcher, store=options.read_store(store, no_store), seed=seed,
+        )  # fmt: skip
+        _show_winner(Output(as_json), best, export)
+        return
+    of_programs = (
+        "param", "restrict", "default", "name", "time", "time_unit", "check", "compare", "build",
+        "env", "template", "source", "repeats", "time_limit", "shell",
+    )  # fmt: skip
+    options.refuse(context, of_programs, "only a program after -- takes")
+    _tune_kernel(
+        kernel, problem, options.read_budget(budget or "10"), regret, objective, limit, searcher,
+        predictor, runs, export, options.read_store(store, no_store), device, seed, Output(as_json),
+    )  # fmt: skip
+
+
+def _tune_kernel(
+    kernel: str, problem: str, most: "int | Literal['auto']", regret: float | None,
+    objective: list[str], limit: list[str], searcher: str, predictor: str, runs: Path | None,
+    export: list[Path], where: "Where", device: str, seed: int, output: Output,
+) -> None:  # fmt: skip
     from foretune.collect import IsolatedRunner
     from foretune.datasets import RunLog
     from foretune.models.saved.named import AUTO, NONE, read_predictor
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
+    from foretune.tune.wrapped.best import Best
 
+    if not kernel:
+        raise UsageError("there is nothing to tune: give a kernel, FILE.py:NAME or -- PROGRAM …")
     chosen = get_kernel(kernel)
     goals = [options.read_objective(text) for text in dict.fromkeys(objective)]
     limits = [Limit.parse(text) for text in limit]
     wanted = options.read_problem(chosen, problem)
-    most, where = options.read_budget(budget), options.read_store(store, no_store)
     load("searchers", searcher)
     trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
-    output, hardware = Output(as_json), options.read_device(device)
+    hardware = options.read_device(device)
     with (
         RunLog(runs, hardware) if runs else nullcontext() as log,
         progress_bar() as progress,
@@ -73,6 +200,8 @@ def tune(
         if len(goals) > 1:
             if most == "auto" or regret is not None:
                 raise UsageError("a Pareto front has no regret: give --budget a number")
+            if export:
+                raise UsageError("a Pareto front is no one configuration: leave --export out")
             front = tune_pareto(
                 chosen, wanted, runner, trained, budget=most, objectives=goals, limits=limits,
                 searcher=searcher, seed=seed, store=where, log=log, progress=progress,
@@ -86,13 +215,75 @@ def tune(
     if len(goals) > 1:
         _show_front(output, front)
     else:
-        _show_winner(output, result)
+        _show_winner(output, Best(chosen, result), export)
 
 
-def _show_winner(output: Output, result: "TuneResult") -> None:
+def _tune_program(words: list[str], **given: Any) -> "Best":
+    """Tune a program with the options of the command line as they were typed."""
+    from foretune.registry import load
+    from foretune.tune.wrapped.program import tune_program
+
+    if len(given["objective"]) > 1:
+        raise UsageError("a program has one objective: give --objective once")
+    load("searchers", given["searcher"])
+    knobs = {
+        name: read_values(text) for name, text in options.pairs(given["param"], "--param").items()
+    }
+    if not knobs:
+        raise UsageError("the program has no knobs: add --param KNOB=VALUE,VALUE and {KNOB} to it")
+    with progress_bar(notes=True) as progress:
+        return tune_program(
+            words, knobs, build=given["build"], environment=options.pairs(given["env"], "--env"),
+            templates=dict(_template(text) for text in given["template"]), time=given["time"],
+            time_unit=given["time_unit"], check=given["check"], compare=given["compare"],
+            shell=given["shell"], sources=given["source"], runs=given["repeats"],
+            time_limit_s=options.positive(given["time_limit"], "--time-limit"),
+            restrictions=given["restrict"],
+            default=dict(Configuration.parse(given["default"])) if given["default"] else None,
+            name=given["name"] or None, budget=given["budget"], regret=given["regret"],
+            objective=given["objective"][0], limits=given["limit"], searcher=given["searcher"],
+            store=given["store"], seed=given["seed"], progress=progress,
+        )  # fmt: skip
+
+
+def read_values(text: str) -> list[Value]:
+    """Return the values that ``8,16,32`` or ``8..32`` (by doubling) mean.
+
+    A text stays as it was typed where the number would be written in another way.
+
+    Raises:
+        UsageError: a range goes down, or begins with no positive number.
+    """
+    low, dots, high = text.partition("..")
+    if dots and low.isdigit() and high.isdigit():
+        values: list[Value] = []
+        value, last = int(low), int(high)
+        while 0 < value <= last:
+            values.append(value)
+            value *= 2
+        if not values:
+            raise UsageError(f"{text} holds no value: write a range like 8..256")
+        return values
+    parsed = ((part.strip(), parse_value(part.strip())) for part in text.split(","))
+    return [value if str(value) == part else part for part, value in parsed]
+
+
+def _template(text: str) -> tuple[str, str]:
+    source, colon, target = text.partition(":")
+    if not colon or not source or not target or source == target:
+        raise UsageError(f"--template {text!r} is not of the form FILE:OTHER_FILE")
+    return source, target
+
+
+def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
+    result = best.result
+    for path in export:
+        best.export(path)
     summary = result.summary()
     show_results(output, [result])
     output.say("winner: " + _words(result.winner.config or {}))
+    for path in export:
+        output.say(f"written: {path}")
     _say_rejected(output, summary)
     if result.default_breaks:
         output.say(f"the default breaks a limit: {result.default_breaks}")
