@@ -8,7 +8,7 @@ something else: a call that only writes them gives the same.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from foretune.collect.wrapped.values import (
     as_numpy,
@@ -24,6 +24,22 @@ from foretune.kernel import Clock, TimedLaunch
 
 SAME = 1e-5
 """Relative difference of two calls up to which they gave the same: threads add in any order."""
+
+
+class Restorable(Protocol):
+    """What a call works on, wherever it lies."""
+
+    def restore(self) -> None:
+        """Make all as it was at first."""
+
+    def written(self) -> dict[int, Any]:
+        """Return the arrays that are not as they were, by their number among all arrays."""
+
+    def array(self, number: int) -> Any:
+        """Return one of the arrays as it is now."""
+
+    def spoil(self, number: int) -> None:
+        """Fill an array with zeros, or where it was zero at first, with ones."""
 
 
 class Arguments:
@@ -91,7 +107,7 @@ class Restoring(TimedLaunch, ABC):
         arguments: what it works on.
     """
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: Restorable) -> None:
         self.arguments = arguments
         self._restores: bool | None = None
 
@@ -148,8 +164,9 @@ class Call(Restoring):
     ) -> None:
         super().__init__(arguments)
         self.function = function
-        self.knobs = dict(knobs)
+        self.args = arguments.args
+        self.named = {**arguments.kwargs, **knobs}
 
     def run(self) -> Any:
         """Call the function."""
-        return self.function(*self.arguments.args, **self.arguments.kwargs, **self.knobs)
+        return self.function(*self.args, **self.named)

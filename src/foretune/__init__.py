@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from foretune.tune.wrapped.best import Best
     from foretune.tune.wrapped.chosen import best
     from foretune.tune.wrapped.function import tunable, tune_function
+    from foretune.tune.wrapped.kernel_tuner import tune_kernel
     from foretune.tune.wrapped.program import tune_program
 
 __all__ = [
@@ -104,6 +105,7 @@ __all__ = [
     "train_predictor",
     "tunable",
     "tune_function",
+    "tune_kernel",
     "tune_pareto",
     "tune_problem",
     "tune_program",
@@ -137,6 +139,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "tune.wrapped.best": ("Best",),
             "tune.wrapped.chosen": ("best",),
             "tune.wrapped.function": ("tunable", "tune_function"),
+            "tune.wrapped.kernel_tuner": ("tune_kernel",),
             "tune.wrapped.program": ("tune_program",),
         },
     )  # fmt: skip

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ class Best:
 
     def rows(self, most: int = 5) -> list[tuple[str, str, str]]:
         """Return the best measured configurations: time, status, knobs."""
-        steps = sorted(self.result.trace, key=lambda s: s.objective)[:most]
-        return [
-            (f"{s.objective:.3g}", s.status, " ".join(f"{n}={v}" for n, v in s.config.items()))
-            for s in steps
-        ]
+        rows = []
+        for step in sorted(self.result.trace, key=lambda s: s.objective)[:most]:
+            value = f"{step.objective:.3g}" if isfinite(step.objective) else "–"
+            rows.append((value, step.status, " ".join(f"{n}={v}" for n, v in step.config.items())))
+        return rows
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the best configuration for a program to read, as the file's ending says.
