@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from foretune.collect.wrapped.opencl import OpenCL
 from foretune.collect.wrapped.source import GRID, Backend, Build, Language, Shape, Source
 from foretune.collect.wrapped.values import as_numpy, described, relative_difference
 from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
-from foretune.errors import MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.mapping import Value
 from foretune.problem import Problem
@@ -38,7 +39,8 @@ class SourceKernel(Wrapped):
         answer: for each argument the right content after a launch, or None; None: what the default
             leaves there.
         atol: largest absolute difference from the answer, beside a relative one of 1e-5.
-        verify: judges an output instead: ``verify(answer, output, atol=atol)``.
+        verify: judges instead: ``verify(answer, contents, atol=atol)``, both with one element per
+            argument, None where nothing is asked.
         default: what winners are compared with; else the first configuration that works.
         cost: work of one launch, if it is known.
 
@@ -72,15 +74,17 @@ class SourceKernel(Wrapped):
              None if defines is None else {k: _text_of(v) for k, v in defines.items()},
              BACKENDS[source.language]().toolchain(source))
         )  # fmt: skip
+        knobs = _used(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
         self.source, self.shape = source, shape
         self.arguments = tuple(arguments)
         self.defines = defines
-        self.answer = None if answer is None else tuple(answer)
+        self.answer = (
+            None if answer is None else (*answer, *[None] * len(arguments))[: len(arguments)]
+        )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
         self.times_itself = True
-        self._check_use()
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the arguments as they are before any launch."""
@@ -135,44 +139,48 @@ class SourceKernel(Wrapped):
         Raises:
             WrongResult: it does not keep to ``atol``, or ``verify`` refuses it.
         """
-        arrays = [a for a in self.arguments if isinstance(a, np.ndarray)]
-        if expected is not None:
-            numbers = sorted(expected.written.keys() | output.written.keys())
-            got, right = (
-                [outcome.written.get(n, arrays[n]) for n in numbers]
-                for outcome in (output, expected)
-            )
-            if self.verify is not None and not self._verified(right, got):
+        right = self._contents(expected) if self.answer is None else list(self.answer)
+        got = [
+            content if asked is not None else None
+            for content, asked in zip(self._contents(output), right, strict=True)
+        ]
+        if self.verify is not None:
+            if not self._verified(right, got):
                 raise WrongResult("verify refuses the output")
-            return 0.0 if self.verify is not None else relative_difference(got, right)
-        assert self.answer is not None
-        worst, number = 0.0, -1
-        for i, (argument, right) in enumerate(zip(self.arguments, self.answer, strict=True)):
-            number += isinstance(argument, np.ndarray)
-            if right is not None:
-                got = output.written.get(number, argument)
-                self._judge(i, as_numpy(got), as_numpy(right))
-                worst = max(worst, relative_difference(got, right))
-        return worst
+            return 0.0
+        if self.answer is not None:
+            for i, (content, asked) in enumerate(zip(got, right, strict=True)):
+                if asked is not None:
+                    self._compare(i, as_numpy(content), as_numpy(asked))
+        return relative_difference(got, right)
+
+    def _contents(self, outcome: Outcome | None) -> list[Any]:
+        """Return what every argument holds; None for numbers, and without an outcome."""
+        written = {} if outcome is None else outcome.written
+        contents: list[Any] = []
+        number = 0
+        for argument in self.arguments:
+            is_array = isinstance(argument, np.ndarray)
+            contents.append(written.get(number, argument) if is_array else None)
+            number += is_array
+        return contents
 
     def poison(self, output: Any) -> None:
         """Do nothing: arguments are put back before every launch that is checked."""
 
-    def _judge(self, i: int, got: np.ndarray, right: np.ndarray) -> None:
-        if self.verify is not None:
-            if not self._verified(right, got):
-                raise WrongResult(f"verify refuses argument {i}")
-        elif got.shape != right.shape:
-            raise WrongResult(f"argument {i} is {got.shape}, its answer {right.shape}")
-        elif not np.allclose(right, got, atol=self.atol):
-            off = np.abs(got.astype(np.float64) - right.astype(np.float64))
-            at = int(np.nanargmax(off)) if np.isfinite(off).any() else 0
-            raise WrongResult(
-                f"argument {i} is not its answer: element {at} is {got.flat[at]}, not "
-                f"{right.flat[at]} (atol {self.atol:g})"
-            )
+    def _compare(self, i: int, got: np.ndarray, right: np.ndarray) -> None:
+        if got.shape != right.shape:
+            raise WrongResult(f"argument {i} has shape {got.shape}, its answer {right.shape}")
+        if np.allclose(right, got, atol=self.atol):
+            return
+        off = np.abs(got.astype(np.float64) - right.astype(np.float64))
+        at = int(np.nanargmax(off)) if np.isfinite(off).any() else 0
+        raise WrongResult(
+            f"argument {i} is not its answer: element {at} is {got.flat[at]}, not "
+            f"{right.flat[at]} (atol {self.atol:g})"
+        )
 
-    def _verified(self, right: Any, got: Any) -> bool:
+    def _verified(self, right: list[Any], got: list[Any]) -> bool:
         assert self.verify is not None
         try:
             return bool(self.verify(right, got, atol=self.atol))
@@ -193,23 +201,6 @@ class SourceKernel(Wrapped):
         knobs = {n: _c_text(v) for n, v in values.items() if n not in in_options}
         return {**{n: str(v) for n, v in named.items()}, **knobs, "kernel_tuner": "1"}
 
-    def _check_use(self) -> None:
-        """Check that every knob can change something."""
-        functions = [*self.shape.functions(), *(v for v in (self.defines or {}).values())]
-        if callable(self.source.text) or any(callable(f) for f in functions):
-            return
-        texts = [self.source.text, *self.source.others.values(), *self.shape.texts()]
-        texts += [*(self.source.options or ()), *map(str, (self.defines or {}).values())]
-        used = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text)}
-        if self.source.language != "C":
-            used |= set(self.shape.names)
-        if unused := [knob for knob in self.knobs if knob not in used]:
-            raise UsageError(
-                f"the source of {self.source.name} does not use the knob {unused[0]!r}: use it "
-                "there, in grid_div_x or in compiler_options as "
-                f"{{{unused[0]}}}, or drop it"
-            )
-
 
 def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] | None) -> None:
     for i, argument in enumerate(arguments):
@@ -222,17 +213,44 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
             raise UsageError(f"argument {i} of {name} is not contiguous: give {name} a copy of it")
     if answer is None:
         return
-    if len(answer) != len(arguments):
+    if len(answer) > len(arguments):
         raise UsageError(
             f"{name} takes {len(arguments)} arguments, and answer has {len(answer)}: one for each, "
             "None where an argument is only read"
         )
     if all(right is None for right in answer):
         raise UsageError(f"the answer of {name} has only None: say what one argument should be")
-    for i, (argument, right) in enumerate(zip(arguments, answer, strict=True)):
+    for i, (argument, right) in enumerate(zip(arguments, answer, strict=False)):
         if right is not None and not isinstance(argument, np.ndarray):
             raise UsageError(f"argument {i} of {name} is a number, which is never written: answer "
                              "None for it")  # fmt: skip
+
+
+def _used(
+    source: Source, shape: Shape, knobs: Mapping[str, Sequence[Value]],
+    defines: Mapping[str, Any] | None,
+) -> Mapping[str, Sequence[Value]]:  # fmt: skip
+    """Return the knobs; of one that can change nothing, the first value only, after a warning.
+
+    Raises:
+        UsageError: none can change anything.
+    """
+    given = list((defines or {}).values())
+    if callable(source.text) or shape.functions() or any(map(callable, given)):
+        return knobs
+    texts = [source.text, *source.others.values(), *shape.texts(), *(source.options or ())]
+    used = {w for text in (*texts, *map(str, given)) for w in re.findall(r"[A-Za-z_]\w*", text)}
+    if source.language != "C":
+        used |= set(shape.names)
+    unused = [knob for knob in knobs if knob not in used]
+    if not unused:
+        return knobs
+    what = f"the source of {source.name} does not use the knob {unused[0]!r}"
+    how = f"use it there, or in compiler_options as {{{unused[0]}}}, or drop it"
+    if len(unused) == len(knobs):
+        raise UsageError(f"{what}: {how}")
+    warnings.warn(f"{what}: only its first value counts; {how}", ForetuneWarning, stacklevel=2)
+    return {k: tuple(values)[:1] if k in unused else values for k, values in knobs.items()}
 
 
 def _names(source: Source, count: int) -> list[str]:

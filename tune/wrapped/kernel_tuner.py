@@ -119,7 +119,8 @@ def tune_kernel(
         restrictions: expressions, or functions of a mapping of knobs.
         answer: right content of each argument after a launch, None for those that are only read.
         atol: largest absolute difference from it, as for ``numpy.allclose``.
-        verify: judges an argument instead: ``verify(answer, output, atol=None)``.
+        verify: judges instead: ``verify(answer, contents, atol=None)``, both lists with one
+            element per argument.
         verbose: taken for company.
         lang: ``C`` (C++, too) or ``OpenCL``; else the source tells.
         device: number of the OpenCL device.
@@ -210,6 +211,8 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
         if lang.lower() not in known:
             raise UnknownName("lang", lang, ["C", "OpenCL"])
         return known[lang.lower()]
+    if callable(text):
+        raise UsageError("the source is a function: give lang='C' or lang='OpenCL'")
     if path.endswith((".cu", ".hip", ".py", ".f90", ".F90")) or "__global__" in str(text):
         raise UsageError(f"{path or 'this source'} is neither C nor OpenCL: others are not taken")
     return "OpenCL" if path.endswith(".cl") or "__kernel" in str(text) else "C"

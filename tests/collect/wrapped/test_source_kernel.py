@@ -9,7 +9,7 @@ from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.source import Shape, Source, first_error, read_source
 from foretune.collect.wrapped.source_kernel import SourceKernel
 from foretune.device import Device
-from foretune.errors import MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.measurement import Status
 from foretune.space import Configuration
 
@@ -95,12 +95,13 @@ def test_verify_judges_instead():
 
     def lenient(answer, output, atol=None):
         seen.append(atol)
-        return np.abs(answer - output).max() < 2
+        assert [x is None for x in output] == [False, True, True, True]
+        return np.abs(answer[0] - output[0]).max() < 2
 
     assert measured(kernel(answer=[A + B, None, None, None], verify=lenient, atol=0.5), 5).ok
     assert set(seen) == {0.5}
     strict = kernel(answer=[A + B, None, None, None], verify=lambda answer, output: False)
-    assert measured(strict, 10).error == "verify refuses argument 0"
+    assert measured(strict, 10).error == "verify refuses the output"
 
 
 def test_what_is_added_to_is_put_back(language):
@@ -179,7 +180,7 @@ def test_other_names_for_the_work_group():
         ({"knobs": {"tile": (1, 2)}}, "does not use the knob 'tile'"),
         ({"arguments": [A, 5]}, "argument 1 of add is a int: give a NumPy array"),
         ({"arguments": [A[::2]]}, "argument 0 of add is not contiguous"),
-        ({"answer": [A]}, "takes 4 arguments, and answer has 1"),
+        ({"answer": [A] * 5}, "takes 4 arguments, and answer has 5"),
         ({"answer": [None] * 4}, "the answer of add has only None"),
         ({"answer": [None, None, None, np.int32(3)]}, "argument 3 of add is a number"),
         ({"compiler": "no-such-cc"}, "no compiler no-such-cc"),
@@ -201,6 +202,12 @@ def test_what_cannot_be_meant_is_one_line(more, message):
 def test_a_default_that_is_no_measure_is_an_error(text, message):
     with pytest.raises(MeasurementError, match=message):
         measured(kernel(text=text, arguments=[np.zeros(1, "f4")]), 4)
+
+
+def test_of_a_knob_that_changes_nothing_one_value_counts():
+    with pytest.warns(ForetuneWarning, match="does not use the knob 'tile': only its first"):
+        made = kernel(knobs={"block": (4, 10), "tile": (1, 2, 3)})
+    assert len(made.space(made.problem())) == 2
 
 
 def test_no_such_opencl_device():
