@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from foretune.kernel import Launch, TimedLaunch
 
@@ -78,7 +78,8 @@ def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[floa
 
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    return max(int(binom.ppf((1 - confidence) / 2, n, 0.5)) - 1, 0)
+    below = bdtr(np.arange(n + 1), n, 0.5)  # scipy.stats would take a second to import
+    return max(int(np.searchsorted(below, (1 - confidence) / 2)) - 1, 0)
 
 
 def time_launch(

@@ -21,7 +21,7 @@ FAST = ("--repeats", "1", "--time", r"took (\S+) us", "--time-unit", "us")
 @pytest.fixture(autouse=True)
 def _place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "local_device", lambda name: DEVICE)
+    monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
 
 
 @pytest.mark.parametrize("before", [True, False])

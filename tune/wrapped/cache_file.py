@@ -57,7 +57,7 @@ class CacheFile:
 
     def tell(self, kernel: Wrapped, options: TuneOptions, device: Device | None) -> None:
         """Put what the file knows into the store, so that it is not measured again."""
-        device = device or local_device("cpu")
+        device = device or local_device("cpu", measure=False)
         record = StoredRecord(kernel, device, options.get("store"))
         space, problem = kernel.space(kernel.problem()), kernel.problem()
         known = {m.config for m in record.known(problem)}

@@ -234,4 +234,4 @@ def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _device(name: str) -> Device:
-    return local_device(name)
+    return local_device(name, measure=False)

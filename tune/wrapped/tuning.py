@@ -57,7 +57,8 @@ def tune_wrapped(
         UsageError: an option cannot be meant.
         MeasurementError: the default does not work, or no configuration does.
     """
-    device = device or local_device(options.get("device", "cpu"))
+    if device is None:  # rates are for predictors: measuring them would keep people waiting
+        device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
     given = options.get("progress", SILENT if options.get("quiet") else None)
     with (
         nullcontext(given) if given is not None else progress_bar(notes=True) as progress,

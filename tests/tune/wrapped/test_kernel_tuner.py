@@ -38,7 +38,7 @@ void add(float *c, float *a, float *b, int n) {
 @pytest.fixture(autouse=True)
 def _no_probe(monkeypatch):
     for module in (tuning, cache_file):
-        monkeypatch.setattr(module, "local_device", lambda name: DEVICE)
+        monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     quick = Timing(box_s=0.02, warmup_s=0.001)
     usual = Timing.__init__
     monkeypatch.setattr(
