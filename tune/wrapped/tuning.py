@@ -25,6 +25,7 @@ from foretune.tune.wrapped.options import TuneOptions
 
 BUDGET = 20
 LIMIT_S = 60.0
+VERIFY_S = 2.0
 TRIES = 12
 """Configurations tried as default where nobody said which one works."""
 
@@ -86,7 +87,7 @@ def _tune_on(
         objective=_objective(options.get("objective", "time")),
         limits=[x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())],
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,
-        verify_s=options.get("verify_s", 2.0), progress=progress,
+        verify_s=options.get("verify_s", VERIFY_S), progress=progress,
     )  # fmt: skip
     return Best(kernel, result)
 
