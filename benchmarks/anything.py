@@ -1,6 +1,6 @@
 """Tuning a kernel's source: Foretune beside Kernel Tuner, on the same OpenCL and C kernels.
 
-    PYTHONPATH=src python benchmarks/anything.py [--repeats 3] [--budget 40] [--json]
+    PYTHONPATH=src python benchmarks/anything.py [--repeats 3] [--budget 20] [--json]
 
 Every configuration of each kernel is measured once by both tools; Foretune's medians are what a
 configuration is worth. Then each tool searches with a budget, from several seeds. The table says
@@ -98,7 +98,7 @@ extern "C" float product(float *c, const float *a, const float *b, int n) {
 }
 """
 NEEDED = 0.95
-STRATEGIES = ("random_sample", "genetic_algorithm", "dual_annealing")
+STRATEGIES = ("random_sample", "genetic_algorithm")
 
 
 @dataclass
@@ -120,12 +120,12 @@ def cases() -> list[Case]:
     def sums_up(answer: Sequence[Any], contents: Sequence[Any], atol: float | None = None) -> bool:
         return bool(np.isclose(total, contents[0].sum(dtype=np.float64), rtol=1e-4))
 
-    blocks = [16, 32, 64, 128, 256]
+    blocks = [16, 64, 256]
     return [
         Case(
             "stencil (OpenCL)",
             ("stencil", STENCIL, (1024, 512), [image.copy(), image],
-             {"block_size_x": blocks, "block_size_y": [1, 2, 4, 8], "tile_x": [1, 2, 4],
+             {"block_size_x": blocks, "block_size_y": [1, 4], "tile_x": [1, 2, 4],
               "tile_y": [1, 2, 4]}),
             {"grid_div_x": ["block_size_x", "tile_x"], "grid_div_y": ["block_size_y", "tile_y"]},
         ),
@@ -133,16 +133,16 @@ def cases() -> list[Case]:
             "reduction (OpenCL)",
             ("sums", REDUCTION, "num_blocks", [np.zeros(1024, np.float32), numbers,
              np.int32(len(numbers))],
-             {"block_size_x": [32, *blocks[2:], 512, 1024], "vector": [1, 2, 4],
-              "num_blocks": [4, 16, 64, 256, 1024]}),
+             {"block_size_x": [32, 128, 512, 1024], "vector": [1, 2, 4],
+              "num_blocks": [4, 16, 64, 256]}),
             {"grid_div_x": [], "answer": [np.zeros(1024, np.float32), None, None],
              "verify": sums_up},
         ),
         Case(
             "product (C++)",
             ("product", PRODUCT, 256, [np.zeros((256, 256), np.float32), a, b, np.int32(256)],
-             {"block_i": [8, 32, 128, 256], "block_j": [8, 32, 128, 256],
-              "block_k": [8, 32, 128, 256], "order": [0, 1]}),
+             {"block_i": [8, 32, 256], "block_j": [8, 32, 256],
+              "block_k": [8, 32, 256], "order": [0, 1]}),
             {"lang": "C", "compiler_options": ["-O3"], "answer": [a @ b, None, None, None],
              "atol": 1e-2},
         ),
@@ -280,7 +280,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=3, help="searches of each kind")
-    parser.add_argument("--budget", type=int, default=40, help="evaluations of a search")
+    parser.add_argument("--budget", type=int, default=20, help="evaluations of a search")
     parser.add_argument("--case", type=int, action="append", help="only these kernels, by number")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
