@@ -80,6 +80,9 @@ class _Buffers:
         cl.enqueue_copy(self._queue, host, self._buffers[number])
         return host
 
+    def first(self, number: int) -> Any:
+        return self._first[number]
+
     def spoil(self, number: int) -> None:
         cl = _pyopencl()
         first = self._first[number]

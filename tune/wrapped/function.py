@@ -4,6 +4,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect import local_device
@@ -107,6 +108,10 @@ class Tunable:
         if chosen is None:
             chosen = self._choose(key, args, kwargs)
         return self.function(*args, **{**chosen, **kwargs})
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind to an object, as a method of its class."""
+        return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send the plain function to other processes: a measuring one must not tune."""

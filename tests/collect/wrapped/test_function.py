@@ -111,6 +111,19 @@ def test_an_output_that_is_only_written_is_not_put_back():
     assert seen[-3:] == [1, 1, 1]
 
 
+def test_places_that_are_never_written_do_not_count():
+    """The border of a stencil's output keeps what it holds."""
+    seen = []
+
+    def spy(x, out, block=1):
+        seen.append(out[1])
+        out[1:-1] = x[1:-1] + 1
+
+    out = np.full(100, 7.0)
+    assert measured(FunctionKernel(spy, {"block": [1, 2]}, (X, out)), block=2).ok
+    assert seen[-3:] == [2, 2, 2], "nothing was put back"
+
+
 def test_an_answer_that_changes_from_call_to_call_is_refused():
     rng = np.random.default_rng(0)
     kernel = FunctionKernel(lambda x, block=1: x + rng.random(), {"block": [1, 2]}, (X,))

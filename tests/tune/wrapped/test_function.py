@@ -145,6 +145,18 @@ def test_the_decorator_chooses_at_the_first_call_of_a_shape():
     assert smooth.__name__ == "smooth"
 
 
+def test_a_method_may_be_tunable():
+    class Filter:
+        factor = 3
+
+        @ft.tunable(block=[100, 20_000], options=QUICK)
+        def apply(self, x, block=100):
+            return doubled(x, block) * self.factor
+
+    assert (Filter().apply(X) == X * 6).all()
+    assert Filter.apply.kernel((Filter(), X)).problem()["self"] == "Filter"
+
+
 def test_the_choice_is_there_for_the_next_process():
     def decorated():
         calls = []
