@@ -153,10 +153,11 @@ def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
     Raises:
         UsageError: one was; the message says ``why`` not.
     """
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{why} {name}: leave --{name} out")
+            raise UsageError(f"{why} {name}: leave {flags[name]} out")
 
 
 def read_store(store: str | None, no_store: bool) -> str | Literal[False] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
@@ -11,21 +11,27 @@ from typer.core import TyperCommand
 from foretune.cli import options
 from foretune.cli.campaign import show_results
 from foretune.cli.output import Output
+from foretune.cli.wrapping import (
+    OF_PROGRAMS,
+    OF_SOURCES,
+    SHARED,
+    SUFFIXES,
+    Search,
+    tune_source,
+    tune_words,
+)
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.limit import Limit
-from foretune.mapping import Value, parse_value
-from foretune.space import Configuration
 
 if TYPE_CHECKING:
     from foretune.tune.pareto import ParetoResult
-    from foretune.tune.store.optional import Where
     from foretune.tune.wrapped.best import Best
 
 
 PROGRAM = "foretune.program"
 """Where a context keeps the words of a program."""
-OF_PROGRAMS = "Programs (after --)"
+PROGRAMS, SOURCES, ANY = "Programs (after --)", "Sources (FILE.c, FILE.cpp, FILE.cl)", "Knobs"
 
 
 class Tune(TyperCommand):
@@ -75,65 +81,82 @@ def tune(
     param: list[str] = typer.Option(
         [],
         help="KNOB=VALUE,VALUE,… or KNOB=8..256, by doubling; {KNOB} stands for it (repeatable).",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=ANY,
     ),
     restrict: list[str] = typer.Option(
         [],
         help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=ANY,
     ),
     default: str = typer.Option(
         "",
         help="KNOB=VALUE,…: what the best is compared with; else the first that works.",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=ANY,
     ),
     name: str = typer.Option(
         "",
         help="What the store calls it; else the program's file name.",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=PROGRAMS,
     ),
     time: str = typer.Option(
         None,
         help="Regular expression with one (group): the time in the output; else wall time.",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=PROGRAMS,
     ),
     time_unit: str = typer.Option(
-        "ms", help="Of that time: ns, us, ms, s.", rich_help_panel=OF_PROGRAMS
+        "ms", help="Of that time: ns, us, ms, s.", rich_help_panel=PROGRAMS
     ),
     check: str = typer.Option(
-        None, help="Regular expression that must be in the output.", rich_help_panel=OF_PROGRAMS
+        None, help="Regular expression that must be in the output.", rich_help_panel=PROGRAMS
     ),
     compare: str = typer.Option(
         "",
         help="Command that judges what was left behind: exit code 0 is right.",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=PROGRAMS,
     ),
     build: str = typer.Option(
         "",
         help="Command run before, untimed; build into {dir}, and it runs once per configuration.",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=PROGRAMS,
     ),
     env: list[str] = typer.Option(
-        [], help="NAME=TEXT, an environment variable (repeatable).", rich_help_panel=OF_PROGRAMS
+        [], help="NAME=TEXT, an environment variable (repeatable).", rich_help_panel=PROGRAMS
     ),
     template: list[str] = typer.Option(
         [],
         help="FILE:FILE, the second made from the first (repeatable).",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=PROGRAMS,
     ),
     source: list[str] = typer.Option(
         [],
         help="File that the program is made of: what is known counts while it stays.",
-        rich_help_panel=OF_PROGRAMS,
+        rich_help_panel=PROGRAMS,
     ),
-    repeats: int = typer.Option(
-        None, help="Runs of each configuration.", rich_help_panel=OF_PROGRAMS
-    ),
+    repeats: int = typer.Option(None, help="Runs of each configuration.", rich_help_panel=PROGRAMS),
     time_limit: float = typer.Option(
-        60.0, help="Seconds of one run, after which it hangs.", rich_help_panel=OF_PROGRAMS
+        60.0, help="Seconds of one run, after which it hangs.", rich_help_panel=PROGRAMS
     ),
     shell: bool = typer.Option(
-        False, "--shell", help="Let a shell read the commands.", rich_help_panel=OF_PROGRAMS
+        False, "--shell", help="Let a shell read the commands.", rich_help_panel=PROGRAMS
+    ),
+    function: str = typer.Option(
+        "", "--kernel", help="Function in the source.", rich_help_panel=SOURCES
+    ),
+    arg: list[str] = typer.Option(
+        [],
+        help="TYPE[SIZES], random; TYPE[SIZES]=FILL; TYPE=NUMBER: float32[512,64] (in order).",
+        rich_help_panel=SOURCES,
+    ),
+    size: str = typer.Option(
+        "", help="Of the problem, 1024,512: OpenCL's work items.", rich_help_panel=SOURCES
+    ),
+    grid: str = typer.Option(
+        "",
+        help="What divides it: block_size_x*tile,block_size_y; else the work group.",
+        rich_help_panel=SOURCES,
+    ),
+    option: list[str] = typer.Option(
+        [], help="Of the compiler (repeatable).", rich_help_panel=SOURCES
     ),
     as_json: bool = options.JSON,
 ) -> None:
@@ -143,38 +166,44 @@ def tune(
     With several objectives, find and verify their Pareto front.
 
     A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
+
+    A source: foretune tune blur.cl --kernel blur --arg float32[512,512]=0 --arg float32[512,512]
+    --size 512,512 --param block_size_x=8..64
     """
     program = context.meta.get(PROGRAM)
-    if program is not None:
+    search = Search(
+        options.read_budget(budget) if budget else None, regret, objective, limit, searcher,
+        options.read_store(store, no_store), seed,
+    )  # fmt: skip
+    output = Output(as_json)
+    if program is None and not kernel.endswith(SUFFIXES):
+        options.refuse(context, (*SHARED, *OF_PROGRAMS, *OF_SOURCES), "a kernel does not take")
+        _tune_kernel(kernel, problem, search, predictor, runs, export, device, output)
+        return
+    what = "a program" if program is not None else "a source"
+    options.refuse(context, ("problem", "predictor", "runs", "device"), f"{what} does not take")
+    if program is None:
+        options.refuse(context, OF_PROGRAMS, "a source does not take")
+        best = tune_source(
+            kernel, search, function=function, arg=arg, size=size, grid=grid, option=option,
+            param=param, restrict=restrict, default=default,
+        )  # fmt: skip
+    else:
         if kernel:
             raise UsageError(f"give a kernel ({kernel}) or a program after --, not both")
-        options.refuse(
-            context, ("problem", "predictor", "runs", "device"), "a program does not take"
-        )
-        best = _tune_program(
-            program, time=time, time_unit=time_unit, check=check, compare=compare, build=build,
-            env=env, template=template, source=source, repeats=repeats, time_limit=time_limit,
-            shell=shell, param=param, restrict=restrict, default=default, name=name,
-            budget=options.read_budget(budget or "20"), regret=regret, objective=objective,
-            limit=limit, searcher=searcher, store=options.read_store(store, no_store), seed=seed,
+        options.refuse(context, OF_SOURCES, "a program does not take")
+        best = tune_words(
+            program, search, time=time, time_unit=time_unit, check=check, compare=compare,
+            build=build, env=env, template=template, source=source, repeats=repeats,
+            time_limit=time_limit, shell=shell, name=name, param=param, restrict=restrict,
+            default=default,
         )  # fmt: skip
-        _show_winner(Output(as_json), best, export)
-        return
-    of_programs = (
-        "param", "restrict", "default", "name", "time", "time_unit", "check", "compare", "build",
-        "env", "template", "source", "repeats", "time_limit", "shell",
-    )  # fmt: skip
-    options.refuse(context, of_programs, "only a program after -- takes")
-    _tune_kernel(
-        kernel, problem, options.read_budget(budget or "10"), regret, objective, limit, searcher,
-        predictor, runs, export, options.read_store(store, no_store), device, seed, Output(as_json),
-    )  # fmt: skip
+    _show_winner(output, best, export)
 
 
 def _tune_kernel(
-    kernel: str, problem: str, most: "int | Literal['auto']", regret: float | None,
-    objective: list[str], limit: list[str], searcher: str, predictor: str, runs: Path | None,
-    export: list[Path], where: "Where", device: str, seed: int, output: Output,
+    kernel: str, problem: str, search: Search, predictor: str, runs: Path | None,
+    export: list[Path], device: str, output: Output,
 ) -> None:  # fmt: skip
     from foretune.collect import IsolatedRunner
     from foretune.datasets import RunLog
@@ -184,12 +213,15 @@ def _tune_kernel(
     from foretune.tune.wrapped.best import Best
 
     if not kernel:
-        raise UsageError("there is nothing to tune: give a kernel, FILE.py:NAME or -- PROGRAM …")
+        raise UsageError(
+            "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
+        )
     chosen = get_kernel(kernel)
-    goals = [options.read_objective(text) for text in dict.fromkeys(objective)]
-    limits = [Limit.parse(text) for text in limit]
+    goals = [options.read_objective(text) for text in dict.fromkeys(search.objective)]
+    limits = [Limit.parse(text) for text in search.limit]
+    most = 10 if search.budget is None else search.budget
     wanted = options.read_problem(chosen, problem)
-    load("searchers", searcher)
+    load("searchers", search.searcher)
     trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
     hardware = options.read_device(device)
     with (
@@ -198,81 +230,25 @@ def _tune_kernel(
         IsolatedRunner(hardware) as runner,
     ):
         if len(goals) > 1:
-            if most == "auto" or regret is not None:
+            if most == "auto" or search.regret is not None:
                 raise UsageError("a Pareto front has no regret: give --budget a number")
             if export:
                 raise UsageError("a Pareto front is no one configuration: leave --export out")
             front = tune_pareto(
                 chosen, wanted, runner, trained, budget=most, objectives=goals, limits=limits,
-                searcher=searcher, seed=seed, store=where, log=log, progress=progress,
+                searcher=search.searcher, seed=search.seed, store=search.store, log=log,
+                progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
-                chosen, wanted, runner, trained, budget=most, regret=regret, objective=goals[0],
-                limits=limits, searcher=searcher, seed=seed, store=where, log=log,
-                progress=progress,
+                chosen, wanted, runner, trained, budget=most, regret=search.regret,
+                objective=goals[0], limits=limits, searcher=search.searcher, seed=search.seed,
+                store=search.store, log=log, progress=progress,
             )  # fmt: skip
     if len(goals) > 1:
         _show_front(output, front)
     else:
         _show_winner(output, Best(chosen, result), export)
-
-
-def _tune_program(words: list[str], **given: Any) -> "Best":
-    """Tune a program with the options of the command line as they were typed."""
-    from foretune.registry import load
-    from foretune.tune.wrapped.program import tune_program
-
-    if len(given["objective"]) > 1:
-        raise UsageError("a program has one objective: give --objective once")
-    load("searchers", given["searcher"])
-    knobs = {
-        name: read_values(text) for name, text in options.pairs(given["param"], "--param").items()
-    }
-    if not knobs:
-        raise UsageError("the program has no knobs: add --param KNOB=VALUE,VALUE and {KNOB} to it")
-    with progress_bar(notes=True) as progress:
-        return tune_program(
-            words, knobs, build=given["build"], environment=options.pairs(given["env"], "--env"),
-            templates=dict(_template(text) for text in given["template"]), time=given["time"],
-            time_unit=given["time_unit"], check=given["check"], compare=given["compare"],
-            shell=given["shell"], sources=given["source"], runs=given["repeats"],
-            time_limit_s=options.positive(given["time_limit"], "--time-limit"),
-            restrictions=given["restrict"],
-            default=dict(Configuration.parse(given["default"])) if given["default"] else None,
-            name=given["name"] or None, budget=given["budget"], regret=given["regret"],
-            objective=given["objective"][0], limits=given["limit"], searcher=given["searcher"],
-            store=given["store"], seed=given["seed"], progress=progress,
-        )  # fmt: skip
-
-
-def read_values(text: str) -> list[Value]:
-    """Return the values that ``8,16,32`` or ``8..32`` (by doubling) mean.
-
-    A text stays as it was typed where the number would be written in another way.
-
-    Raises:
-        UsageError: a range goes down, or begins with no positive number.
-    """
-    low, dots, high = text.partition("..")
-    if dots and low.isdigit() and high.isdigit():
-        values: list[Value] = []
-        value, last = int(low), int(high)
-        while 0 < value <= last:
-            values.append(value)
-            value *= 2
-        if not values:
-            raise UsageError(f"{text} holds no value: write a range like 8..256")
-        return values
-    parsed = ((part.strip(), parse_value(part.strip())) for part in text.split(","))
-    return [value if str(value) == part else part for part, value in parsed]
-
-
-def _template(text: str) -> tuple[str, str]:
-    source, colon, target = text.partition(":")
-    if not colon or not source or not target or source == target:
-        raise UsageError(f"--template {text!r} is not of the form FILE:OTHER_FILE")
-    return source, target
 
 
 def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
