@@ -67,7 +67,8 @@ class FunctionKernel(Wrapped):
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
         problem = {} if callable(args) else described(*_named(parameters, tuple(args), kwargs))
-        code = f"{function_hash(function)} {name}"
+        judged = [f and function_hash(f) for f in (check if callable(check) else None, verify)]
+        code = repr((function_hash(function), name, check is None, judged, tolerance))
         super().__init__(name, knobs, restrictions, default, problem, code, cost)
         self.function = function
         self.args = args if callable(args) else tuple(args)

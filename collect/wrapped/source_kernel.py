@@ -72,6 +72,7 @@ class SourceKernel(Wrapped):
             (source.name, _text_of(source.text), sorted(source.others.items()), source.options,
              shape.names, shape.texts(), [function_hash(f) for f in shape.functions()],
              None if defines is None else {k: _text_of(v) for k, v in defines.items()},
+             answer is None, atol, verify and function_hash(verify),
              BACKENDS[source.language]().toolchain(source))
         )  # fmt: skip
         knobs = _used(source, shape, knobs, defines)

@@ -199,6 +199,8 @@ def test_the_code_identifies_it_and_not_its_surroundings():
     first = FunctionKernel(double, {"block": [1]}, (X,)).source_hash
     assert FunctionKernel(double, {"block": [1, 2]}, (X * 2,)).source_hash == first
     assert FunctionKernel(triple, {"block": [1]}, (X,)).source_hash != first
+    checked = FunctionKernel(double, {"block": [1]}, (X,), check=lambda x: x).source_hash
+    assert checked != first, "what was right for one is not for the other"
 
 
 def test_a_lambda_with_large_arguments_goes_to_another_process(isolated):

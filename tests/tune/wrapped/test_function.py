@@ -49,8 +49,10 @@ def test_the_best_is_found_and_verified():
     assert best.interval[0] > 1
     assert "× the default's speed" in best.report()
     assert best_of("doubled") == {"block": 20_000}
-    again = tune()
+    again = tune(check=lambda x: x + x)
     assert again.measured == 0
+    with pytest.raises(MeasurementError, match=r"wrong_result: relative error .* compared with"):
+        tune(check=lambda x: x + 1)
 
 
 def test_what_it_says_while_it_works(capsys):
