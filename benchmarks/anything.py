@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/anything.py [--repeats 3] [--budget 20] [--json]
 
 Every configuration of each kernel is measured once by both tools; the lesser of both times is what
-a configuration is worth, as whatever else the machine does only adds to it. Then each tool searches with a budget, from several seeds. The table says
-after how many evaluations, and seconds from the call on, the configuration that the tool holds for
-the best is worth 95 % of the best there is. Compilers' caches are empty for each search. Needs
-``foretune[opencl,bench]``.
+a configuration is worth, as whatever else the machine does only adds to it. Then each tool searches
+with a budget, from several seeds. The table says after how many evaluations, and seconds from the
+call on, the configuration that the tool holds for the best is worth 95 % of the best there is.
+Compilers' caches are empty for each search. Needs ``foretune[opencl,bench]``.
 """
 
 import argparse

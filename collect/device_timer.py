@@ -2,15 +2,16 @@
 
 A launch on a GPU returns before the work is done, so events are recorded around it, and something
 that takes the device longer than the host needs to queue a launch runs first: otherwise the first
-event would tick while the launch is still on its way. Where the last-level cache must be cold that
-something overwrites it; where it may be warm, the device just waits. An event itself takes a
-microsecond or so, which every configuration pays alike.
+event would tick while the launch is still on its way. Where the last-level cache must be cold it is
+overwritten; then, as where it may be warm, the device waits. An event itself takes a microsecond or
+so, which every configuration pays alike.
 """
 
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
+from foretune.collect.holding import hold
 from foretune.collect.timer import HOST, Stopwatch
 from foretune.device import Device
 from foretune.extras import require
@@ -19,8 +20,6 @@ from foretune.problem import Problem
 
 FLUSH_BYTES = 2**28
 """Overwritten before a launch, and never less than twice the cache: 256 MiB."""
-WAIT_CYCLES = 60_000
-"""The device waits per launch that is queued meanwhile: some 30 µs."""
 MOST_LAUNCHES = 20
 """In one sample; more would not be queued before the device is done waiting."""
 
@@ -46,6 +45,7 @@ class DeviceStopwatch(Stopwatch):
         synchronize: returns when the device is idle.
         before: called before each sample with the number of launches that follow.
         most: launches in one sample; one where each needs a cold cache.
+        interface: ``torch.cuda``, or what stands for it.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class DeviceStopwatch(Stopwatch):
         synchronize: Callable[[], None],
         before: Callable[[int], object],
         most: int = 1,
+        interface: Any = None,
     ) -> None:
+        self.interface = interface
         self._event = event
         self._synchronize = synchronize
         self._before = before
@@ -118,16 +120,21 @@ def device_stopwatch(device: Device, warm: bool = False) -> Stopwatch:
 @cache
 def _stopwatch(index: int, warm: bool) -> Stopwatch:
     torch = require("torch", "gpu", "timing a GPU kernel")
+    cuda = torch.cuda
 
     def event() -> Event:
-        return torch.cuda.Event(enable_timing=True)
+        return cuda.Event(enable_timing=True)
+
+    def wait(launches: int) -> None:
+        hold(cuda, launches)
 
     if warm:
-        return DeviceStopwatch(event, torch.cuda.synchronize, _wait_on_device, MOST_LAUNCHES)
+        return DeviceStopwatch(event, cuda.synchronize, wait, MOST_LAUNCHES, cuda)
     size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)
     buffer = torch.empty(size, dtype=torch.int8, device=f"cuda:{index}")
-    return DeviceStopwatch(event, torch.cuda.synchronize, lambda _: buffer.zero_())
 
+    def flush(launches: int) -> None:
+        buffer.zero_()
+        wait(launches)
 
-def _wait_on_device(launches: int) -> None:
-    require("torch", "gpu", "timing a GPU kernel").cuda._sleep(WAIT_CYCLES * (launches + 1))
+    return DeviceStopwatch(event, cuda.synchronize, flush, interface=cuda)

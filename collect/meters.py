@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.nvidia import visible_gpus
+from foretune.collect.nvidia import is_slice, visible_gpus
 from foretune.errors import ForetuneError, MissingExtra
 from foretune.extras import require
 from foretune.registry import load, registered
@@ -231,6 +231,11 @@ class NvmlMeter(PowerMeter):
         """Return None where the driver reads this GPU's energy counter."""
         try:
             self._open()
+            if is_slice(self._nvml, self._handle):
+                return (
+                    f"GPU {self._index} is a MIG slice, and the energy counter is its whole "
+                    "board's: meter on a GPU that is not split"
+                )
             self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except MissingExtra as e:
             return str(e)

@@ -40,27 +40,44 @@ def visible_gpus(nvml: Any) -> list[Any]:
     """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process.
 
     Numbers in that variable are taken as NVML's, which orders GPUs by PCI address; CUDA's own
-    order differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set.
+    order differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set. Of a
+    GPU that is split (MIG), CUDA sees the slice that the variable names, or else the first.
     """
-    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    handles = [_first_slice(nvml, board) for board in boards]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return handles
     visible = []
-    for entry in chosen.split(","):
+    for entry in map(str.strip, chosen.split(",")):
+        if entry.startswith("MIG-"):
+            named = _ask(nvml, "nvmlDeviceGetHandleByUUID", entry)
+            visible += [named] if named is not None else []
+            continue
         matches = [
             handle
             for i, handle in enumerate(handles)
-            if entry.strip() == str(i)
-            or (
-                entry.strip().startswith("GPU-")
-                and nvml.nvmlDeviceGetUUID(handle).startswith(entry.strip())
-            )
+            if entry == str(i)
+            or (entry.startswith("GPU-") and nvml.nvmlDeviceGetUUID(boards[i]).startswith(entry))
         ]
         if not matches:  # as in CUDA, nothing after an invalid entry counts
             break
         visible += matches[:1]
     return visible
+
+
+def is_slice(nvml: Any, handle: Any) -> bool:
+    """Return whether a handle is of a slice of a GPU (MIG), not of a whole one."""
+    return bool(_ask(nvml, "nvmlDeviceIsMigDeviceHandle", handle))
+
+
+def _first_slice(nvml: Any, board: Any) -> Any:
+    """Return the first slice of a GPU that is split; any other GPU as it is."""
+    mode = _ask(nvml, "nvmlDeviceGetMigMode", board)
+    first = (
+        _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
+    )
+    return board if first is None else first
 
 
 def _gpu(nvml: Any, handle: Any, index: int) -> Device:
@@ -71,11 +88,16 @@ def _gpu(nvml: Any, handle: Any, index: int) -> Device:
         known = Device(name, "gpu")
     capability = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
     units = _ask(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    own = _ask(nvml, "nvmlDeviceGetAttributes", handle) if is_slice(nvml, handle) else None
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     limit_mw = _ask(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
     clock_mhz = _ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
     said = {
-        "cores": units / _UNITS_PER_SM.get(tuple(capability), 128) if units and capability else 0,
+        "cores": own.multiprocessorCount
+        if own
+        else units / _UNITS_PER_SM.get(tuple(capability), 128)
+        if units and capability
+        else 0,
         "clock_mhz": clock_mhz or 0,
         "memory_gib": memory.total / 2**30 if memory else 0,
         "power_limit_w": limit_mw / 1000 if limit_mw else 0,

@@ -13,6 +13,8 @@ from typing import Any
 from foretune.collect.compiled.targets import find_target
 from foretune.device import Device
 
+_RELAXED = 2
+
 
 class ReplayDevice:
     """Stands for a GPU of which only the name and the specs are known.
@@ -25,8 +27,9 @@ class ReplayDevice:
         target: what kernels are compiled for.
         index: its number; unlike any real device's, so that no compiled kernel is mistaken for one.
         capturing: what `is_current_stream_capturing` says. While it is true, waiting is an error,
-            as it is in CUDA.
+            as it is in CUDA, and loading code unless the thread's capture mode is relaxed.
         busy: while true, the device has not got to its events yet, unless it is waited for.
+        launch_ms: what a launch is on its way: events count it if the device has nothing to do.
     """
 
     def __init__(self, device: Device, index: int) -> None:
@@ -44,8 +47,10 @@ class ReplayDevice:
         self.index = index
         self.capturing = False
         self.busy = False
+        self.launch_ms = 0.0
         self.waits = 0
         self._clock = threading.local()
+        self._modes = threading.local()
         self._fault: BaseException | None = None
         self.Event = lambda *args, **kwargs: ReplayEvent(self, *args, **kwargs)
         self.Stream = self.ExternalStream = lambda *args, **kwargs: SimpleNamespace(cuda_stream=0)
@@ -57,7 +62,12 @@ class ReplayDevice:
 
     def spend(self, time_ms: float) -> None:
         """Let a launch of this thread take ``time_ms``."""
-        self._clock.ms = self.clock_ms + time_ms
+        held, self._clock.held = getattr(self._clock, "held", False), False
+        self._clock.ms = self.clock_ms + time_ms + (0.0 if held else self.launch_ms)
+
+    def _sleep(self, cycles: int) -> None:
+        """Wait on the device, so that the next launch is queued before it is due."""
+        self._clock.held = True
 
     def break_down(self, fault: BaseException) -> None:
         """Fail from the next wait on, as a device does after an illegal memory access."""
@@ -74,6 +84,16 @@ class ReplayDevice:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         self.waits += 1
         self.check()
+
+    def exchange_capture_mode(self, mode: int) -> int:
+        """Set this thread's capture mode; return the one before."""
+        before, self._modes.mode = getattr(self._modes, "mode", 0), mode
+        return before
+
+    def load(self) -> None:
+        """Do nothing if code may be loaded now, or fail as CUDA would."""
+        if self.capturing and getattr(self._modes, "mode", 0) != _RELAXED:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     def is_current_stream_capturing(self) -> bool:
         """Return whether launches are being captured into a graph."""

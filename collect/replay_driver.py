@@ -128,6 +128,7 @@ class ReplayDriver:
         self.get_device_capability = self.device_interface.get_device_capability
         self.get_current_device = self.device_interface.current_device
         self.set_current_device = self.device_interface.set_device
+        self.exchange_capture_mode = self.device_interface.exchange_capture_mode
 
     @contextmanager
     def active(self) -> Iterator["ReplayDriver"]:
@@ -277,6 +278,7 @@ class ReplayDriver:
 
         Of AMD's binaries neither registers nor spills are read: they are 0.
         """
+        self.device_interface.load()
         target, needs = self.get_current_target(), dict[str, float]()
         if target.backend == "cuda":
             needs = read_cubin(binary, target.arch)
@@ -302,6 +304,7 @@ class _NeverCompiled:
     def __init__(self, source: Any, options: Mapping[str, Any], driver: ReplayDriver) -> None:
         self.src = source
         self.name = source.fn.__name__
+        driver.device_interface.load()
         self.hash = f"{self.name}-{source.signature}-{sorted(map(str, options.items()))}"
         target = driver.get_current_target()
         self.metadata = SimpleNamespace(

@@ -20,6 +20,7 @@ import numpy as np
 
 from foretune.collect.channel import Channel
 from foretune.collect.child import ending, kill
+from foretune.collect.conditions import Watch
 from foretune.collect.nvidia import local_gpus
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
@@ -58,7 +59,8 @@ class Runner(ABC):
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms: by configuration id, and ``library:NAME``.
 
-        Configurations whose output is wrong are left out.
+        Configurations whose output is wrong are left out. Under `workbench.AGAIN` the first one may
+        stand a second time.
 
         Raises:
             MeasurementError: one of them hangs or dies, though it ran before.
@@ -78,6 +80,10 @@ class Runner(ABC):
         raise UsageError(
             f"{kernel.name} runs on a {kernel.device_kind}, not on {self.device.name}: {advice}"
         )
+
+    def watch(self) -> Watch:
+        """Return what sees, while it is entered, what else its machine does."""
+        return Watch(self.device)
 
     def close(self) -> None:
         """Give back what the runner holds."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import bdtr
@@ -25,7 +26,12 @@ class Stopwatch:
     """Times launches that return when their work is done, by the host's clock.
 
     Other devices have their own, see `foretune.collect.device_timer`.
+
+    Attributes:
+        interface: what offers graphs of launches, such as ``torch.cuda``; None on the host.
     """
+
+    interface: Any = None
 
     def batch(self, fastest_ms: float) -> int:
         """Return how many launches of this time, in milliseconds, make one sample long enough."""

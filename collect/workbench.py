@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.device_timer import stopwatch_for
+from foretune.collect.metering import metered
 from foretune.collect.meters import find_meter
 from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
 from foretune.collect.versions import versions
@@ -24,9 +25,8 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 INPUT_SETS_KEPT = 2
-POWER_WINDOW_S = 0.6
-POWER_BATCH_MS = 20.0
-"""Of work that is queued at once while power is metered: the pause after it must not count."""
+AGAIN = "again"
+"""The first of a race stands in it twice: two that are the same should take as long."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class Workbench:
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in milliseconds by configuration id, and of the library call.
 
-        The library call's name is prefixed with ``library:``. A configuration whose output is
-        wrong is left out.
+        The library call's name is prefixed with ``library:``; `AGAIN` is the first configuration
+        once more. A configuration whose output is wrong is left out.
         """
         stopwatch = self._stopwatch(kernel, problem)
         prepared = self.prepared(kernel, problem)
@@ -131,6 +131,8 @@ class Workbench:
                     error = self._error(kernel, launch, prepared.expected)
                     if error <= kernel.error_limit(problem, config):
                         launches[config.id] = launch
+            if launches:
+                launches[AGAIN] = next(iter(launches.values()))
             if library := self._library(kernel, problem, inputs):
                 launches[f"library:{library[0]}"] = library[1]
             return time_interleaved(launches, box_s, stopwatch=stopwatch)
@@ -192,25 +194,17 @@ class Workbench:
         """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
         if self.meter is None:
             return math.nan, math.nan
-        batch, launches = max(1, int(POWER_BATCH_MS / time_ms)), 0
         if isinstance(launch, TimedLaunch):  # a call alone may do more, or nothing, a second time
             launch = partial(launch.sample_ms, stopwatch, 1)
         try:
-            stopwatch.wait()
-            with self.meter.window() as window:
-                end = time.perf_counter() + POWER_WINDOW_S
-                while time.perf_counter() < end:
-                    for _ in range(batch):
-                        launch()
-                    stopwatch.wait()  # or launches of seconds to come would queue up
-                    launches += batch
+            power_w, energy_mj = metered(
+                self.meter, launch, time_ms, stopwatch.wait, stopwatch.interface
+            )
         except Exception:  # the time is right all the same
             self._look_after(stopwatch)
             return math.nan, math.nan
         limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
-        if not 0 < window.power_w <= limit_w:
-            return math.nan, math.nan
-        return window.power_w, window.energy_mj(launches)
+        return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
 
     def _failed(
         self,

@@ -108,7 +108,9 @@ class RunLog:
             if self._known:
                 # Twice in both, where a process was killed between this line and the next.
                 runs = read_runs(self.path)
-                same = runs.drop(columns="time_ms_samples", errors="ignore").duplicated()
+                objects = [c for c in runs if runs[c].dtype == object]
+                lists = [c for c in objects if runs[c].map(pd.api.types.is_list_like).any()]
+                same = runs.drop(columns=lists).duplicated()
                 write_runs(self.path, runs[~same])
             journal_of(self.path).unlink(missing_ok=True)
         except OutputError:

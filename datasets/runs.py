@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
+from foretune.decoding import decoding, read_bytes, read_parquet, regular
 from foretune.device import Device
 from foretune.errors import RunTableError
 from foretune.measurement import Measurement, Status
@@ -47,8 +48,9 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     parts = [_read_parquet(path)] if path.exists() else []
     if recovered is not None:
         parts.append(recovered)
-    runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
-    return validate(runs, str(path))
+    with decoding(path, RunTableError, "is damaged: {}"):
+        runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        return validate(runs, str(path))
 
 
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
@@ -64,7 +66,7 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     encoded = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
     try:
         table = pa.Table.from_pandas(encoded, preserve_index=False)
-    except (pa.ArrowException, OverflowError) as e:
+    except (pa.ArrowException, OverflowError, UnicodeError) as e:
         raise RunTableError(f"{path}: Parquet cannot hold these values: {e}") from e
     notes = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _MIXED_KEY: json.dumps(mixed).encode()}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
@@ -176,52 +178,48 @@ def _in_group(column: str, group: str) -> bool:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as e:
-        if _is_store(path):
-            raise RunTableError(
-                f"{path} is a tuning store, no run table: make one with 'foretune store export "
-                f"--store {path} --out {path.stem}.parquet'"
-            ) from e
-        hint = ": read it with 'foretune import --format generic'" if path.suffix == ".csv" else ""
-        reason = hint or f": {str(e).splitlines()[0]}"
-        raise RunTableError(f"{path} is not a readable Parquet file{reason}") from e
-    version = int((table.schema.metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
+    if _is_store(path):
+        raise RunTableError(
+            f"{path} is a tuning store, no run table: make one with 'foretune store export "
+            f"--store {path} --out {path.stem}.parquet'"
+        )
+    hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
+    with decoding(path, RunTableError, f"is not a readable Parquet file: {hint}"):
+        table = read_parquet(path)
+        notes = table.schema.metadata or {}
+        version = int(notes.get(_VERSION_KEY, SCHEMA_VERSION))
     if version > SCHEMA_VERSION:
         raise RunTableError(
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "install a newer Foretune"
         )
-    mixed = json.loads((table.schema.metadata or {}).get(_MIXED_KEY, b"[]"))
-    runs = table.to_pandas()
-    return runs.assign(
-        **{c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in mixed}
-    )
+    with decoding(path, RunTableError, "is damaged: {}"):
+        mixed = json.loads(notes.get(_MIXED_KEY, b"[]"))
+        runs = table.to_pandas()
+        plain = {c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in mixed}
+        return runs.assign(**plain)
 
 
 def _is_store(path: Path) -> bool:
     """Return whether a file begins as a tuning store's database does, or a file written of one."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return file.read(200).startswith(_OF_A_STORE)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
 def _read_journal(path: Path) -> pd.DataFrame | None:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         return None
-    except (OSError, UnicodeDecodeError) as e:
-        raise RunTableError(f"{path} cannot be read: {e}") from e
+    with decoding(path, RunTableError, "cannot be read: {}"):
+        lines = read_bytes(path).decode("utf-8").splitlines(keepends=True)
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):
             break  # a process was killed while it wrote this
-        try:
-            rows.append(json.loads(line))
-        except ValueError as e:
-            raise RunTableError(f"{path}, line {number} is damaged ({e}): delete the line") from e
-    return _frame(rows) if rows else None
+        says = "is damaged ({}): delete the line"
+        with decoding(f"{path}, line {number}", RunTableError, says):
+            rows.append(dict(json.loads(line)))
+    with decoding(path, RunTableError, "is damaged: {}"):
+        return _frame(rows) if rows else None

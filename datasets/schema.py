@@ -15,6 +15,7 @@ SCHEMA_VERSION = 1
 REQUIRED = ("kernel", "device", "status", "time_ms")
 TEXT = ("kernel", "device", "status", "error", "source", "recorded_at", "environment")
 NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
+SAMPLES = "time_ms_samples"
 PLAIN_GROUPS = ("problem.", "config.")
 NUMBER_GROUPS = ("device.", "static.", "counter.")
 POWER_MARGIN = 1.2
@@ -54,6 +55,8 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
             yield f"column {column!r} must hold numbers, booleans or text, not {values.dtype}"
         if column in TEXT and not _is_text(values):
             yield f"column {column!r} must hold text, not {values.dtype}"
+        if column == SAMPLES and not all(map(_are_numbers, values.dropna())):
+            yield f"column {column!r} must hold lists of numbers"
         numeric = column in NUMBERS or column.startswith(NUMBER_GROUPS)
         if numeric and not (pd.api.types.is_numeric_dtype(values) or values.isna().all()):
             yield f"column {column!r} must hold numbers, not {values.dtype}"
@@ -112,6 +115,14 @@ def _is_text(values: pd.Series) -> bool:
         or isinstance(values.dtype, pd.CategoricalDtype)
         or values.isna().all()
     )
+
+
+def _are_numbers(samples: object) -> bool:
+    if isinstance(samples, np.ndarray):
+        if samples.ndim == 1 and samples.dtype.kind in "iuf":
+            return True
+        samples = samples.tolist()  # empty ones may be of any type
+    return isinstance(samples, (list, tuple)) and all(isinstance(t, (int, float)) for t in samples)
 
 
 def _is_plain(values: pd.Series) -> bool:

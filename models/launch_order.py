@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from foretune.decoding import decoding, read_arrays
+from foretune.errors import PredictorError
 from foretune.features.launches import LaunchColumns
 from foretune.models.trees.walk import Walk
 
@@ -126,11 +128,23 @@ class LaunchOrder:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
-        with np.load(path) as file:
-            read = {n: file[n] if file[n].ndim else file[n].item() for n in file.files}
-        walk = Walk(**{f.name: read.pop(f.name) for f in fields(Walk)})
-        return cls(walk, **read)
+        """Read what `save` wrote.
+
+        Raises:
+            PredictorError: it is damaged.
+        """
+        with decoding(path, PredictorError, "is damaged ({}): install Foretune again"):
+            read: dict[str, Any] = {
+                n: a if a.ndim else a.item() for n, a in read_arrays(path).items()
+            }
+            walk = Walk(**{f.name: read.pop(f.name) for f in fields(Walk)})
+            walk.check()
+            order = cls(walk, **read)
+            if not (np.isfinite(order.ratios).all() and (np.diff(order.scores) >= 0).all()):
+                raise ValueError("the curve is none")
+            if order.scores.shape != order.ratios.shape or not 0.0 <= float(order.spread) < np.inf:
+                raise ValueError("the spread is none")
+            return order
 
 
 @cache

@@ -16,8 +16,9 @@ from threadpoolctl import threadpool_limits
 from foretune.datasets import latest, read_runs, write_runs
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.datasets.schema import columns_of, validate
+from foretune.decoding import decoding
 from foretune.device import Device
-from foretune.errors import ForetuneError, PredictorError, UnknownName
+from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import OneRow, Rows
@@ -29,11 +30,17 @@ from foretune.models.calibration.calibration import Calibration
 from foretune.models.calibration.choosing import chosen_rows
 from foretune.models.calibration.likeness import Evidence
 from foretune.models.chunks import in_chunks
-from foretune.models.saved.saved_folder import RUNS_FILE, read_card, writing
+from foretune.models.saved.saved_folder import (
+    RUNS_FILE,
+    read_card,
+    refuse_strange_files,
+    writing,
+)
 from foretune.models.target.repeats import Repeats
 from foretune.models.target.target_model import TargetModel, share_places
 from foretune.models.target.targets import (
     LEAST_ROWS,
+    TARGETS,
     Target,
     present_targets,
     telling_rows,
@@ -410,11 +417,14 @@ class Predictor(Estimator):
         """
         folder = Path(folder)
         card = read_card(folder)
-        try:
+        with decoding(folder, PredictorError, "is damaged ({}): train it again"):
+            refuse_strange_files(folder)
             if card["model"] not in registered("models"):
                 raise PredictorError(
                     f"{folder} uses model {card['model']!r}, which is not installed"
                 )
+            if unknown := [target for target in card["targets"] if target not in TARGETS]:
+                raise ValueError(f"target {unknown[0]!r} is not known")
             if kernel is None and card["work"] is not None:
                 kernel = GivenWork(card["kernel"], **card["work"])
             predictor = cls(
@@ -422,11 +432,7 @@ class Predictor(Estimator):
                 card["compiled"], card["parameters"] or None,
             )  # fmt: skip
             predictor._restore(folder, card)
-        except ForetuneError:
-            raise
-        except Exception as e:  # whatever the files' own readers raise
-            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-            raise PredictorError(f"{folder} is damaged ({reason}): train it again") from e
+            predictor._table(predictor._predict_rows(Rows(predictor.runs_.head(2))))  # parts fit
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:

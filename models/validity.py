@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from foretune.decoding import read_json
 from foretune.features import FeatureSet
 from foretune.models.trees.boosting import BoostingModel
 
@@ -56,7 +57,7 @@ class ValidityModel:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote."""
-        rate = json.loads((folder / _RATE_FILE).read_text(encoding="utf-8"))["rate"]
+        rate = read_json(folder / _RATE_FILE)["rate"]
         if not (folder / _FILE).exists():
             return cls(rate)
         return cls(rate, BoostingModel.load(folder / _FILE))

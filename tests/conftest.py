@@ -1,5 +1,6 @@
 """What all tests share: hypothesis' profile, markers that skip with a reason, a toy run table."""
 
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import foretune.collect
 from foretune import registry
+from foretune.collect import conditions
 from foretune.collect.probe import cache_directory
 from foretune.datasets import from_measurements
 from foretune.device import Device
@@ -93,6 +95,14 @@ def _skip_what_cannot_run_here(request, _reasons):
 def _own_store(tmp_path, monkeypatch):
     """Let no test see what another one tuned, or this machine's user."""
     monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet_machine(monkeypatch):
+    """Let no result depend on what else this machine does: other tests, for one."""
+    for name in ("BUSY", "STOLEN"):
+        monkeypatch.setattr(conditions, name, math.inf)
+    monkeypatch.setattr(conditions, "_slowed", dict)
 
 
 INSTALL = {

@@ -94,6 +94,7 @@ class ParetoResult:
         candidates: those on the search's front, measured again in the same rounds.
         rounds: how many.
         seconds: wall time of search and verification.
+        unstable: what disturbed the machine meanwhile; empty if nothing.
     """
 
     kernel: str
@@ -108,6 +109,7 @@ class ParetoResult:
     candidates: tuple[Tradeoff, ...]
     rounds: int
     seconds: float
+    unstable: str = ""
 
     @cached_property
     def front(self) -> tuple[Tradeoff, ...]:
@@ -155,6 +157,7 @@ class ParetoResult:
             "known": self.known,
             "rounds": self.rounds,
             "seconds": self.seconds,
+            "unstable": self.unstable,
         }
 
 
@@ -171,6 +174,7 @@ def tune_pareto(
     seed: int = 0,
     store: Where = None,
     log: RunLog | None = None,
+    patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> ParetoResult:
     """Search the Pareto front of ``problem`` with ``budget`` measurements and verify it.
@@ -188,6 +192,7 @@ def tune_pareto(
         seed: of the searcher.
         store: where everybody finds measurements; see `foretune.tune_problem`.
         log: measurements go there, too, and those it has already are not made again.
+        patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
         progress: told about every measurement.
 
     Raises:
@@ -203,9 +208,10 @@ def tune_pareto(
     record = StoredRecord(kernel, runner.device, store, log)
     session = Session(
         kernel, runner, record, objectives, tuple(limits), searcher, stopping_of(budget, None),
-        seed, progress,
+        seed, progress, patience_s,
     )  # fmt: skip
     start = time.perf_counter()
+    session.wait_until_quiet()
     space, device, goals = kernel.space(problem), runner.device, list(session.goals)
     guide = guide_for(session, predictor)
     believed = (prior_for(session, problem, space, guide, o) for o in objectives)
@@ -220,7 +226,9 @@ def tune_pareto(
         search.tell(trace[-1:])
         progress.advance(f"{len(search.front())} on the front")
     configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
-    (default, *candidates), rounds = _measure_again(session, problem, [*configs])
+    session.wait_until_quiet()
+    with runner.watch() as watch:
+        (default, *candidates), rounds = _measure_again(session, problem, [*configs])
     result = ParetoResult(
         kernel=kernel.name,
         problem=problem,
@@ -234,6 +242,7 @@ def tune_pareto(
         candidates=tuple(candidates),
         rounds=rounds,
         seconds=time.perf_counter() - start,
+        unstable=watch.conditions.disturbed,
     )
     if not result.front:
         raise session.none_within(len(trace), default.breaks)

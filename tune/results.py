@@ -75,6 +75,33 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Steadiness:
+    """How steady the machine was while finalists were compared; NaN where nobody looked.
+
+    Attributes:
+        again_low: lower end of the 95 % interval of the default's ratio to itself.
+        again_high: upper end.
+        drift: the default's median in the slower half of the rounds over that in the faster.
+        disturbed: what else the machine did that may have changed times; empty if nothing.
+        others: share of the CPU's time in which other processes ran.
+        stolen: share of it that the host gave to other guests.
+    """
+
+    again_low: float = math.nan
+    again_high: float = math.nan
+    drift: float = math.nan
+    disturbed: str = ""
+    others: float = math.nan
+    stolen: float = math.nan
+
+    @property
+    def doubt(self) -> float:
+        """By what factor times may differ for no reason; 1 where nobody looked."""
+        seen = (self.again_high, 1.0 / self.again_low, self.drift)
+        return max([1.0, *filter(math.isfinite, seen)])
+
+
+@dataclass(frozen=True)
 class TuneResult:
     """The outcome for one problem.
 
@@ -90,6 +117,7 @@ class TuneResult:
         seconds: wall time of search and verification.
         limits: what the winner must keep to.
         default_breaks: which of them the default breaks; empty if none.
+        steadiness: of the machine while the contenders were compared.
     """
 
     kernel: str
@@ -103,6 +131,7 @@ class TuneResult:
     seconds: float
     limits: tuple[Limit, ...] = ()
     default_breaks: str = ""
+    steadiness: Steadiness = Steadiness()
 
     @property
     def measured(self) -> int:
@@ -128,19 +157,35 @@ class TuneResult:
         return min(better, key=lambda c: c.value, default=self.baseline)
 
     @property
+    def won(self) -> bool:
+        """Whether the winner beats the default, as far as it could be measured."""
+        return self.winner is not self.baseline
+
+    @property
+    def unstable(self) -> str:
+        """Why the comparison does not count; empty if it does."""
+        if self.default_breaks or self.steadiness.disturbed:
+            return "" if self.default_breaks else self.steadiness.disturbed
+        if self.won and self.steadiness.doubt >= self.winner.ratio:
+            return f"the default differs from itself by up to {self.steadiness.doubt:.2f}×"
+        return ""
+
+    @property
     def verified(self) -> bool:
         """Whether there is a measurable win over the default, or a way within limits it breaks."""
-        return self.winner is not self.baseline
+        return self.won and not self.unstable
 
     @property
     def verdict(self) -> str:
         """The outcome in a few words."""
-        if not self.verified:
+        if self.unstable:
+            return f"unstable: {self.unstable}"
+        if not self.won:
             return "no measurable win"
         return (
             "within limits that the default breaks"
             if self.default_breaks
-            else ("faster than the default")
+            else "faster than the default"
         )
 
     @property
@@ -161,6 +206,8 @@ class TuneResult:
             "speedup_interval": [winner.ratio_low, winner.ratio_high],
             "verified": self.verified,
             "verdict": self.verdict,
+            "unstable": self.unstable,
+            "steadiness": asdict(self.steadiness),
             "library": library and {
                 "name": library.name,
                 unit: library.value,
@@ -193,6 +240,7 @@ class TuneResult:
                 **plain,
                 "problem": Problem(plain["problem"]),
                 "objective": Objective(plain["objective"]),
+                "steadiness": Steadiness(**plain["steadiness"]),
                 "limits": tuple(Limit(**entry) for entry in plain["limits"]),
                 "trace": tuple(Step(**{**e, "config": config(e)}) for e in plain["trace"]),
                 "contenders": tuple(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretune.collect import Runner
+from foretune.collect.conditions import wait_until_quiet
 from foretune.collect.meters import find_meter, why_no_meter
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
@@ -40,6 +41,7 @@ class Session:
         stopping: when a search is over.
         seed: of everything random.
         progress: told what happens.
+        patience_s: how long to wait for a machine that does nothing else.
 
     Raises:
         MeterUnavailable: objectives or limits need power, which this machine cannot measure.
@@ -54,6 +56,7 @@ class Session:
     stopping: Stopping = BUDGET
     seed: int = 0
     progress: Progress = SILENT
+    patience_s: float = 0.0
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
@@ -72,6 +75,14 @@ class Session:
     def goals(self) -> tuple[Limited, ...]:
         """The objectives, each within the limits."""
         return tuple(Limited(objective, self.limits) for objective in self.objectives)
+
+    def wait_until_quiet(self) -> None:
+        """Wait until the machine does nothing else, as long as patience lasts."""
+        if self.patience_s <= 0:
+            return
+        seen = wait_until_quiet(self.device, self.patience_s)
+        if seen.disturbed:
+            self.progress.say(f"not quiet after {self.patience_s:g} s: {seen.disturbed}")
 
     def start(self, problem: Problem, space: SearchSpace) -> None:
         """Tell progress that a search begins."""

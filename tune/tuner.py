@@ -59,6 +59,7 @@ def tune_problem(
     store: Where = None,
     log: RunLog | None = None,
     verify_s: float = 2.0,
+    patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
@@ -86,6 +87,8 @@ def tune_problem(
             is the user's own, False none.
         log: measurements go there, too, and those it has already are not made again.
         verify_s: seconds of interleaved comparison.
+        patience_s: how long to wait, before the search and before the comparison, for a machine
+            that does nothing else.
         progress: told about every measurement.
 
     Raises:
@@ -98,7 +101,7 @@ def tune_problem(
     """
     session = Session(
         kernel, runner, StoredRecord(kernel, runner.device, store, log), (objective,),
-        tuple(limits), searcher, stopping_of(budget, regret), seed, progress,
+        tuple(limits), searcher, stopping_of(budget, regret), seed, progress, patience_s,
     )  # fmt: skip
     return tune_one(session, problem, guide_for(session, predictor), verify_s)
 
@@ -115,6 +118,7 @@ def tune_one(
         verify_s: seconds of interleaved comparison.
     """
     start = time.perf_counter()
+    session.wait_until_quiet()
     kernel, device, goal = session.kernel, session.device, session.goals[0]
     stood = session.record.choice(problem, goal)
     elsewhere = session.record.elsewhere(problem)
@@ -135,7 +139,8 @@ def tune_one(
     within = (config for config in worked if not breaks(config))
     default = kernel.default(problem)
     finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
-    contenders, rounds = verify(session, problem, finalists, verify_s)
+    session.wait_until_quiet()
+    contenders, rounds, steady = verify(session, problem, finalists, verify_s)
     result = TuneResult(
         kernel=kernel.name,
         problem=problem,
@@ -148,13 +153,15 @@ def tune_one(
         seconds=time.perf_counter() - start,
         limits=goal.limits,
         default_breaks=default_breaks,
+        steadiness=steady,
     )
-    if default_breaks and not result.verified:
+    if default_breaks and not result.won:
         raise session.none_within(len(trace), default_breaks)
     regret = search.regret()
     choice = Choice(
         result.winner.config or default, len(search.told),
-        regret if math.isfinite(regret) else math.nan, "verified",
+        regret if math.isfinite(regret) else math.nan,
+        "measured" if result.unstable else "verified",
     )  # fmt: skip
     session.record.choose(problem, goal, choice, stood)
     return result

@@ -1,7 +1,8 @@
 """Verification: a fresh, interleaved comparison of the finalists with the default and the library.
 
 A candidate chosen because it measured fast is partly lucky, and the machine drifts while a search
-runs. So the finalists run again, in turn, and what counts is the ratio within each round.
+runs. So the finalists run again, in turn, and what counts is the ratio within each round. The
+default runs twice in each: how far it is from itself says how far others may be by chance.
 """
 
 from collections.abc import Sequence
@@ -9,12 +10,14 @@ from contextlib import suppress
 
 import numpy as np
 
+from foretune.collect.conditions import Conditions
 from foretune.collect.timer import median_interval
+from foretune.collect.workbench import AGAIN
 from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.results import Contender
+from foretune.tune.results import Contender, Steadiness
 from foretune.tune.session import Session
 
 LEAST_ROUNDS = 6
@@ -25,7 +28,7 @@ METERED_ROUNDS = 9
 
 def verify(
     session: Session, problem: Problem, candidates: Sequence[Configuration], box_s: float = 2.0
-) -> tuple[list[Contender], int]:
+) -> tuple[list[Contender], int, Steadiness]:
     """Compare ``candidates`` with the default (and the library, by time), interleaved.
 
     Args:
@@ -35,8 +38,8 @@ def verify(
         box_s: seconds of comparison by time.
 
     Returns:
-        The default first, then the candidates in the given order, then the library call; and the
-        number of rounds.
+        The default first, then the candidates in the given order, then the library call; the number
+        of rounds; and how steady the machine was.
 
     Raises:
         MeasurementError: the default no longer runs, or gives wrong results.
@@ -47,8 +50,9 @@ def verify(
     for candidate in candidates:
         names.setdefault(candidate.id, f"candidate {len(names)}")
         configs.setdefault(candidate.id, candidate)
-    values = _survivors(session, problem, list(configs.values()), box_s)
-    base = values.get(default.id)
+    with session.runner.watch() as watch:
+        values = _survivors(session, problem, list(configs.values()), box_s)
+    base, again = values.get(default.id), values.pop(AGAIN, None)
     if base is None or not np.isfinite(base).any():
         raise MeasurementError(
             f"the default configuration of {session.kernel.name} does not run, gives wrong results "
@@ -67,7 +71,25 @@ def verify(
         )
         for key in order
     ]
-    return contenders, len(base)
+    return contenders, len(base), steadiness(base, again, watch.conditions)
+
+
+def steadiness(base: np.ndarray, again: np.ndarray | None, conditions: Conditions) -> Steadiness:
+    """Return how steady a machine was.
+
+    Args:
+        base: the default's values by round.
+        again: the same of the default's second run in each round; None without one.
+        conditions: what the machine did meanwhile.
+    """
+    low = high = drift = np.nan
+    if again is not None and len(base) >= LEAST_ROUNDS:
+        low, high = median_interval(base / again)
+    halves = np.array_split(base[np.isfinite(base)], 2)
+    if len(halves[0]) >= LEAST_ROUNDS // 2 <= len(halves[1]):
+        medians = sorted(float(np.median(half)) for half in halves)
+        drift = medians[1] / medians[0]
+    return Steadiness(low, high, drift, conditions.disturbed, conditions.others, conditions.stolen)
 
 
 def _survivors(

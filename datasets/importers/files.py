@@ -1,18 +1,16 @@
 """Finding and reading the files that importers understand."""
 
-import gzip
+import io
 import json
 import re
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from foretune.datasets.importers.columns import as_categories
+from foretune.decoding import decoding, read_bytes, read_parquet
 from foretune.errors import RunTableError
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
@@ -46,7 +44,7 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a Parquet or CSV table (also compressed); text columns become categories.
+    """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
     Args:
         path: the file.
@@ -55,15 +53,13 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     Raises:
         RunTableError: the file is damaged, or is no table.
     """
-    try:
+    columns = f" (expected columns: {', '.join(expected)})" if expected else ""
+    with decoding(path, RunTableError, f"is not a readable table{columns}: {{}}"):
         if path.suffix == ".parquet":
             # An index that was stored (a sample of a table) would misalign what is computed.
-            return _read_parquet(path).reset_index(drop=True)
-        return as_categories(pd.read_csv(path, skipinitialspace=True))
-    except (OSError, EOFError, pa.ArrowException, ValueError) as e:
-        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        columns = f" (expected columns: {', '.join(expected)})" if expected else ""
-        raise RunTableError(f"{path} is not a readable table{columns}: {reason}") from e
+            return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
+        table = pd.read_csv(io.BytesIO(read_bytes(path)), skipinitialspace=True)
+        return as_categories(table)
 
 
 def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:
@@ -80,14 +76,6 @@ def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) 
         )
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    schema = pq.read_schema(path)
-    texts = [
-        f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)
-    ]
-    return pq.read_table(path, read_dictionary=texts).to_pandas()
-
-
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     pieces = re.split(r"(\d+)", str(path))
     return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in pieces]
@@ -101,12 +89,9 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
         RunTableError: it is damaged, or no JSON.
     """
     text = read_text(path, what, keys)
-    try:
+    expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
+    with decoding(path, RunTableError, expected):
         data = json.loads(text)
-    except ValueError as e:
-        raise RunTableError(
-            f"{path} is not {what}: it is not readable JSON with {', '.join(keys)} ({e})"
-        ) from e
     require_keys(data, keys, path, what)
     return data
 
@@ -117,13 +102,9 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     Raises:
         RunTableError: it is damaged, or no text; the message says what was ``expected`` in it.
     """
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
-        raise RunTableError(
-            f"{path} is not {what}: it is not readable text with {', '.join(expected)} ({e})"
-        ) from e
+    says = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
+    with decoding(path, RunTableError, says):
+        return read_bytes(path).decode("utf-8-sig")
 
 
 def require_keys(data: Any, keys: Sequence[str], path: Path, what: str) -> None:

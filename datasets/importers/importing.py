@@ -15,6 +15,7 @@ from foretune.datasets.importers.formats import Format, Reader, find_format, loa
 from foretune.datasets.importers.imported import Imported, screen
 from foretune.datasets.importers.names import is_run_column
 from foretune.datasets.importers.request import Request
+from foretune.decoding import decoding
 from foretune.errors import RunTableError, UsageError
 from foretune.mapping import Value
 from foretune.progress import SILENT, Progress
@@ -68,7 +69,8 @@ def import_runs(
     tables, skipped = [], {}
     for file, given in files.items():
         try:
-            rows = read(file, request)
+            with decoding(file, RunTableError, "is damaged: {}"):
+                rows = read(file, request)
         except WrongFile as e:
             if given:
                 raise
@@ -78,7 +80,8 @@ def import_runs(
         progress.advance(file.name)
     if not tables:
         raise RunTableError(_why_nothing(files, skipped, request, format))
-    return screen(_ordered(with_specs(stack(tables))), skipped)
+    with decoding(", ".join(f.name for f in list(files)[:5]), RunTableError, "do not fit: {}"):
+        return screen(_ordered(with_specs(stack(tables))), skipped)
 
 
 def _files(places: Iterable[Place], chosen: Format) -> dict[Path, bool]:

@@ -124,7 +124,7 @@ def parse(path: Path) -> Any:
     for candidate in (text, *(t + "}}" for t in (text.rstrip(","), whole_lines))):
         try:
             return json.loads(candidate)
-        except ValueError:
+        except (RecursionError, ValueError):
             continue
     raise RunTableError(
         f"{path} is not {_WHAT}: it is not readable JSON, finished or not, with {', '.join(_KEYS)}"

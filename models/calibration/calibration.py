@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets import latest, read_runs, write_runs
+from foretune.decoding import read_json
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows
 from foretune.models.calibration.correction import Correction
@@ -143,7 +144,7 @@ class Calibration:
         """Read what `save` wrote."""
         if not (folder / CARD).exists():
             return cls()
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        card = read_json(folder / CARD)
         corrections = {
             (target, device): Correction.load(folder, f"correction{i}")
             for i, (target, device) in enumerate(card["corrections"])

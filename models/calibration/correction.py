@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from foretune.decoding import read_arrays, read_json
 from foretune.features.arrays import Rows
 from foretune.models.calibration.likeness import Evidence, Likeness
 from foretune.models.process.feature_process import (
@@ -105,14 +106,12 @@ class Correction:
     def load(cls, folder: Path, name: str) -> Self:
         """Read what `save` wrote."""
         correction = cls()
-        card = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        card, data = read_json(folder / f"{name}.json"), read_arrays(folder / f"{name}.npz")
         correction.share, correction.widening = card["share"], card["widening"]
         file = folder / f"{name}{BoostingModel.suffix}"
         correction.trees = BoostingModel.load(file) if correction.share else None
-        with np.load(folder / f"{name}.npz", allow_pickle=False) as data:
-            scaling = Scaling.of_arrays(data)
-            correction.likeness = Likeness(card["numbers"], card["texts"], scaling)
-            correction.posterior = posterior_of_arrays(data)
+        correction.likeness = Likeness(card["numbers"], card["texts"], Scaling.of_arrays(data))
+        correction.posterior = posterior_of_arrays(data)
         return correction
 
 

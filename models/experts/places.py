@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from foretune.decoding import read_arrays
+
 NAN = np.float64(np.nan)
 
 
@@ -110,8 +112,8 @@ class Places:
     @classmethod
     def load(cls, path: Path) -> tuple["Places", np.ndarray]:
         """Read what `save` wrote; arrays only, nothing that could run."""
-        with np.load(path, allow_pickle=False) as data:
-            return cls(data["positions"], data["keys"], data["shared"]), data["values"]
+        data = read_arrays(path)
+        return cls(data["positions"], data["keys"], data["shared"]), data["values"]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from foretune.decoding import read_json
 from foretune.models.trees.boosting import BoostingModel
 
 CAREFUL: dict[str, Any] = {
@@ -57,7 +58,7 @@ class Ratios:
         if not file.exists():
             return None
         model = BoostingModel.load(folder / f"{FILE}{BoostingModel.suffix}")
-        return cls(np.array(json.loads(file.read_text(encoding="utf-8"))), model)
+        return cls(np.array(read_json(file, list)), model)
 
 
 def without_sizes(names: Sequence[str], X: np.ndarray, problems: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 
+from foretune.decoding import read_arrays
 from foretune.models.calibration.likeness import WORK
 from foretune.models.process.feature_process import (
     fitted_process,
@@ -95,11 +96,11 @@ class Smooth:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as data:
-            return cls(
-                data["order"], int(data["first"]), data["octaves"], Scaling.of_arrays(data),
-                float(data["mean"]), posterior_of_arrays(data),
-            )  # fmt: skip
+        data = read_arrays(path)
+        return cls(
+            data["order"], int(data["first"]), data["octaves"], Scaling.of_arrays(data),
+            float(data["mean"]), posterior_of_arrays(data),
+        )  # fmt: skip
 
     @cached_property
     def _seen(self) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from foretune.decoding import decoding, read_json
 from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.models.saved.guide import Guide, Use
@@ -134,10 +135,8 @@ def _gravity(card: Pretrained, use: Use) -> tuple[bool, bool, bool, int]:
 
 def _cards(kernel: str) -> Iterator[Pretrained]:
     for path in sorted(SHIPPED.glob(f"{kernel}/*/{CARD}")):
-        try:
-            card = Pretrained(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as e:
-            raise PredictorError(f"{path} is damaged ({e}): install Foretune again") from e
+        with decoding(path, PredictorError, "is damaged ({}): install Foretune again"):
+            card = Pretrained(**read_json(path))
         if (card.kernel, card.table) != (path.parents[1].name, path.parent.name):
             raise PredictorError(f"{path} is of {card.kernel}, {card.table}: it lies elsewhere")
         yield card

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.decoding import decoding, read_json, regular
 from foretune.errors import OutputError, PredictorError
 from foretune.features import FEATURES_VERSION
 from foretune.models.target.targets import TARGETS
@@ -72,19 +73,28 @@ def read_card(folder: Path) -> dict[str, Any]:
     Raises:
         PredictorError: there is none, or it is of another version.
     """
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if not isinstance(card, dict):
-            raise ValueError(f"{CARD} is no object")
-    except (OSError, ValueError) as e:
-        raise PredictorError(
-            f"{folder} holds no predictor ({e}): train one with 'foretune train'"
-        ) from e
+    with decoding(
+        folder, PredictorError, "holds no predictor ({}): train one with 'foretune train'"
+    ):
+        card: dict[str, Any] = read_json(folder / CARD)
     if (card.get("format"), card.get("features_version")) != (FORMAT_VERSION, FEATURES_VERSION):
         raise PredictorError(
             f"{folder} was made by another version of Foretune: train it again from its runs"
         )
     return card
+
+
+def refuse_strange_files(folder: Path) -> None:
+    """Do nothing if all files of a saved predictor are regular ones.
+
+    Raises:
+        OSError, ValueError: one is a device or a pipe, or too large.
+    """
+    own = re.compile("|".join(OWN))
+    for path in filter(lambda p: own.fullmatch(p.name), folder.iterdir()):
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            if not file.is_dir():
+                regular(file)
 
 
 def _put(new: Path, folder: Path) -> None:

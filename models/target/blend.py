@@ -22,6 +22,7 @@ from typing import Self
 
 import numpy as np
 
+from foretune.decoding import read_json
 from foretune.models.target.spread import GENTLE, SMALLEST
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.together import Together
@@ -149,11 +150,10 @@ class Blend:
     @classmethod
     def load(cls, folder: Path, opinions: int) -> Self:
         """Read what `save` wrote for that many opinions."""
-        said = json.loads((folder / "blend.json").read_text(encoding="utf-8"))
-        sharpness, gentle, typical = said
+        sharpness, gentle, typical = read_json(folder / "blend.json", list)
         if typical is not None:
             return cls([], float(sharpness), float(gentle), np.array(typical))
-        files = [folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions)]
+        files = (folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions))
         return cls([BoostingModel.load(file) for file in files], float(sharpness), float(gentle))
 
 

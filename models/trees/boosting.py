@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from foretune.models.trees.nodes import Trees
+from foretune.decoding import read_bytes
+from foretune.models.trees.nodes import Trees, learner_of
 from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.walk import Walk
 
@@ -124,10 +125,16 @@ class BoostingModel(Regressor):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError, or what readers raise: it is damaged.
+        """
         import xgboost
 
-        model = cls()
-        model._keep(xgboost.Booster(model_file=bytearray(gzip.decompress(path.read_bytes()))))
+        model, data = cls(), read_bytes(path)
+        learner = learner_of(data)  # before XGBoost, which believes what it reads
+        model._keep(xgboost.Booster(model_file=bytearray(data)))
+        model.forms_.trees = Trees.of_learner(learner)
         model.n_features_in_ = model.booster_.num_features()
         return model

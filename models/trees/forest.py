@@ -5,10 +5,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from foretune.decoding import read_arrays
+from foretune.models.trees.nodes import refuse_columns, refuse_tangled
 from foretune.models.trees.regressor import Regressor, threads_for
 
-TRUSTED = ["sklearn.tree._tree.Tree"]
-"""What skops must be told to restore: arrays of tree nodes, no code."""
+PARTS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
+"""What scikit-learn needs of a node to predict."""
 
 
 class ForestModel(Regressor):
@@ -21,7 +23,7 @@ class ForestModel(Regressor):
         seed: of everything random.
     """
 
-    suffix = ".skops"
+    suffix = ".npz"
 
     def __init__(
         self, trees: int = 100, columns: float = 0.5, least_rows: int = 1, seed: int = 0
@@ -34,32 +36,64 @@ class ForestModel(Regressor):
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None:
         from sklearn.ensemble import RandomForestRegressor
 
-        self.forest_: Any = RandomForestRegressor(
+        forest = RandomForestRegressor(
             n_estimators=self.trees,
             max_features=self.columns,
             min_samples_leaf=self.least_rows,
             n_jobs=threads_for(len(X)),
             random_state=self.seed,
         ).fit(X, y)
+        self.trees_: list[Any] = [tree.tree_ for tree in forest.estimators_]
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
         # Tree by tree, as scikit-learn's own `predict` does, without what that adds to each call.
-        trees = self.forest_.estimators_
-        total = sum(tree.tree_.predict(X)[:, 0] for tree in trees)
-        return np.asarray(total / len(trees))
+        total = sum(tree.predict(X)[:, 0] for tree in self.trees_)
+        return np.asarray(total / len(self.trees_))
 
     def save(self, path: Path) -> None:
-        """Write skops' format: arrays and plain values."""
-        from skops.io import dump
-
-        dump(self.forest_, path)
+        """Write the nodes of all trees as plain arrays."""
+        states = [tree.__getstate__() for tree in self.trees_]
+        nodes = np.concatenate([state["nodes"] for state in states])
+        np.savez_compressed(
+            path,
+            sizes=[state["node_count"] for state in states],
+            depths=[state["max_depth"] for state in states],
+            value=np.concatenate([state["values"].ravel() for state in states]),
+            columns=self.n_features_in_,
+            **{part: nodes[part] for part in PARTS},  # type: ignore[arg-type]
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read skops' format; types that are neither scikit-learn's nor trees are refused."""
-        from skops.io import load
+        """Read what `save` wrote.
 
-        model = cls()
-        model.forest_ = load(path, trusted=TRUSTED)
-        model.n_features_in_ = model.forest_.n_features_in_
+        Raises:
+            ValueError, or what readers raise: it is damaged.
+        """
+        from sklearn.tree._tree import NODE_DTYPE, Tree
+
+        data = read_arrays(path)
+        model, columns = cls(), int(data["columns"])
+        sizes, left, value = data["sizes"], data["left_child"], data["value"]
+        nodes = np.zeros(len(left), dtype=NODE_DTYPE)
+        for part in PARTS:
+            if data[part].shape != left.shape or data[part].dtype != NODE_DTYPE[part]:
+                raise ValueError(f"{part} is not of its type or length")
+            nodes[part] = data[part]
+        if value.shape != left.shape or not np.isfinite(value).all() or sizes.dtype.kind != "i":
+            raise ValueError("leaves have no values")
+        inner = left != -1  # scikit-learn's mark of a leaf
+        refuse_tangled(left, data["right_child"], inner, sizes)
+        refuse_columns(data["feature"][inner], columns)
+        starts = np.cumsum(sizes)[:-1]
+        parts = zip(
+            np.split(nodes, starts), np.split(value, starts), data["depths"].tolist(), strict=True
+        )
+        model.trees_ = []
+        for own, values, depth in parts:
+            tree = Tree(columns, np.ones(1, dtype=np.intp), 1)
+            state = {"max_depth": depth, "node_count": len(own), "nodes": own.copy()}
+            tree.__setstate__({**state, "values": values.reshape(-1, 1, 1).astype(np.float64)})
+            model.trees_.append(tree)
+        model.n_features_in_ = columns
         return model

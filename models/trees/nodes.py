@@ -1,5 +1,6 @@
-"""Boosted trees as plain arrays, read from XGBoost's own format."""
+"""Boosted trees as plain arrays, read from XGBoost's own format, and what makes nodes trees."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +14,116 @@ PARTS = {
     "split_conditions": np.float32, "default_left": np.int64,
 }  # fmt: skip
 """What a node consists of in XGBoost's model schema -> the type it is kept in."""
+DEEPEST = 1000
+"""Levels of a tree at most."""
+MOST_COLUMNS = 1 << 20
+ROOT = 2**31 - 1
+"""What XGBoost calls the parent of a root."""
+ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
+"""What XGBoost says of a model with one number per row."""
+
+
+def learner_of(data: bytes) -> Mapping[str, Any]:
+    """Return what an XGBoost model in UBJSON learned, checked so that walking it is safe.
+
+    XGBoost believes what it reads: a wrong child is a crash, a cycle never ends.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: it is damaged, or of another kind.
+    """
+    learner: Mapping[str, Any] = ubjson.read(data)["learner"]
+    booster, about = learner["gradient_booster"], learner["learner_model_param"]
+    model, rounds = booster["model"], len(booster["model"]["trees"])
+    one = {name: about.get(name, value) for name, value in ONE_OUTPUT.items()}
+    numbered = [*model["tree_info"]] == [0] * rounds
+    counted = [*model["iteration_indptr"]] == [*range(rounds + 1)]
+    said = model["gbtree_model_param"]
+    counted &= (int(said["num_trees"]), said["num_parallel_tree"]) == (rounds, "1")
+    if booster["name"] != "gbtree" or one != ONE_OUTPUT or not (numbered and counted and rounds):
+        raise ValueError("no trees with one number per row")
+    if len(model.get("cats", {}).get("enc", ())) or len(learner["feature_types"]):
+        raise ValueError("features are no numbers")
+    sizes, parts = _nodes(model["trees"])
+    for tree, size in zip(model["trees"], sizes, strict=True):
+        said = tree["tree_param"]
+        if (int(said["num_nodes"]), said["size_leaf_vector"]) not in ((size, "1"), (size, "0")):
+            raise ValueError("a tree has more or fewer nodes than it says")
+        plain = (tree[n].dtype.str == t and len(tree[n]) == size for n, t in _PER_NODE.items())
+        if not all(plain) or tree["split_type"].any() or any(len(tree[n]) for n in _CATEGORIES):
+            raise ValueError("a tree's nodes are no splits at numbers")
+    left, right, column = parts[:3]
+    inner = left >= 0
+    if (right[~inner] >= 0).any():
+        raise ValueError("a node has one child")
+    refuse_tangled(left, right, inner, sizes)
+    refuse_columns(column[inner], int(about["num_feature"]))
+    parents = np.concatenate([tree["parents"] for tree in model["trees"]])
+    starts = np.cumsum(sizes) - sizes
+    first, own = np.repeat(starts, sizes)[inner], np.arange(len(left))[inner]
+    same = (parents[child[inner] + first] == own - first for child in (left, right))
+    if not all(map(np.all, same)) or (parents[starts] != ROOT).any():
+        raise ValueError("a tree's parents are not those of its children")
+    return learner
+
+
+_PER_NODE = {
+    **dict.fromkeys(("left_children", "right_children", "split_indices", "parents"), ">i4"),
+    **dict.fromkeys(("default_left", "split_type"), "|u1"),
+    **dict.fromkeys(("split_conditions", "base_weights", "loss_changes", "sum_hessian"), ">f4"),
+}
+"""XGBoost reads arrays of other types as if they were of these."""
+_CATEGORIES = tuple(f"categories{part}" for part in ("", "_nodes", "_segments", "_sizes"))
+
+
+def _nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return how many nodes each tree has, and the `PARTS` of all, one after the other."""
+    sizes = np.array([len(tree["left_children"]) for tree in trees])
+    return sizes, [
+        np.concatenate([tree[part] for tree in trees]).astype(kind) for part, kind in PARTS.items()
+    ]
+
+
+def refuse_columns(column: np.ndarray, columns: int) -> None:
+    """Do nothing if inner nodes look at features that there are.
+
+    Raises:
+        ValueError: one looks elsewhere, or there are too many.
+    """
+    if not 0 < columns <= MOST_COLUMNS or (column < 0).any() or (column >= columns).any():
+        raise ValueError("a tree looks at features that there are not")
+
+
+def refuse_tangled(
+    left: np.ndarray, right: np.ndarray, inner: np.ndarray, sizes: np.ndarray
+) -> None:
+    """Do nothing if nodes are trees: from each root every way ends, and no two meet.
+
+    Args:
+        left: child of each node by its number in its tree, all trees one after the other.
+        right: the other child.
+        inner: which nodes have children.
+        sizes: nodes of each tree; its first is the root.
+
+    Raises:
+        ValueError: a child is not there, not behind its parent, that of two, or too deep.
+    """
+    if not (len(left) == len(right) == sizes.sum() and (sizes > 0).all()):
+        raise ValueError("a tree has no nodes, or half of one")
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    own, ends = np.arange(len(left)) - first, np.repeat(sizes, sizes)
+    children = np.stack([left, right])
+    if ((children <= own) | (children >= ends))[:, inner].any():
+        raise ValueError("a tree's child is not behind its parent")
+    below = (children + first)[:, inner]
+    if np.bincount(below.ravel(), minlength=1).max(initial=0) > 1:
+        raise ValueError("a tree's child has two parents")
+    level, children = np.cumsum(sizes) - sizes, children + first
+    for _ in range(DEEPEST):
+        level = level[inner[level]]
+        if not len(level):
+            return
+        level = children[:, level].ravel()
+    raise ValueError(f"a tree is more than {DEEPEST} levels deep")
 
 
 @dataclass(frozen=True)
@@ -49,28 +160,25 @@ class Trees:
         """Return the trees of an XGBoost booster; None if they are of a kind not known here.
 
         Known are trees that split at numbers, of one output, for squared errors, a probability or
-        an order, whose nodes lie behind their parents.
+        an order, whose siblings are neighbours.
         """
-        learner = ubjson.read(bytes(booster.save_raw("ubj")))["learner"]
-        objective, gradient_booster = learner["objective"]["name"], learner["gradient_booster"]
-        if objective not in OBJECTIVES or gradient_booster["name"] != "gbtree":
+        try:
+            return cls.of_learner(learner_of(bytes(booster.save_raw("ubj"))))
+        except (LookupError, ValueError):
             return None
-        trees = gradient_booster["model"]["trees"]
-        if not trees or len(trees) != booster.num_boosted_rounds():
-            return None
-        sizes = np.array([len(tree["left_children"]) for tree in trees])
-        roots = np.cumsum(sizes) - sizes
-        left, right, column, bound, default = (
-            np.concatenate([tree[part] for tree in trees]).astype(kind)
-            for part, kind in PARTS.items()
+
+    @classmethod
+    def of_learner(cls, learner: Mapping[str, Any]) -> Self | None:
+        """Return those of what `learner_of` returned."""
+        objective = learner["objective"]["name"]
+        sizes, (left, right, column, bound, default) = _nodes(
+            learner["gradient_booster"]["model"]["trees"]
         )
         inner, columns = left >= 0, int(learner["learner_model_param"]["num_feature"])
-        first = np.repeat(roots, sizes)
-        ends, own = np.repeat(sizes, sizes)[inner], (np.arange(len(left)) - first)[inner]
-        behind = (own < left[inner]) & (right[inner] == left[inner] + 1) & (right[inner] < ends)
-        known = (column[inner] >= 0) & (column[inner] < columns)
-        if not (behind & known).all() or any(tree["split_type"].any() for tree in trees):
+        if objective not in OBJECTIVES or (right[inner] != left[inner] + 1).any():
             return None
+        roots = np.cumsum(sizes) - sizes
+        first = np.repeat(roots, sizes)
         left = np.where(inner, left + first, np.arange(len(left)))
         base = float(learner["learner_model_param"]["base_score"].strip("[]"))
         logistic = objective == "binary:logistic"

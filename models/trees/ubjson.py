@@ -26,7 +26,7 @@ def read(data: bytes) -> Any:
     reader = _Reader(data)
     try:
         value = reader.value()
-    except (IndexError, KeyError, TypeError, UnicodeDecodeError, error) as e:
+    except (LookupError, RecursionError, TypeError, UnicodeDecodeError, error) as e:
         raise ValueError(f"no UBJSON near byte {reader.at}") from e
     if reader.at != len(data):
         raise ValueError(f"UBJSON ends at byte {reader.at} of {len(data)}")
@@ -93,9 +93,11 @@ class _Reader:
         return [self.value(kind) for _ in range(count)]
 
     def mapping(self) -> dict[str, Any]:
-        found = {}
+        found: dict[str, Any] = {}
         while self.data[self.at] != END:
             name = self.text()
+            if name in found:  # other readers may believe the other one
+                raise KeyError(name)
             found[name] = self.value()
         self.at += 1
         return found

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.trees.nodes import Trees
+from foretune.models.trees.nodes import DEEPEST, Trees, refuse_columns, refuse_tangled
 
 
 @dataclass(eq=False)
@@ -56,6 +56,40 @@ class Walk:
             features=features,
             logistic=models[0].logistic,
         )
+
+    def check(self) -> None:
+        """Do nothing if every walk ends in a leaf, and looks at nothing that is not there.
+
+        Raises:
+            ValueError: it does not.
+        """
+        n, own = len(self.left), np.arange(len(self.left))
+        inner, whole = self.left != own, (self.left, self.place, self.roots, self.first, self.depth)
+        if any(a.ndim != 1 or a.dtype.kind != "i" for a in whole) or not (
+            isinstance(self.features, int) and 0 < self.features < 1 << 20
+        ):
+            raise ValueError("nodes are no numbers")
+        if not n == len(self.place) == len(self.bound) == len(self.leaf):
+            raise ValueError("nodes lack a part")
+        if any(a.ndim != 1 or a.dtype != np.float32 for a in (self.bound, self.leaf)):
+            raise ValueError("bounds or leaves are no numbers")
+        ends = np.append(self.roots[1:], n)
+        refuse_tangled(
+            self.left - np.repeat(self.roots, ends - self.roots),
+            self.left - np.repeat(self.roots, ends - self.roots) + 1,
+            inner,
+            ends - self.roots,
+        )
+        refuse_columns(self.place, 2 * self.features + 1)
+        parts = len(self.first) == len(self.depth) + 1 and (np.diff(self.first) > 0).all()
+        if self.roots[0] or not parts or (self.first[0], self.first[-1]) != (0, len(self.roots)):
+            raise ValueError("trees are of no model")
+        aside = self.place[~inner] == 2 * self.features
+        if (
+            not (np.isposinf(self.bound[~inner]) & aside).all()
+            or not 0 <= self.depth.max() <= DEEPEST
+        ):
+            raise ValueError("a leaf goes on")
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
-from zipfile import BadZipFile
 
 import numpy as np
 
+from foretune.decoding import decoding, read_arrays, read_json
 from foretune.errors import OutputError, PolicyError, UsageError
 from foretune.progress import SILENT, Progress
 from foretune.search.policies.agents import Agents
@@ -24,10 +24,6 @@ CARD, WEIGHTS = "policy.json", "weights.npz"
 BEAM = 256
 """Beginnings followed when looking for the likeliest configurations."""
 THOROUGH = Schedule()
-DAMAGE = (
-    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, BadZipFile,
-)  # fmt: skip
-"""What reading a file of another content raises."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,16 +162,14 @@ class Policy:
             MissingExtra: torch is not installed.
         """
         folder = Path(folder)
-        try:
-            card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        with decoding(
+            folder, PolicyError, "holds no policy: train one with 'foretune policy train'"
+        ):
+            card = read_json(folder / CARD)
             version = card["format"]
-        except (OSError, ValueError, KeyError, TypeError) as e:
-            raise PolicyError(
-                f"{folder} holds no policy: train one with 'foretune policy train'"
-            ) from e
         if version != FORMAT_VERSION:
             raise PolicyError(f"{folder} was made by another version of Foretune: train it again")
-        try:
+        with decoding(folder, PolicyError, "is damaged ({}): train the policy again"):
             vocabulary = Vocabulary({k: tuple(v) for k, v in card["parameters"].items()})
             known = card["context"]
             context = Context(
@@ -184,11 +178,8 @@ class Policy:
             groups = tuple(map(tuple, card["groups"]))
             shape = Configuring([], vocabulary, context)
             agents = Agents(shape, _steps(groups, list(vocabulary.parameters)))
-            with np.load(folder / WEIGHTS, allow_pickle=False) as weights:
-                agents.set_weights(dict(weights))
+            agents.set_weights(read_arrays(folder / WEIGHTS))
             return cls(card["kernel"], vocabulary, context, groups, agents, card["training"])
-        except DAMAGE as e:
-            raise PolicyError(f"{folder} is damaged ({e}): train the policy again") from e
 
 
 def name_groups(names: Sequence[str]) -> list[list[str]]:

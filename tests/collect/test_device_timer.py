@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing, workbench
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, metering, workbench
 from foretune.collect.device_timer import DeviceStopwatch, stopwatch_for
 from foretune.collect.meters import PowerMeter
 from foretune.collect.timer import HOST, time_interleaved, time_launch
@@ -139,7 +139,8 @@ def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
     stopwatch = Waited(lambda: FakeEvent(gpu), lambda: None, lambda launches: None)
     monkeypatch.setattr(workbench, "stopwatch_for", lambda *_: stopwatch)
     monkeypatch.setattr(workbench, "find_meter", lambda kind, index: Logged(gpu.log))
-    monkeypatch.setattr(workbench, "POWER_WINDOW_S", 0.002)
+    monkeypatch.setattr(metering, "RAMP_S", 0.0)
+    monkeypatch.setattr(metering, "WINDOW_S", 0.002)
 
     class Queued(Toy):
         def build(self, problem, config, inputs):

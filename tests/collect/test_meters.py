@@ -228,6 +228,13 @@ class TestNvml:
     def test_no_such_gpu(self):
         assert "no GPU 3" in NvmlMeter(3, nvml=FakeNvml()).unavailable_because()
 
+    def test_a_slice_is_not_metered(self):
+        class Split(FakeNvml):
+            def nvmlDeviceIsMigDeviceHandle(self, handle):  # noqa: N802
+                return True
+
+        assert "MIG slice" in NvmlMeter(nvml=Split()).unavailable_because()
+
     def test_gpu_without_counter(self):
         class Pascal(FakeNvml):
             def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802

@@ -250,6 +250,40 @@ def test_cuda_visible_devices(monkeypatch, variable, names):
     assert [gpu.name for gpu in nvidia.local_gpus(FakeNvml())] == names
 
 
+@pytest.mark.parametrize("variable", [None, "0", "MIG-cc03"])
+def test_slices_of_a_gpu_have_their_own_name_and_size(monkeypatch, variable):
+    class Split(FakeNvml):
+        """GPU 0 is split: its first slice is 10."""
+
+        def __getattr__(self, question):
+            answers = {
+                "nvmlDeviceGetMigMode": {0: (1, 1)}.__getitem__,
+                "nvmlDeviceGetMigDeviceHandleByIndex": lambda i, _: {0: 10}[i],
+                "nvmlDeviceGetHandleByUUID": {"MIG-cc03": 10}.__getitem__,
+                "nvmlDeviceIsMigDeviceHandle": lambda handle: handle == 10,
+                "nvmlDeviceGetAttributes": {10: SimpleNamespace(multiprocessorCount=16)}.get,
+            }
+            if question == "nvmlDeviceGetName":
+                names = ["NVIDIA H200", "NVIDIA X1"] + 8 * [""] + ["NVIDIA H200 MIG 1g.18gb"]
+                return names.__getitem__
+            if question not in answers:
+                return super().__getattr__(question)
+
+            def answer(*args):
+                try:
+                    return answers[question](*args)
+                except LookupError:
+                    raise self.NVMLError("not supported") from None
+
+            return answer
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    first, *_ = nvidia.local_gpus(Split())
+    assert (first.name, first.specs["cores"]) == ("NVIDIA H200 MIG 1g.18gb", 16)
+
+
 def test_no_driver_no_gpus():
     class NoDriver(FakeNvml):
         def nvmlInit(self):  # noqa: N802

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing, workbench
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, metering, workbench
 from foretune.collect.meters import PowerMeter
 from foretune.errors import MeasurementError, MissingExtra, UsageError
 from foretune.measurement import Status
@@ -125,7 +125,8 @@ def test_power_and_energy_of_a_launch(monkeypatch):
             return 10.0 * (time.perf_counter() - self.begin)
 
     monkeypatch.setattr(workbench, "find_meter", lambda kind, index: TenWatts())
-    monkeypatch.setattr(workbench, "POWER_WINDOW_S", 0.05)
+    monkeypatch.setattr(metering, "RAMP_S", 0.0)
+    monkeypatch.setattr(metering, "WINDOW_S", 0.05)
     measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config()]))
     assert measured.power_w == pytest.approx(10, rel=0.05)
     # A launch takes 0.1 ms and more where the machine is busy; never less.

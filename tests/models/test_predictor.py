@@ -149,7 +149,7 @@ def test_it_comes_back_from_disk_the_same(predictor, runs, tmp_path, matmul, toy
 def test_what_is_saved_runs_no_code(predictor, tmp_path):
     predictor.save(tmp_path)
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
-    assert {p.suffix for p in files} <= {".json", ".gz", ".skops", ".txt", ".parquet", ".npz"}
+    assert {p.suffix for p in files} <= {".json", ".gz", ".txt", ".parquet", ".npz"}
     parts = {p.relative_to(tmp_path).parts[0] for p in files}
     card = {"predictor.json", "runs.parquet", "valid.json", "valid.ubj.gz"}
     assert parts == {*card, "time_ms", "power_w"}

@@ -1,11 +1,14 @@
 import dataclasses
+import json
 import math
 
 import numpy as np
 import pytest
 from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
 
-from foretune.collect import plan_configurations
+from foretune.collect import conditions, plan_configurations
+from foretune.collect.conditions import Conditions
+from foretune.collect.workbench import AGAIN
 from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, PredictorError
@@ -94,6 +97,41 @@ def test_no_measurable_win_keeps_the_default():
     assert result.library is None
 
 
+class TwiceRunner(FakeRunner):
+    """The default is in the race twice, and differs from itself by a factor."""
+
+    def __init__(self, factor, **more):
+        super().__init__(**more)
+        self.factor = factor
+
+    def race(self, kernel, problem, configs, box_s=2.0):
+        found = super().race(kernel, problem, configs, box_s)
+        return {**found, AGAIN: found[kernel.default(problem).id] * self.factor}
+
+
+def test_a_win_smaller_than_the_doubt_is_unstable():
+    sure = tune_problem(KERNEL, PROBLEM, TwiceRunner(1.01), budget=25, seed=1)
+    assert sure.verified
+    assert sure.steadiness.again_low == pytest.approx(1 / 1.01)
+    assert 1.01 < sure.steadiness.doubt < 2
+    doubtful = tune_problem(KERNEL, PROBLEM, TwiceRunner(9.0), budget=25, seed=1, store=False)
+    assert doubtful.won
+    assert not doubtful.verified
+    assert doubtful.verdict == "unstable: the default differs from itself by up to 9.00×"
+    plain = json.dumps(doubtful.to_json())
+    assert json.dumps(TuneResult.from_json(json.loads(plain)).to_json()) == plain
+
+
+def test_a_busy_machine_has_no_headline(monkeypatch):
+    busy = Conditions(others=0.5, stolen=0.0)
+    monkeypatch.setattr(conditions, "BUSY", 0.1)
+    monkeypatch.setattr(conditions._Cpu, "end", lambda self: busy)
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
+    assert result.won
+    assert not result.verified
+    assert result.summary()["unstable"].startswith("other processes kept the CPU busy for 50%")
+
+
 class OnlyDefaultRunner(FakeRunner):
     """Nothing the search tries works."""
 
@@ -108,7 +146,7 @@ def test_when_everything_fails_the_default_stays():
 
 
 def test_ratios_cancel_drift():
-    contenders, rounds = verify(a_session(FakeRunner()), PROBLEM, [config(work=2)])
+    contenders, rounds, _ = verify(a_session(FakeRunner()), PROBLEM, [config(work=2)])
     default, candidate, library = contenders
     assert rounds == 20
     assert (default.name, library.name) == ("default", "NumPy")
@@ -119,7 +157,7 @@ def test_ratios_cancel_drift():
 
 
 def test_the_default_is_not_its_own_rival():
-    contenders, _ = verify(a_session(FakeRunner()), PROBLEM, [KERNEL.default(PROBLEM)])
+    contenders, *_ = verify(a_session(FakeRunner()), PROBLEM, [KERNEL.default(PROBLEM)])
     assert [c.name for c in contenders] == ["default", "NumPy"]
 
 
@@ -197,7 +235,7 @@ class FlakyRunner(FakeRunner):
 
 
 def test_a_candidate_that_dies_in_the_race_is_left_out():
-    contenders, _ = verify(a_session(FlakyRunner()), PROBLEM, [config(), config(work=2)])
+    contenders, *_ = verify(a_session(FlakyRunner()), PROBLEM, [config(), config(work=2)])
     assert [c.config for c in contenders[:-1]] == [KERNEL.default(PROBLEM), config(work=2)]
 
 
@@ -227,7 +265,7 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
     runner = Equals(noise=0.05)
     lucky = 0
     for _ in range(300):
-        contenders, _ = verify(a_session(runner), PROBLEM, candidates)
+        contenders, *_ = verify(a_session(runner), PROBLEM, candidates)
         lucky += any(c.wins for c in contenders)
     assert lucky <= 12
 

@@ -3,7 +3,7 @@
 Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
 """
 
-import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from foretune.collect import Runner, collect_runs, plan_configurations
 from foretune.collect.workbench import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.datasets.runs import problems_of
+from foretune.decoding import decoding
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.kernel import Kernel
@@ -30,12 +31,13 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import get_kernel
 from foretune.space import Configuration
-from foretune.tune.campaign.folder import Folder, open_folder
+from foretune.tune.campaign.folder import Folder, open_folder, read_state
 from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.guiding import guide_for
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import StoredRecord
 from foretune.tune.report import ReportData, write_report
+from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
 from foretune.tune.session import Session, stopping_of
 from foretune.tune.store.optional import Where
@@ -101,6 +103,7 @@ def run_campaign(
     validate: Extent = "full",
     seed: int = 0,
     store: Where = None,
+    patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
@@ -125,6 +128,7 @@ def run_campaign(
         seed: of everything random.
         store: where everybody finds measurements and choices: what it has is not measured again;
             a `Store`, its path or URL; None is the user's own, False none.
+        patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
         progress: told what happens.
 
     Raises:
@@ -138,6 +142,7 @@ def run_campaign(
     session = Session(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
+        patience_s=patience_s,
     )  # fmt: skip
     if validate not in EXTENTS:
         raise UnknownName("extent of validation", validate, EXTENTS)
@@ -197,29 +202,25 @@ def rebuild_report(path: Path) -> Path:
     Raises:
         UsageError: there is no finished campaign.
     """
-    try:
-        state = json.loads((path / "campaign.json").read_text(encoding="utf-8"))
-        request = state["request"]
-    except (OSError, ValueError, KeyError) as e:
-        raise UsageError(f"{path} is no campaign's folder: give one like campaigns/…-001") from e
+    state = read_state(path)
+    request = state["request"]
     if not state.get("finished"):
         raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
     folder = Folder(path, request)
     runs = read_runs(folder.runs)
+    learned = Predictor.load(folder.predictor).runs_
+    with decoding(path, UsageError, "holds a damaged campaign ({}): start another one"):
+        results = tuple(TuneResult.from_json(r) for r in state["results"].values())
+        model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
+        device = Device(**state["device"])
+        mlflow = {n: state[n] for n in ("mlflow_run_id", "mlflow_uri")}
     campaign = Campaign(
-        results=tuple(TuneResult.from_json(r) for r in state["results"].values()),
-        training=train_predictor(
-            Predictor.load(folder.predictor).runs_,
-            request["model"],
-            seed=request["seed"],
-            validate=request["validate"],
-        ),
+        results=results,
+        training=train_predictor(learned, model, **how),
         folder=path,
-        mlflow_run_id=state["mlflow_run_id"],
-        mlflow_uri=state["mlflow_uri"],
         seconds=state["seconds"],
+        **mlflow,
     )
-    device = Device(**state["device"])
     data = _report_data(get_kernel(request["kernel"]), device, campaign, runs)
     return write_report(campaign.report, data)
 
@@ -345,10 +346,12 @@ def _track(
     runs: pd.DataFrame,
     folder: Folder,
 ) -> None:
-    run_id, speedups = campaign.mlflow_run_id, [r.winner.ratio for r in campaign.results]
+    run_id, results = campaign.mlflow_run_id, campaign.results
+    speedups = [r.winner.ratio for r in results if not r.unstable]
     metrics = {
-        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))),
-        "verified_wins": float(sum(r.verified for r in campaign.results)),
+        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))) if speedups else math.nan,
+        "verified_wins": float(sum(r.verified for r in results)),
+        "unstable": float(len(results) - len(speedups)),
     }
     preset = {f"preset.{k}": v for k, v in request["preset"].items()}
     flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
@@ -376,6 +379,7 @@ def _report_data(
         started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds,
         mlflow_uri=campaign.mlflow_uri,
+        rates=[list(rates(kernel, r, device)) for r in results],
         space_size=max(len(kernel.space(r.problem)) for r in results),
         attribution=importance(predictor) if is_explainable(predictor) else None,
     )

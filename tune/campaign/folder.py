@@ -6,7 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foretune.decoding import decoding, read_json
+from foretune.errors import UsageError
 from foretune.replacing import replacing
+
+STATE = "campaign.json"
+_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": (int, float)}
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return what the campaign in the folder ``path`` was asked to do and how far it is.
+
+    Raises:
+        UsageError: there is none, or its state is damaged.
+    """
+    says = "is no campaign's folder ({}): give one like campaigns/…-001"
+    with decoding(path, UsageError, says):
+        state: dict[str, Any] = read_json(path / STATE)
+        if wrong := [n for n, kind in _TYPES.items() if not isinstance(state[n], kind)]:
+            raise ValueError(f"{wrong[0]!r} is {state[wrong[0]]!r}")
+        return state
 
 
 class Folder:
@@ -14,11 +33,11 @@ class Folder:
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
         self.path = path
-        self._state_path = path / "campaign.json"
+        self._state_path = path / STATE
         self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
         self.started = time.perf_counter()
         if self._state_path.exists():
-            self.state = json.loads(self._state_path.read_text(encoding="utf-8"))
+            self.state = read_state(path)
         self._seconds_before = float(self.state["seconds"])
         self.save()
 
@@ -46,10 +65,10 @@ class Folder:
 
 def open_folder(out: Path, request: Mapping[str, Any]) -> Folder:
     """Return the newest unfinished campaign of the same request under ``out``, or a new one."""
-    for path in sorted(out.glob(f"{request['kernel']}-*/campaign.json"), reverse=True):
+    for path in sorted(out.glob(f"{request['kernel']}-*/{STATE}"), reverse=True):
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            state = read_state(path.parent)
+        except UsageError:
             continue
         if state.get("request") == dict(request) and not state.get("finished"):
             return Folder(path.parent, request)

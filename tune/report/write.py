@@ -5,7 +5,7 @@ It holds everything it needs, so it opens offline and can be mailed.
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from foretune.objective import Objective
 from foretune.tune.report.figures import pareto_figure, trace_figure, worth_figure
 from foretune.tune.report.numbers import counted, duration, percent, ratio
 from foretune.tune.report.page import render, write_page
+from foretune.tune.report.rates import Rate, reproduce
 from foretune.tune.report.sections import (
     METRICS,
     MOST_PARETO_CHARTS,
@@ -59,6 +60,7 @@ class ReportData:
         started_at: ISO time.
         seconds: wall time of the campaign.
         mlflow_uri: where it is tracked; None if nowhere.
+        rates: per result, how near contenders are to what the device can do.
         space_size: configurations a search chooses from; None if unknown.
         attribution: what predictions rest on; None where the model has no exact contributions.
     """
@@ -75,6 +77,7 @@ class ReportData:
     started_at: str
     seconds: float
     mlflow_uri: str | None
+    rates: Sequence[Sequence[Rate]] = ()
     space_size: int | None = None
     attribution: Importance | None = None
 
@@ -113,6 +116,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         failures=list(failures(data.runs)),
         rounds=" to ".join(f"{n:,}" for n in sorted({*rounds[:1], *rounds[-1:]})),
         specs=SPECS,
+        reproduce=reproduce,
     )
     return write_page(path, text)
 
@@ -123,16 +127,21 @@ def headline(data: ReportData) -> str:
     if not results:
         return "No problem was tuned."
     unseen = all(_unseen(r, data.runs) for r in results)
-    wins = sum(r.verified for r in results)
+    stable = [r for r in results if not r.unstable]
+    wins = sum(r.verified for r in stable)
     outcome = (
         f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
         f"{_BETTER[data.objective]}: "
     )
-    if wins == 0:
+    if not stable:
+        outcome += "unstable, the machine was not quiet"
+    elif wins == 0:
         outcome += "no measurable win"
     else:
-        outcome += ratio(_geometric_mean([r.winner.ratio for r in results]))
-        outcome += " (geometric mean)" if len(results) > 1 else ""
+        outcome += ratio(_geometric_mean([r.winner.ratio for r in stable]))
+        outcome += " (geometric mean)" if len(stable) > 1 else ""
+    if 0 < len(stable) < len(results):
+        outcome += f", {counted(len(results) - len(stable), 'problem')} unstable"
     least, most = (choose(len(r.trace) for r in results) for choose in (min, max))
     span = (f"{least} to " if least < most else "") + counted(most, "measurement")
     each = " each" if len(results) > 1 else ""
@@ -142,11 +151,17 @@ def headline(data: ReportData) -> str:
 
 def _lead(data: ReportData) -> str:
     lines = []
-    if 0 < sum(r.verified for r in data.results) < len(data.results):
+    stable = [r for r in data.results if not r.unstable]
+    if unstable := len(data.results) - len(stable):
+        lines.append(
+            f"{counted(unstable, 'comparison')} counted for nothing, as the machine was not "
+            "steady: the table says why. Repeat on a quiet machine."
+        )
+    if 0 < sum(r.verified for r in stable) < len(stable):
         lines.append("Where there is no measurable win the default stays and counts as 1.00×.")
-    against = [r.library.value / r.winner.value for r in data.results if r.library]
+    against = [r.library.value / r.winner.value for r in stable if r.library]
     if against:
-        names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
+        names = " and ".join(sorted({r.library.name for r in stable if r.library}))
         ahead = sum(v > 1 for v in against)
         mean = (
             f", {ratio(_geometric_mean(against))} in the geometric mean" if len(against) > 1 else ""

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from foretune.decoding import decoding, parse_json, read_bytes
 from foretune.errors import StoreError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
@@ -81,18 +82,18 @@ def read_file(path: Path) -> Any:
         StoreError: it cannot be read, or is something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = read_bytes(path)
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
-    except ValueError as e:
+    says = "is no exported store ({}): write one with 'foretune store export'"
+    with decoding(path, StoreError, says):
+        data = parse_json(text)
+        if data.get("format") != FORMAT:
+            raise ValueError("it says no format, or another")
+        version = int(data["version"])
+    if version > VERSION:
         raise StoreError(
-            f"{path} is no exported store ({e}): write one with 'foretune store export'"
-        ) from e
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise StoreError(f"{path} is no exported store: write one with 'foretune store export'")
-    if data.get("version", 0) > VERSION:
-        raise StoreError(
-            f"{path} has version {data['version']}, this Foretune reads up to {VERSION}: "
+            f"{path} has version {version}, this Foretune reads up to {VERSION}: "
             "install a newer Foretune"
         )
     return data
@@ -104,13 +105,24 @@ def parts_of(
     """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is damaged.
+        ValueError, KeyError, TypeError, AttributeError: it is damaged, or says something twice.
     """
+    if unknown := {*data} - {"format", "version", "subjects"}:
+        raise ValueError(f"{min(unknown)!r} is not known")
+    seen = set()
     for described in data["subjects"]:
         names = ("kernel", "source", "device", "versions")
+        if {*described} != {*names, "problems"}:
+            raise ValueError(f"a subject has {', '.join(names)} and problems")
         subject = Subject(*(str(described[name]) for name in names))
         for entry in described["problems"]:
+            if not {"problem", "measurements"} <= {*entry} <= {"problem", "choice", "measurements"}:
+                raise ValueError("a problem has measurements, and a choice at most")
             problem = Problem(entry["problem"])
             choice = to_choice(entry["choice"]) if "choice" in entry else None
             rows = [from_record(row, subject, problem) for row in entry["measurements"]]
-            yield subject, problem, choice, {row.config: row for row in rows}
+            found = {row.config: row for row in rows}
+            if (subject, problem) in seen or len(found) < len(rows):
+                raise ValueError(f"{problem} or a configuration of it is there twice")
+            seen.add((subject, problem))
+            yield subject, problem, choice, found

@@ -15,6 +15,7 @@ MOST_SAMPLES = 25
 """Times of one measurement that are kept: of more, evenly spaced quantiles."""
 _NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 _TEXTS = ("error", "source", "recorded_at", "environment")
+_FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
 
 
 def to_record(m: Measurement) -> dict[str, Any]:
@@ -39,6 +40,8 @@ def from_record(record: Mapping[str, Any], subject: Subject, problem: Problem) -
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none.
     """
+    if unknown := {*record} - _FIELDS:
+        raise ValueError(f"{min(unknown)!r} is not known")
     rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
     rest |= {n: str(record.get(n, "")) for n in _TEXTS}
     measurement = Measurement(

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from foretune.errors import ForetuneError, StoreError
+from foretune.decoding import decoding
+from foretune.errors import StoreError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -23,16 +24,13 @@ class ShippedStore(Tuned):
         self._path = Path(path)
         self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
         self._chosen: dict[Subject, dict[Problem, Choice]] = {}
-        try:
-            for subject, problem, choice, measured in parts_of(read_file(self._path)):
-                of_subject = self._measured.setdefault(subject, {})
-                of_subject.setdefault(problem, {}).update(measured)
+        data = read_file(self._path)
+        with decoding(path, StoreError, "is damaged ({}): export it again", passes=StoreError):
+            for subject, problem, choice, measured in parts_of(data):
+                self._measured.setdefault(subject, {})[problem] = measured
                 chosen = self._chosen.setdefault(subject, {})
                 if choice is not None:
                     chosen[problem] = choice
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            reason = e if isinstance(e, ForetuneError) else f"{type(e).__name__} {e}"
-            raise StoreError(f"{path} is damaged ({reason}): export it again") from e
 
     @property
     def name(self) -> str:

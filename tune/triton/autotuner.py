@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Self, cast
 
 import triton
+import triton.testing
 from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled import describe
@@ -29,7 +30,7 @@ from foretune.tune.triton.measuring import CANNOT_RUN, KernelFailure
 from foretune.tune.triton.offers import Offer, offers
 from foretune.tune.triton.online import Online
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.place import capturing, interpreted, require_device
+from foretune.tune.triton.place import capturing, interpreted, loading_allowed, require_device
 from foretune.tune.triton.recorded_calls import note
 from foretune.tune.triton.stopwatch import bench_in_interpreter
 from foretune.tune.triton.trials import Trials, fail_if_conflicting
@@ -159,6 +160,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         """What measures a launch: the user's, the driver's, or a clock in the interpreter."""
         if self._do_bench is None and interpreted():
             return bench_in_interpreter
+        if self._do_bench is None and self.options.mode == "graph":
+            return cast(Callable[..., Any], triton.testing.do_bench_cudagraph)
         return self._do_bench or triton.runtime.driver.active.get_benchmarker()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -315,13 +318,17 @@ class Autotuner(Stock):  # type: ignore[misc]
                     self._stale.add((plan, at))
 
     def _run_captured(self, new: NewCall, pruned: list[triton.Config]) -> Any:
-        """Launch what is remembered or predicted: while a graph is captured nothing is measured."""
+        """Launch what is remembered or predicted: while a graph is captured nothing is measured.
+
+        It may have to be compiled and loaded first.
+        """
         trials = self._trials(new.args, new.kwargs, pruned)
         if new.where not in self._stopgaps:
             self._stopgaps[new.where] = self._guarded(
                 lambda: trials.settled() or trials.predicted(), lambda: pruned[0]
             )
-        return self._launch_first(new, trials, self._stopgaps[new.where], final=False)
+        with loading_allowed():
+            return self._launch_first(new, trials, self._stopgaps[new.where], final=False)
 
     def _run_tuned(self, new: NewCall, pruned: list[triton.Config]) -> Any:
         trials = self._trials(new.args, new.kwargs, pruned, new.where in self._stale)

@@ -95,12 +95,12 @@ def call_of(
         keys: names of the arguments whose values make a problem.
         named: positional arguments, by name.
         kwargs: arguments by name, and ``grid``.
-        mode: how it is timed: among other work, ``"online"``, times are other ones.
+        mode: how it is timed: among other work or in a graph, times are other ones.
         bucket: what the value of a key argument counts as.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
     problem = problem_of(function, keys, arguments, bucket)
-    if mode == "online":
+    if mode != "stall":
         problem = Problem(problem, timed=mode)
     return Call(
         function.__name__,

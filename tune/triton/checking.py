@@ -12,6 +12,8 @@ import triton
 PIECE = 1 << 20
 """Elements that are compared at a time: that many doubles, a few times, is what it takes of the
 device's memory."""
+CHANGED = 1e-3
+"""What a second launch may differ by where sums are rounded in any order."""
 
 
 class CannotCompare(Exception):
@@ -29,6 +31,10 @@ class Checker:
         arguments: of the call, by name.
         configs: the first of them that runs gives what is right.
 
+    Attributes:
+        changed: names of arguments that a launch reads and changes: of two launches in a row, the
+            second leaves something else in them.
+
     Raises:
         CannotCompare: an argument cannot be read, or there is no memory for copies.
         Exception: what the last of them raises, if none runs.
@@ -41,8 +47,10 @@ class Checker:
         configs: Sequence[triton.Config],
     ) -> None:
         self._launch = launch
-        self._tensors = [t for name, a in arguments.items() for t in _tensors(name, a)]
+        named = [(name, t) for name, a in arguments.items() for t in _tensors(name, a)]
+        self._names, self._tensors = [n for n, _ in named], [t for _, t in named]
         self._before = [_copy(t) for t in self._tensors]
+        self.changed: list[str] = []
         self._expected = self._before
         self._expected = self._first(configs)
 
@@ -56,7 +64,13 @@ class Checker:
             self._launch(config)
             return max(map(_relative, self._tensors, self._expected), default=0.0)
         finally:
-            self._put_back()
+            self.put_back()
+
+    def put_back(self) -> None:
+        """Let all tensors hold again what the caller passed."""
+        for tensor, before in zip(self._tensors, self._before, strict=True):
+            if not _same(tensor, before):
+                tensor.copy_(before)
 
     def _first(self, configs: Sequence[triton.Config]) -> list[Any]:
         *others, last = configs
@@ -70,18 +84,17 @@ class Checker:
         return self._outputs(last)
 
     def _outputs(self, config: triton.Config) -> list[Any]:
-        """Return all tensors after a launch: copies of those that it changed."""
+        """Return all tensors after a launch: copies of those that it changed; launch twice."""
         try:
             self._launch(config)
             pairs = zip(self._tensors, self._before, strict=True)
-            return [before if _same(t, before) else _copy(t) for t, before in pairs]
+            outputs = [before if _same(t, before) else _copy(t) for t, before in pairs]
+            self._launch(config)
+            again = zip(self._names, self._tensors, outputs, strict=True)
+            self.changed = [name for name, t, once in again if _relative(t, once) > CHANGED]
+            return outputs
         finally:
-            self._put_back()
-
-    def _put_back(self) -> None:
-        for tensor, before in zip(self._tensors, self._before, strict=True):
-            if not _same(tensor, before):
-                tensor.copy_(before)
+            self.put_back()
 
 
 def _tensors(name: str, argument: Any) -> Iterator[Any]:

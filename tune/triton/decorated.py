@@ -1,8 +1,9 @@
 """A decorated kernel, as it is when a call of it comes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import triton
@@ -50,13 +51,21 @@ class Decorated:
 
     def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Run a configuration once, with the hooks of a measured launch."""
+        with self.hooked(config, args, kwargs) as run:
+            run()
+
+    @contextmanager
+    def hooked(
+        self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[Callable[[], Any]]:
+        """Yield what launches a configuration, between the hooks of a measured launch."""
         knobs = config.all_kwargs()
         full = {**self.named(args), **kwargs, **knobs}
         if config.pre_hook:
             config.pre_hook(full)
         self.pre_hook(full)
         try:
-            self.fn.run(*args, **kwargs, **knobs)
+            yield partial(self.fn.run, *args, **kwargs, **knobs)
         except Exception as e:
             self.post_hook(full, exception=e)
             raise

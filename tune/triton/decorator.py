@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
 from foretune.extras import require
 from foretune.objective import Objective
 from foretune.space import SearchSpace
-from foretune.tune.triton.options import Budget, Options
+from foretune.tune.triton.options import Budget, Mode, Options
 
 if TYPE_CHECKING:
     import triton
@@ -34,7 +34,7 @@ def autotune(
     cache_results: bool = False,
     *,
     budget: Budget = "auto",
-    mode: Literal["stall", "online"] = "stall",
+    mode: Mode = "stall",
     objective: Objective | str = Objective.TIME,
     regret: float = 0.03,
     predictor: "Named" = "auto",
@@ -66,7 +66,7 @@ def autotune(
         do_bench: measures a launch; the driver's own by default.
         cache_results: keep Triton's own file of timings as well.
         budget: measurements per new problem.
-        mode: ``"stall"`` or ``"online"``.
+        mode: ``"stall"``, ``"graph"`` or ``"online"``.
         objective: ``"time"``, ``"energy"`` or ``"edp"``.
         regret: expected loss that is small enough to stop measuring.
         predictor: a trained predictor of this kernel, its folder or MLflow name; ``"auto"`` is the

@@ -6,7 +6,6 @@ the process, and is remembered.
 """
 
 import math
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,19 +16,19 @@ import triton
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
+from foretune.collect.metering import metered
 from foretune.collect.meters import find_meter
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.tune.triton.call import Call
-from foretune.tune.triton.checking import Checker
+from foretune.tune.triton.checking import CannotCompare, Checker
 from foretune.tune.triton.configs import configuration_of
 from foretune.tune.triton.decorated import Decorated
 from foretune.tune.triton.history import History
-from foretune.tune.triton.place import wait
+from foretune.tune.triton.place import device_interface, wait
 
 CANNOT_RUN = (OutOfResources, PTXASError, CompilationError)
 """What a launch raises, before anything runs, if its configuration is impossible here."""
-POWER_WINDOW_S = 0.6
 LEAST_MS = 1e-6
 """What a benchmarker that answers 0 must mean."""
 
@@ -82,7 +81,9 @@ class Measurer:
         """
         with self._history.trial(self._call, configuration_of(config)):
             try:
-                timing = self._kernel.bench(*self._args, config=config, **self._kwargs)
+                timing = self._timing(config)
+            except CannotCompare:
+                raise
             except CANNOT_RUN as e:
                 return self.failed(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
             except Exception as e:
@@ -93,6 +94,16 @@ class Measurer:
                 reason = "does not compile, or needs more than the device has"
                 return self.failed(config, Status.INVALID, reason)
             return self._measured(config, timing)
+
+    def _timing(self, config: triton.Config) -> Any:
+        """Return what the benchmarker says; undeclared arguments that change are put back."""
+        checked = self._kernel.options.check is not None
+        checker = self._checker if checked else None  # copies before anything ran
+        try:
+            return self._kernel.bench(*self._args, config=config, **self._kwargs)
+        finally:
+            if checker is not None and checker.changed:
+                checker.put_back()
 
     def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:
         """Return the measurement of a configuration that did not run."""
@@ -123,7 +134,13 @@ class Measurer:
     @cached_property
     def _checker(self) -> Checker:
         named = self._kernel.named(self._args) | dict(self._kwargs)
-        return Checker(self._launch, named, self._configs)
+        checker = Checker(self._launch, named, self._configs)
+        if checker.changed:
+            _warn(
+                f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
+                "back after every measurement: name it in restore_value or reset_to_zero"
+            )
+        return checker
 
     def _launch(self, config: triton.Config) -> None:
         self._kernel.launch(config, self._args, self._kwargs)
@@ -134,17 +151,9 @@ class Measurer:
         meter = find_meter(device.kind, device.index) if self._metered else None
         if meter is None:
             return math.nan, math.nan
-        batch, launches = max(1, int(20.0 / time_ms)), 0
         try:
-            wait()
-            with meter.window() as window:
-                end = time.perf_counter() + POWER_WINDOW_S
-                while time.perf_counter() < end:
-                    for _ in range(batch):
-                        self._launch(config)
-                    launches += batch
-                    wait()
-            return window.power_w, window.energy_mj(launches)
+            with self._kernel.hooked(config, self._args, self._kwargs) as run:
+                return metered(meter, run, time_ms, wait, device_interface())
         except Exception as e:
             _warn(f"power was not metered: {type(e).__name__}: {e}")
             return math.nan, math.nan

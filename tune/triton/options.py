@@ -4,7 +4,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from foretune.errors import UsageError
 from foretune.objective import Objective
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foretune.tune.store import Store
 
 Budget = int | Literal["auto", "all"]
+Mode = Literal["stall", "graph", "online"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,10 @@ class Options:
             nothing ran yet, 0 predicts only, ``"all"`` measures every configuration as stock Triton
             does, ``"auto"`` measures until it is sure enough: a few where it knows the kernel, at
             worst all.
-        mode: ``"stall"`` measures before the first call of a new problem returns; ``"online"`` lets
-            real calls carry the trials, one configuration per call.
+        mode: ``"stall"`` measures before the first call of a new problem returns; ``"graph"`` does
+            so too, but as a replayed graph runs a kernel: back to back, with a warm cache and
+            without the host; ``"online"`` lets real calls carry the trials, one configuration per
+            call. Each has choices of its own.
         objective: what is minimised; energy needs a power meter.
         regret: expected loss that is small enough to stop measuring, e.g. 0.03 for 3 %.
         predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.named`);
@@ -44,7 +47,7 @@ class Options:
     """
 
     budget: Budget = "auto"
-    mode: Literal["stall", "online"] = "stall"
+    mode: Mode = "stall"
     objective: Objective | str = Objective.TIME
     regret: float = 0.03
     predictor: "Named" = "auto"
@@ -59,8 +62,8 @@ class Options:
         number = isinstance(self.budget, int) and not isinstance(self.budget, bool)
         if not (self.budget in ("auto", "all") or (number and int(self.budget) >= 0)):
             raise UsageError(f"budget is {self.budget!r}: give a number from 0 on, 'auto' or 'all'")
-        if self.mode not in ("stall", "online"):
-            raise UsageError(f"mode is {self.mode!r}: give 'stall' or 'online'")
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph' or 'online'")
         _check_number("regret", self.regret, "a share such as 0.03", least=0.0)
         _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", least=1e-3)
         if self.check is not None:

@@ -1,6 +1,9 @@
 """Where a Triton kernel runs: the device as its driver names it, with what is known of it."""
 
+import ctypes
 import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -8,6 +11,13 @@ import triton
 
 from foretune.device import Device, named_device
 from foretune.errors import UsageError
+
+RELAXED = 2
+"""CUDA's and HIP's capture mode in which the capturing thread may load code."""
+_EXCHANGES = {
+    "cuda": ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
+    "hip": ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+}
 
 
 def interpreted() -> bool:
@@ -51,6 +61,47 @@ def capturing() -> bool:
     """Whether launches are being recorded into a graph, so that nothing may be measured."""
     query = getattr(device_interface(), "is_current_stream_capturing", None)
     return bool(query and query())
+
+
+@contextmanager
+def loading_allowed() -> Iterator[None]:
+    """Within, this thread may load code although it captures a graph.
+
+    CUDA forbids it otherwise, and what was captured so far would be lost. Where the driver's
+    library is not found, all stays as it is.
+    """
+    exchange = _exchange()
+    before = exchange(RELAXED) if exchange else 0
+    try:
+        yield
+    finally:
+        if exchange:
+            exchange(before)
+
+
+def _exchange() -> Callable[[int], int] | None:
+    """Return what sets this thread's capture mode and returns the one before."""
+    driver = triton.runtime.driver.active
+    replayed: Callable[[int], int] | None = getattr(driver, "exchange_capture_mode", None)
+    return replayed or _library_exchange(driver.get_current_target().backend)
+
+
+@cache
+def _library_exchange(backend: str) -> Callable[[int], int] | None:
+    library, name = _EXCHANGES.get(backend, ("", ""))
+    try:
+        function = getattr(ctypes.CDLL(library), name) if library else None
+    except (OSError, AttributeError):
+        return None
+    if function is None:
+        return None
+
+    def exchange(mode: int) -> int:
+        given = ctypes.c_int(mode)
+        function(ctypes.byref(given))
+        return given.value
+
+    return exchange
 
 
 def wait() -> None:

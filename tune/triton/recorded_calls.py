@@ -15,6 +15,7 @@ from typing import Any
 import triton
 
 from foretune.collect.compiled.arguments import Tensor, describe
+from foretune.decoding import decoding, parse_json, read_bytes
 from foretune.errors import ForetuneWarning, OutputError, UsageError
 from foretune.tune.triton.descriptors import is_descriptor
 
@@ -60,14 +61,12 @@ class RecordedCall:
         Raises:
             UsageError: it is something else.
         """
-        try:
-            data = json.loads(line)
+        with decoding(line[:60], UsageError, "is no recorded call: {}"):
+            data = parse_json(line)
             kwargs = {str(n): _argument(a) for n, a in data["kwargs"].items()}
             grid = data["grid"]
             sizes = {k: _grid(v) for k, v in grid.items()} if type(grid) is dict else _grid(grid)
             return cls(str(data["kernel"]), tuple(map(_argument, data["args"])), kwargs, sizes)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-            raise UsageError(f"this is no recorded call ({e}): {line[:60]}") from e
 
     @property
     def text(self) -> str:
@@ -158,10 +157,8 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     Raises:
         UsageError: there is no such file, or a line is no recorded call.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"{path} cannot be read: record calls with {PLACE}=FILE ({e})") from e
+    with decoding(path, UsageError, f"cannot be read: record calls with {PLACE}=FILE ({{}})"):
+        lines = read_bytes(path).decode("utf-8").splitlines()
     return [RecordedCall.of_line(line) for line in dict.fromkeys(filter(str.strip, lines))]
 
 

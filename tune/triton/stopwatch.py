@@ -5,17 +5,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from foretune.collect.holding import hold
 from foretune.tune.triton.place import device_interface
 
 
 class Stopwatch:
     """Times what is launched between `start` and `stop`, by events of the device.
 
-    In the interpreter, where a launch returns when it is done, by the clock.
+    The device waits before the first: were its queue empty, that event would tick while the launch
+    is still on its way. In the interpreter, where a launch returns when it is done, by the clock.
     """
 
     def __init__(self) -> None:
-        interface = device_interface()
+        self._interface = interface = device_interface()
         self._events = None
         if interface is not None:
             self._events = [interface.Event(enable_timing=True) for _ in range(2)]
@@ -23,6 +25,7 @@ class Stopwatch:
 
     def start(self) -> None:
         """Begin."""
+        hold(self._interface)
         self._mark(0)
 
     def stop(self) -> None:

@@ -88,6 +88,11 @@ class Best:
         """Return what came of it in one line."""
         config = " ".join(f"{name}={value}" for name, value in self.config.items())
         unit = self.result.objective.unit
+        if self.result.unstable:
+            return (
+                f"{self.kernel.name}: {self.speedup:.2f}× the default's speed, but the comparison "
+                f"was unstable: {self.result.unstable}: {config}"
+            )
         if not self.verified:
             return f"{self.kernel.name}: nothing beats the default for certain: {config}"
         low, high = self.interval

@@ -28,6 +28,7 @@ class SearchOptions(TypedDict, total=False):
             the default.
         limit_s: seconds that one configuration may take in all, 60 by default.
         verify_s: seconds of the last comparison with the default.
+        patience_s: how long to wait for a machine that does nothing else.
         progress: told what happens; else it is shown on stderr.
     """
 
@@ -40,6 +41,7 @@ class SearchOptions(TypedDict, total=False):
     isolated: bool
     limit_s: float
     verify_s: float
+    patience_s: float
     progress: Progress
 
 

@@ -87,7 +87,8 @@ def _tune_on(
         objective=_objective(options.get("objective", "time")),
         limits=[x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())],
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,
-        verify_s=options.get("verify_s", VERIFY_S), progress=progress,
+        verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
+        progress=progress,
     )  # fmt: skip
     return Best(kernel, result)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from foretune.tune import Campaign
     from foretune.tune.results import TuneResult
 
+QUIETER = "measure again on a quiet machine (--wait-quiet)"
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
@@ -45,6 +47,7 @@ def campaign(
     seed: int = options.SEED,
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
+    wait_quiet: float = options.WAIT_QUIET,
     as_json: bool = options.JSON,
 ) -> None:
     """Profile a kernel, learn from it, tune unseen problems, verify, report.
@@ -70,7 +73,7 @@ def campaign(
             chosen, runner, size, problems=problems, objective=goal, model=model,
             searcher=searcher, budget=most, regret=regret, predictor=predictor, out=out,
             tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
-            seed=seed, store=where, progress=progress,
+            seed=seed, store=where, patience_s=wait_quiet, progress=progress,
         )  # fmt: skip
     _show(output, done)
     output.result(done.summary())
@@ -97,13 +100,18 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     for r in results:
         library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
         interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
-        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else "no measurable win"
+        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.split(":")[0]
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
         rows.append([_without(r.problem, same), *times, gain, library])
     name = next((r.library.name for r in results if r.library), "library")
     columns = ("problem", f"default {unit}", f"best {unit}", "speedup (95 %)", f"vs {name}")
     title = " ".join([results[0].kernel, str(Problem(same)), "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
+    unstable = [r for r in results if r.unstable]
+    for r in unstable:
+        output.say(f"{_without(r.problem, same) or r.problem}: {r.unstable}")
+    if unstable:
+        output.say(f"unstable: {QUIETER}")
 
 
 def _common(results: "list[TuneResult]") -> dict[str, Value]:

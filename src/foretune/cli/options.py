@@ -49,6 +49,9 @@ NO_STORE = typer.Option(
 REGRET = typer.Option(
     None, "--regret", help="Stop where the best is expected to be this close to the optimum: 0.03."
 )
+WAIT_QUIET = typer.Option(
+    0.0, "--wait-quiet", min=0, help="Wait so many seconds at most until nothing else runs here."
+)
 
 
 def read_objective(text: str) -> Objective:

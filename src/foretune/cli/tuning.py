@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from foretune.cli import options
-from foretune.cli.campaign import show_results
+from foretune.cli.campaign import QUIETER, show_results
 from foretune.cli.output import Output
 from foretune.cli.wrapping import (
     OF_PROGRAMS,
@@ -76,6 +76,7 @@ def tune(
     ),
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
+    wait_quiet: float = options.WAIT_QUIET,
     device: str = options.DEVICE,
     seed: int = options.SEED,
     param: list[str] = typer.Option(
@@ -173,7 +174,7 @@ def tune(
     program = context.meta.get(PROGRAM)
     search = Search(
         options.read_budget(budget) if budget else None, regret, objective, limit, searcher,
-        options.read_store(store, no_store), seed,
+        options.read_store(store, no_store), seed, wait_quiet,
     )  # fmt: skip
     output = Output(as_json)
     if program is None and not kernel.endswith(SUFFIXES):
@@ -237,13 +238,15 @@ def _tune_kernel(
             front = tune_pareto(
                 chosen, wanted, runner, trained, budget=most, objectives=goals, limits=limits,
                 searcher=search.searcher, seed=search.seed, store=search.store, log=log,
+                patience_s=search.patience_s,
                 progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
                 chosen, wanted, runner, trained, budget=most, regret=search.regret,
                 objective=goals[0], limits=limits, searcher=search.searcher, seed=search.seed,
-                store=search.store, log=log, progress=progress,
+                store=search.store, log=log, patience_s=search.patience_s,
+                progress=progress,
             )  # fmt: skip
     if len(goals) > 1:
         _show_front(output, front)
@@ -286,6 +289,8 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     )
     output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
     _say_rejected(output, summary)
+    if result.unstable:
+        output.say(f"unstable: {result.unstable}; {QUIETER}")
     output.result(summary)
 
 

@@ -35,6 +35,7 @@ class Search:
     searcher: str
     store: "Where"
     seed: int
+    patience_s: float
 
     def options(self) -> dict[str, Any]:
         """Return it as functions of Python take it.
@@ -51,6 +52,7 @@ class Search:
         given = {
             "budget": self.budget, "regret": self.regret, "objective": self.objective[0],
             "limits": self.limit, "searcher": self.searcher, "store": self.store, "seed": self.seed,
+            "patience_s": self.patience_s,
         }  # fmt: skip
         return {name: value for name, value in given.items() if value is not None}
 

@@ -135,7 +135,7 @@ def test_a_damaged_folder(predictor, tmp_path, damage):
 
 def test_a_forest_that_is_no_forest(toy_runs, tmp_path):
     Predictor("random_forest", ("time_ms",)).fit(toy_runs).save(tmp_path)
-    (tmp_path / "time_ms" / "tree.skops").write_bytes(b"PK\x03\x04 nonsense")
+    (tmp_path / "time_ms" / "tree.npz").write_bytes(b"PK\x03\x04 nonsense")
     with pytest.raises(PredictorError, match="is damaged"):
         Predictor.load(tmp_path)
 

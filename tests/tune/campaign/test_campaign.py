@@ -75,7 +75,7 @@ def test_a_forest_is_logged_without_code(place):
     done = run_campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
     location = mlflow.artifacts.download_artifacts(f"runs:/{done.mlflow_run_id}/predictor")
     files = {p.name for p in Path(location).rglob("*")}
-    assert "tree.skops" in files
+    assert "tree.npz" in files
     assert not any(f.endswith(".pkl") for f in files)
 
 

@@ -84,7 +84,7 @@ def test_what_was_logged_predicts_what_was_trained(place, training, toy_runs, mo
 def test_nothing_is_pickled(place, training):
     log(training("random_forest"), place)
     files = {p.name for p in Path(mlflow.artifacts.download_artifacts(NEWEST)).rglob("*")}
-    assert {"predictor.json", "tree.skops", "runs.parquet"} <= files
+    assert {"predictor.json", "tree.npz", "runs.parquet"} <= files
     assert not any(f.endswith((".pkl", ".pickle", ".joblib")) for f in files)
     info = mlflow.models.get_model_info(NEWEST)
     assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavour"

@@ -20,8 +20,9 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.report import ReportData, headline, write_report
 from foretune.tune.report.figures import pareto_front, trace_figure, value_axis
+from foretune.tune.report.rates import Rate, rates
 from foretune.tune.report.validation import held_out_rows, validation_page
-from foretune.tune.results import Contender, Step, TuneResult
+from foretune.tune.results import Contender, Steadiness, Step, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
 DEFAULT = Configuration(tile=8, order="ij")
@@ -405,3 +406,37 @@ def test_a_screenshot_shows_something(tmp_path, browse):
     browse(path, f"--screenshot={image}", "--window-size=1280,2400")
     assert image.read_bytes().startswith(b"\x89PNG")
     assert image.stat().st_size > 30_000  # an empty page of that size takes 10 kB
+
+
+def test_an_unstable_comparison_is_no_headline(tmp_path):
+    why = Steadiness(disturbed="other processes kept the CPU busy for 90% of the time")
+    noisy = dataclasses.replace(result(n=128, speedup=70.0), steadiness=why)
+    page = Page(written(tmp_path, [result(n=64, speedup=2.0), noisy]))
+    assert "1 of 2 unseen problems faster than the default: 2.00×, 1 problem unstable" in page.text
+    assert "1 comparison counted for nothing, as the machine was not steady" in page.text
+    nothing = Page(written(tmp_path, [noisy]))
+    assert "0 of 1 unseen problem faster than the default: unstable" in nothing.text
+
+
+def test_rates_beside_the_roofline(tmp_path):
+    some = [[Rate("default", 10.0, 2.0, 0.25), Rate("tuned", 20.0, 4.0, 0.5)]]
+    page = Page(written(tmp_path, [result(n=64, speedup=2.0)], rates=some))
+    assert "tuned 20.0 4.00 50 %" in page.text.replace("\u00a0", " ")
+    assert "foretune tune matmul --problem N=64 --budget" in page.text
+
+
+def test_rates_of_a_kernel(matmul, toy_device):
+    problem = matmul.problem(M=64, N=64, K=64)
+    default = matmul.default(problem)
+    contenders = (
+        Contender("default", default, 2.0, 1.0, 1.0, 1.0),
+        Contender("BLAS", None, 1.0, 2.0, 2.0, 2.0),
+    )
+    tuned = dataclasses.replace(result(n=64), problem=problem, contenders=contenders)
+    own, library = rates(matmul, tuned, toy_device)
+    assert own.gflops == pytest.approx(2 * 64**3 / 2e6)
+    assert library.roofline == pytest.approx(2 * own.roofline)
+    assert (
+        list(rates(matmul, dataclasses.replace(tuned, objective=Objective.ENERGY), toy_device))
+        == []
+    )

@@ -451,7 +451,7 @@ class TestFiles:
             ),
             (
                 '{"format": "foretune tuned results", "version": 1}',
-                r"damaged \(KeyError 'subjects'",
+                r"damaged \('subjects' is missing",
             ),
         ],
     )

@@ -114,7 +114,7 @@ def test_copies_take_the_hosts_memory(monkeypatch):
 
     monkeypatch.setattr(checking, "_pieces", full)
     with pytest.raises(CannotCompare, match="out of memory"):
-        check._put_back()
+        check.put_back()
 
 
 def test_without_memory_only_what_was_compared_is_chosen(driver, tensors, monkeypatch):
@@ -131,3 +131,26 @@ def test_without_memory_only_what_was_compared_is_chosen(driver, tensors, monkey
     with pytest.warns(ForetuneWarning, match="keeps to configurations .* or the first: no memory"):
         kernel[(1,)](*tensors, 1024)
     assert kernel.best_config.kwargs["BLOCK"] == 64  # 256 is the fastest
+
+
+def test_arguments_that_a_kernel_reads_and_changes_are_found_and_put_back(driver, tensors):
+    from tuned_kernels import configs, copy
+
+    def adds(launch):
+        launch.arguments["y"].add_(launch.arguments["x"])
+        return 1.0 if launch.config["BLOCK"] == 256 else 4.0
+
+    driver.times = adds
+    kernel = foretune.autotune(configs(64, 256), ["n"], budget="all", store=False, check=1e-3)(
+        triton.jit(copy)
+    )
+    with pytest.warns(ForetuneWarning, match="copy reads and changes y, .* restore_value"):
+        kernel[(1,)](*tensors, 1024)
+    assert kernel.best_config.kwargs["BLOCK"] == 256
+    assert tensors[1].tolist() == [1.0] * 64  # as if it had been called once
+
+
+def test_what_is_only_written_is_not_taken_for_changed():
+    y, counts = torch.zeros(8), torch.ones(8)
+    assert checker(lambda block: y.fill_(2), y=y).changed == []
+    assert checker(lambda block: counts.mul_(2), y=y, counts=counts).changed == ["counts"]

@@ -60,9 +60,18 @@ def call(kernel, device, tensors, n):
     return len(device.launches) - before - 1
 
 
+def until_settled(kernel, tensors):
+    """Call until the online search is over; it plans in the background."""
+    for _ in range(2000):
+        kernel[grid](*tensors, 1024)
+        if len(kernel.cache):
+            return
+        time.sleep(0.002)
+
+
 def metered(monkeypatch, device, watts=None, fails=False):
     """Give the device a meter: as many watts as the block that runs has elements, or as given."""
-    from foretune.collect import meters
+    from foretune.collect import metering, meters
     from foretune.tune.triton import measuring, tunings
 
     class Meter(meters.PowerMeter):
@@ -87,7 +96,8 @@ def metered(monkeypatch, device, watts=None, fails=False):
 
     for module in (tunings, measuring):
         monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
-    monkeypatch.setattr(measuring, "POWER_WINDOW_S", 0.01)
+    monkeypatch.setattr(metering, "RAMP_S", 0.0)
+    monkeypatch.setattr(metering, "WINDOW_S", 0.01)
 
 
 class TestBudget:
@@ -518,15 +528,6 @@ class TestCapture:
         device.device_interface.capturing = False
         assert call(kernel, device, tensors, 1024) == 4
 
-
-def until_settled(kernel, tensors):
-    """Call until the online search is over; it plans in the background."""
-    for _ in range(2000):
-        kernel[grid](*tensors, 1024)
-        if len(kernel.cache):
-            return
-        time.sleep(0.002)
-
     def test_what_does_not_fit_is_replaced_while_capturing(self, device, tensors):
         def times(launch):
             if launch.config["BLOCK"] >= 64:
@@ -540,8 +541,61 @@ def until_settled(kernel, tensors):
         assert kernel.best_config.kwargs["BLOCK"] in (16, 32)
         assert call(kernel, device, tensors, 1024) == 0  # it knows by now
 
+    def test_code_is_loaded_while_a_graph_is_captured(self, device, tensors):
+        kernel = make(budget=4)
+        device.device_interface.capturing = True
+        call(kernel, device, tensors, 1024)
+        assert len(device.compilations) == 1
+        plain = triton.jit(tuned_kernels.scale)
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            plain[(1,)](tensors[1], 64, FACTOR=2, BLOCK=64)  # the mode is as it was
+
+    def test_energy_is_that_of_a_graph_without_hooks(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device)
+        captured, replays = [], []
+
+        class Graph:
+            def replay(self):
+                replays.append(len(captured))
+
+        @contextlib.contextmanager
+        def graph(it):
+            before = len(device.launches)
+            yield
+            captured.append(len(device.launches) - before)
+
+        device.device_interface.CUDAGraph, device.device_interface.graph = Graph, graph
+        zeroed = []
+        kernel = make(configs(64, 256), objective="energy", budget="all",
+                      pre_hook=lambda *_, **__: zeroed.append(1))  # fmt: skip
+        call(kernel, device, tensors, 1024)
+        assert len(captured) == 2
+        assert all(n > 1 for n in captured)
+        assert len(replays) >= 2
+        assert len(zeroed) < 10
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_graphs_have_times_and_choices_of_their_own(
+        self, device, tensors, monkeypatch, tmp_path
+    ):
+        def replayed(run, quantiles):
+            run()
+            return [10.0 / device.launches[-1].config["BLOCK"]] * 3
+
+        monkeypatch.setattr(triton.testing, "do_bench_cudagraph", replayed)
+        listed, options = configs(64, 256, 512), {"store": tmp_path / "t.db", "budget": "all"}
+        plain, graphed = make(listed, **options), make(listed, mode="graph", **options)
+        assert [call(k, device, tensors, 1024) for k in (plain, graphed)] == [3, 3]
+        assert blocks_of([plain.best_config, graphed.best_config]) == [256, 512]
+
 
 class TestOnline:
+    def test_a_launch_is_timed_without_its_way_to_the_device(self, device, tensors):
+        device.device_interface.launch_ms = 50.0
+        kernel = make(configs(64, 128, 256), mode="online", budget=3)
+        until_settled(kernel, tensors)
+        assert max(t for times in kernel.configs_timings.values() for t in times) < 50.0
+
     def test_every_call_launches_once_until_the_best_is_found(self, device, tensors):
         kernel = make(configs(64, 128, 256, 512), mode="online", budget=4)
         for _ in range(2000):

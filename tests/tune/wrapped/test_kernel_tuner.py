@@ -13,7 +13,7 @@ from foretune.errors import MeasurementError, UsageError
 from foretune.tune.wrapped import cache_file, tuning
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
-QUICK = {"isolated": False, "verify_s": 0.05, "quiet": True}
+QUICK = {"isolated": False, "verify_s": 0.3, "quiet": True}
 N = 20_000
 A, B = np.arange(N, dtype="f4"), np.ones(N, dtype="f4")
 C = np.zeros(N, "f4")

@@ -1,0 +1,124 @@
+"""What else a machine does while something is measured."""
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from foretune.collect import conditions
+from foretune.collect.conditions import Conditions, Watch, wait_until_quiet
+from foretune.device import Device
+
+CPU, GPU = Device("a CPU", "cpu"), Device("a GPU", "gpu")
+SPIN = "import time; print(flush=True)\nwhile time.process_time() < 30: pass"
+
+
+def spinning(**more):
+    process = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, **more)
+    process.stdout.readline()
+    return process
+
+
+def seen_beside(process, seconds=0.4):
+    with process, Watch(CPU) as watch:
+        time.sleep(seconds)
+        process.kill()
+    return watch.conditions
+
+
+def test_what_we_start_is_not_others():
+    ours = seen_beside(spinning())
+    assert ours.others >= 0.0
+    assert 0.0 <= ours.stolen <= 1.0
+    shares = []
+    for own in (True, False):
+        times = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 0.1, 1.0 if own else 0.2)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(conditions, "_cpu_seconds", lambda times=times: next(times))
+            with Watch(CPU) as watch:
+                pass
+        shares.append((watch.conditions.others, watch.conditions.stolen))
+    assert shares == [(0.0, 0.05), (0.4, 0.05)]
+
+
+def test_our_seconds_hold_those_of_children_that_ended():
+    before = conditions._own_seconds()
+    work = "sum(i for i in range(3_000_000))"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert conditions._own_seconds() - before > 0.05
+
+
+def test_words(monkeypatch):
+    monkeypatch.setattr(conditions, "BUSY", 0.1)
+    monkeypatch.setattr(conditions, "STOLEN", 0.02)
+    assert Conditions().disturbed == Conditions(0.05, 0.01).disturbed == ""
+    said = Conditions(0.5, 0.1, "the GPU was slowed down by heat", 2).disturbed
+    assert said == (
+        "other processes kept the CPU busy for 50% of the time; the host took away 10% of the "
+        "CPU's time; 2 other processes were on the GPU; the GPU was slowed down by heat"
+    )
+
+
+def test_reasons_for_a_slow_cpu(monkeypatch):
+    counts = iter([{"heat": 3, "quota": 1}, {"heat": 3, "quota": 4}])
+    monkeypatch.setattr(conditions, "_slowed", lambda: next(counts))
+    with Watch(CPU) as watch:
+        time.sleep(0.02)
+    assert watch.conditions.slowed == "quota"
+
+
+class FakeNvml:
+    """A GPU that others come to, and that gets hot."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        self.looks = 0
+
+    def nvmlInit(self):  # noqa: N802
+        self.looks += 1
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+        others = [1] if self.looks > 1 else []
+        return [SimpleNamespace(pid=pid) for pid in (os.getpid(), *others)]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):  # noqa: N802
+        return 0x04 | (0x40 if self.looks > 1 else 0)
+
+
+def test_a_gpu(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with Watch(GPU, FakeNvml()) as watch:
+        pass
+    seen = watch.conditions
+    assert (seen.neighbors, seen.slowed) == (1, "the GPU was slowed down by heat")
+
+
+def test_a_gpu_that_nobody_can_look_at(monkeypatch):
+    class Broken(FakeNvml):
+        def nvmlInit(self):  # noqa: N802
+            raise self.NVMLError("no driver")
+
+    with Watch(GPU, Broken()) as watch:
+        pass
+    assert watch.conditions.disturbed == ""
+
+
+def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
+    monkeypatch.setattr(conditions, "BUSY", 0.1)
+    monkeypatch.setattr(conditions, "LOOK_S", 0.001)
+    shares = iter([0.9, 0.8, 0.0])
+    monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(next(shares), 0.0))
+    assert wait_until_quiet(CPU, 60.0).others == 0.0
+    monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(0.9, 0.0))
+    assert wait_until_quiet(CPU, 0.0).disturbed

@@ -1,0 +1,56 @@
+"""How near to what the device can do: operations and bytes over time, beside the roofline."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.kernel import Kernel
+from foretune.objective import Objective
+from foretune.tune.results import TuneResult
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one contender reaches; NaN where operations, bytes or the device's peak are unknown.
+
+    Attributes:
+        name: of the contender.
+        gflops: 1e9 operations per second.
+        gbps: 1e9 bytes per second.
+        roofline: share of the roofline: the least possible time over its own.
+    """
+
+    name: str
+    gflops: float
+    gbps: float
+    roofline: float
+
+
+def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
+    """Yield the rates of default, winner and library call; none where times were not compared."""
+    if result.objective is not Objective.TIME:
+        return
+    baseline, winner = result.baseline, result.winner
+    named = {"default": baseline} | ({"tuned": winner} if winner is not baseline else {})
+    named |= {result.library.name: result.library} if result.library else {}
+    for name, contender in named.items():
+        config = contender.config or baseline.config
+        assert config is not None
+        cost = kernel.cost(result.problem, config)
+        limit_ms = float(np.asarray(device.roofline_ms(cost)))
+        time_ms = contender.value
+        if math.isfinite(time_ms) and time_ms > 0:
+            gflops, gbps = cost.flops / time_ms / 1e6, cost.bytes_moved / time_ms / 1e6
+            yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms)
+
+
+def reproduce(result: TuneResult) -> str:
+    """Return the command that tunes a problem again, from nothing."""
+    problem = ",".join(f"{name}={value}" for name, value in result.problem.items())
+    return (
+        f"foretune tune {result.kernel} --problem {problem} --budget {max(1, result.measured)} "
+        f"--objective {result.objective.value} --searcher {result.searcher} --no-store"
+    )
