@@ -12,6 +12,7 @@ from toy_kernel import DEVICE
 
 import foretune.collect
 from foretune.cli import main
+from foretune.collect import InProcessRunner, Timing
 from foretune.tune import tuner
 from foretune.tune.wrapped import cache_file, function, tuning
 
@@ -22,6 +23,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    quick = Timing(box_s=0.02, warmup_s=0.001)  # and in this process: isolation has its own tests
+    monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
     for module in (tuning, function, cache_file):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     monkeypatch.setattr(sys, "path", list(sys.path))

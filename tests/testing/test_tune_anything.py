@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from toy_kernel import DEVICE
 
+from foretune.collect import InProcessRunner, Timing
 from foretune.tune.wrapped import cache_file, function, tuning
 
 PAGE = Path(__file__).parents[2] / "docs" / "tune-anything.md"
@@ -18,6 +19,8 @@ BLOCKS = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(encoding="ut
 def test_a_block_runs(name, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    quick = Timing(box_s=0.02, warmup_s=0.001)  # and in this process: isolation has its own tests
+    monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
     for module in (tuning, function, cache_file):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     function._device.cache_clear()

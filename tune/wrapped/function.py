@@ -1,6 +1,7 @@
 """Tuning Python functions: once, by a call; or at the first call of each shape, by a decorator."""
 
 import functools
+import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect import local_device
+from foretune.collect.child import SERVES
 from foretune.collect.wrapped.function import FunctionKernel, Judge
 from foretune.collect.wrapped.values import is_array
 from foretune.collect.wrapped.wrapped import CostOf, Rules
@@ -144,7 +146,10 @@ class Tunable:
             kernel = self.kernel(args, {n: v for n, v in kwargs.items() if n not in self.knobs})
             problem = kernel.problem()
             try:
-                chosen = self._stored(kernel, problem) or self.tune(*args, **kernel.kwargs).config
+                stored = self._stored(kernel, problem)
+                if stored is None and SERVES in os.environ:  # within a measurement of another one
+                    stored = dict(kernel.default(problem))
+                chosen = stored or self.tune(*args, **kernel.kwargs).config
             except ForetuneError as e:
                 if isinstance(e, UsageError):
                     raise

@@ -147,6 +147,19 @@ def test_the_decorator_chooses_at_the_first_call_of_a_shape():
     assert smooth.__name__ == "smooth"
 
 
+def test_nothing_is_tuned_within_a_measurement(monkeypatch):
+    calls = []
+
+    @ft.tunable(block=[100, 20_000], options=QUICK)
+    def inner(x, block=100):
+        calls.append(block)
+        return x
+
+    monkeypatch.setenv("FORETUNE_SERVES", "1")
+    inner(X)
+    assert calls == [100]
+
+
 def test_a_method_may_be_tunable():
     class Filter:
         factor = 3
