@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import pandas as pd
 
@@ -19,6 +19,7 @@ from foretune.datasets.runs import (
 from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import OutputError
+from foretune.locking import Lock
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -27,9 +28,9 @@ from foretune.space import Configuration
 class RunLog:
     """Appends measurements to the run table at ``path``; a context manager.
 
-    Every row goes to a journal beside the file before `append` returns, so a killed process loses
-    nothing: opening the log again, or `read_runs`, finds the rows. Closing folds the journal into
-    the Parquet file.
+    Every row is on the disk, in a journal beside the file, before `append` returns, so neither a
+    killed process nor a power cut loses any: opening the log again, or `read_runs`, finds the rows.
+    Closing folds the journal into the Parquet file.
 
     Args:
         path: the Parquet file, existing or not.
@@ -44,13 +45,13 @@ class RunLog:
         self.path = Path(path)
         self._device = device
         self._known: dict[tuple[str, str, Problem, Configuration], Measurement] = {}
-        self._lock = _lock(self.path)
+        self._lock = Lock(self.path)
         try:
             if self.path.exists() or _has_rows(journal_of(self.path)):
                 for m in to_measurements(latest(read_runs(self.path))):
                     self._known[self._key(m)] = m
         except BaseException:
-            self._unlock()
+            self._lock.release()
             raise
         try:
             drop_half_line(journal_of(self.path))
@@ -72,15 +73,23 @@ class RunLog:
 
         Raises:
             RunTableError: the row is impossible; it is not written.
-            OutputError: the disk is full or gone; every row before this one is kept.
+            OutputError: the disk is full or gone; every row before this one is kept. Or somebody
+                deleted the journal.
         """
         validate(from_measurements([measurement], self._device), str(self.path))
         try:
             row = json.dumps(to_row(measurement, self._device), default=float)
             self._journal.write(row + "\n")
             self._journal.flush()
+            os.fsync(self._journal.fileno())
+            gone = not os.fstat(self._journal.fileno()).st_nlink
         except OSError as e:
             raise OutputError(f"cannot write {self._journal.name}: {e.strerror or e}") from e
+        if gone:
+            raise OutputError(
+                f"{self._journal.name} was deleted while measurements went there: those since it "
+                "was opened are lost; start again"
+            )
         self._known[self._key(measurement)] = measurement
 
     def find(
@@ -105,7 +114,7 @@ class RunLog:
             return
         try:
             self._journal.close()
-            if self._known:
+            if self._known and journal_of(self.path).exists():  # else somebody deleted it
                 # Twice in both, where a process was killed between this line and the next.
                 runs = read_runs(self.path)
                 objects = [c for c in runs if runs[c].dtype == object]
@@ -118,42 +127,11 @@ class RunLog:
         except OSError as e:
             raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
         finally:
-            self._unlock()
-
-    def _unlock(self) -> None:
-        _lock_file(self.path).unlink(missing_ok=True)
-        self._lock.close()
+            self._lock.release()
 
     @staticmethod
     def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:
         return m.kernel, m.device, m.problem, m.config
-
-
-def _lock_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
-
-
-def _lock(path: Path) -> IO[str]:
-    """Return an open file that holds the lock on ``path`` until it is closed.
-
-    Raises:
-        OutputError: another process holds it, or the directory cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock_file(path).open("w")
-    except OSError as e:
-        raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows: two collections into one file are the user's to avoid
-        pass
-    except OSError as e:
-        lock.close()
-        raise OutputError(f"{path} is in use by another process: wait for it, or kill it") from e
-    return lock
 
 
 def _has_rows(journal: Path) -> bool:

@@ -81,7 +81,7 @@ def keep(
         run_id = track_plan(tracker, plan, question, folder)
     except TrackingError as e:
         raise TrackingError(f"{e}; the plan is in {folder}") from e
-    return Kept(folder, tracker.uri, run_id)
+    return Kept(folder, tracker.name, run_id)
 
 
 def record_plan(

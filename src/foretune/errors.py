@@ -8,11 +8,16 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from foretune.secrets import without_secrets
+
 
 class ForetuneError(Exception):
     """Anything Foretune raises on purpose."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_secrets(message))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self))

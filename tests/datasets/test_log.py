@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def run(time_ms=1.0, M=64, status=Status.OK, recorded_at="2026-01-01T00:00:00", 
 def kill(log):
     """End the log as a killed process would: the file is closed, nothing is folded."""
     log._journal.close()
-    log._lock.close()
+    log._lock._held.close()
 
 
 def configs(path):
@@ -61,6 +62,14 @@ def test_rows_can_be_read_while_the_log_is_open_and_after_a_kill(path):
         assert configs(path) == [1, 2, 3]
     assert configs(path) == [1, 2, 3]
     assert not journal_of(path).exists()
+
+
+def test_a_folder_that_is_deleted_is_noticed_at_once(path):
+    with RunLog(path) as log:
+        log.append(run(x=1))
+        shutil.rmtree(path.parent)
+        with pytest.raises(OutputError, match="was deleted while measurements went there"):
+            log.append(run(x=2))
 
 
 def test_half_a_line_at_the_end_is_ignored_and_does_not_spoil_the_next(path):

@@ -163,37 +163,38 @@ def run_campaign(
         "predictor": "" if guide is None else f"{predictor}: {guide}",
     }
     progress.say(f"connecting to MLflow, preparing {out}")
-    tracker = Tracker(tracking_uri)
-    folder = open_folder(out, request)
+    tracker, folder = Tracker(tracking_uri), open_folder(out, request)
+    with RunLog(folder.runs, runner.device) as log:  # nobody else is at work on this folder
+        run_id = _open_run(tracker, kernel, runner.device, folder)
+        folder.save(
+            mlflow_run_id=run_id,
+            mlflow_uri=tracker.name,
+            device=asdict(runner.device),
+            profiled=[dict(p) for p in known],
+        )
+        with tracker.running(run_id):
+            session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
+            training = _learn(session, known, unseen, guide, preset, log, folder, model, validate)
+            results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
+            progress.start("writing the report, tracking", 1)
+            runs, seconds = log.runs(), folder.state["seconds"]
+            campaign = Campaign(results, training, folder.path, run_id, tracker.name, seconds)
+            write_report(campaign.report, _report_data(kernel, runner.device, campaign, runs))
+            log.close()
+            _track(tracker, kernel, campaign, request, runs, folder)
+            folder.save(finished=True)
+            progress.advance()
+    return replace(campaign, seconds=folder.state["seconds"])
+
+
+def _open_run(tracker: Tracker, kernel: Kernel, device: Device, folder: Folder) -> str:
+    """Return the id of the campaign's run in MLflow."""
     before = folder.state.get("mlflow_run_id")
-    run_id = tracker.open_run(
-        f"{kernel.name} on {runner.device.name}",
-        before,
-        {"foretune.kernel": kernel.name, "foretune.device": runner.device.name},
-    )
+    tags = {"foretune.kernel": kernel.name, "foretune.device": device.name}
+    run_id = tracker.open_run(f"{kernel.name} on {device.name}", before, tags)
     if run_id != before:
         folder.state["tracked"] = {}  # another server knows nothing of the problems tuned
-    folder.save(
-        mlflow_run_id=run_id,
-        mlflow_uri=tracker.uri,
-        device=asdict(runner.device),
-        profiled=[dict(p) for p in known],
-    )
-    with tracker.running(run_id), RunLog(folder.runs, runner.device) as log:
-        session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
-        training = _learn(session, known, unseen, guide, preset, log, folder, model, validate)
-        results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
-        progress.start("writing the report, tracking", 1)
-        runs = log.runs()
-        campaign = Campaign(
-            results, training, folder.path, run_id, tracker.uri, folder.state["seconds"]
-        )
-        write_report(campaign.report, _report_data(kernel, runner.device, campaign, runs))
-        log.close()
-        _track(tracker, kernel, campaign, request, runs, folder)
-        folder.save(finished=True)
-        progress.advance()
-    return replace(campaign, seconds=folder.state["seconds"])
+    return run_id
 
 
 def rebuild_report(path: Path) -> Path:

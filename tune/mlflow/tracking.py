@@ -23,6 +23,7 @@ from foretune.models.saved.guide import Guide
 from foretune.models.saved.named import read_predictor
 from foretune.models.saved.saved_folder import RUNS_FILE
 from foretune.models.saved.tracked import DEFAULT_URI, connect, innermost
+from foretune.secrets import without_secrets
 from foretune.tune.mlflow.flavour import log_model
 from foretune.tune.mlflow.promotion import CHAMPION, Verdict, judge
 from foretune.tune.mlflow.provenance import provenance
@@ -55,6 +56,11 @@ class Tracker:
             self._experiment = (
                 found.experiment_id if found else self._client.create_experiment(experiment)
             )
+
+    @property
+    def name(self) -> str:
+        """The tracking URI without passwords, to be shown and written down."""
+        return without_secrets(self.uri)
 
     def open_run(
         self, name: str, run_id: str | None, tags: Mapping[str, str], parent: str | None = None

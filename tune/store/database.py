@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import StoreError
+from foretune.secrets import without_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -52,8 +53,7 @@ class Database:
         """The path, or the URL without its password."""
         if self._url is None:
             return str(self._path)
-        scheme, _, rest = self._url.partition("://")
-        return f"{scheme}://{rest.rpartition('@')[2]}"
+        return without_secrets(self._url)
 
     @contextmanager
     def reading(self) -> Iterator["Rows"]:
