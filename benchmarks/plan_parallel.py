@@ -20,8 +20,8 @@ import pandas as pd
 from machine import heading, markdown
 from scipy.stats import spearmanr
 
-from foretune.cli.output import progress_bar
 from foretune.collect import local_device
+from foretune.console import progress_bar
 from foretune.plan.check.arrangement import StepProblem
 from foretune.plan.check.grid import Grid
 from foretune.plan.check.parallel import (

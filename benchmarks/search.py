@@ -28,8 +28,9 @@ import pandas as pd
 from machine import heading, markdown
 from spaces import complete_spaces
 
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
 from foretune.collect import local_device
+from foretune.console import progress_bar
 from foretune.datasets import read_runs
 from foretune.errors import PredictorError
 from foretune.progress import Progress

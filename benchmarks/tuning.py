@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from machine import heading, markdown
 
-from foretune.cli.output import progress_bar
 from foretune.collect import IsolatedRunner, Timing, collect_runs, local_device
 from foretune.collect.collection import plan_configurations
+from foretune.console import progress_bar
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel

@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 
+SERVES = "FORETUNE_SERVES"
+"""Set in the environment of a child process: what is measured there must not tune anything."""
 DYING_S = 2.0
 """How long a process that has closed its connection may take to end by itself."""
 KILLED_S = 10.0
@@ -22,6 +24,7 @@ def begin(parent: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    os.environ[SERVES] = "1"
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 

@@ -95,7 +95,7 @@ def stopwatch_for(kernel: Kernel, problem: Problem, device: Device) -> Stopwatch
     Raises:
         MissingExtra: torch is not installed.
     """
-    if kernel.device_kind == "cpu":
+    if kernel.device_kind == "cpu" or kernel.times_itself:
         return HOST
     return device_stopwatch(device, problem.get("cache") == "warm")
 

@@ -42,18 +42,19 @@ def local_devices() -> list[Device]:
     return [local_cpu(), *local_gpus()]
 
 
-def local_device(name: str | None = None) -> Device:
+def local_device(name: str | None = None, measure: bool = True) -> Device:
     """Return one device of this machine.
 
     Args:
         name: ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or the
             name of a device as its driver gives it.
+        measure: whether the CPU's rates are measured where they are not known yet.
 
     Raises:
         UnknownName: this machine has no such device.
     """
     if name is None or name.lower() == "cpu":
-        return local_cpu()
+        return local_cpu(measure)
     gpus = local_gpus()
     named = {f"cuda:{i}": gpu for i, gpu in enumerate(gpus)}
     wanted = "cuda:0" if name.lower() in ("cuda", "gpu") else name.lower()
@@ -76,8 +77,10 @@ def _same(name: str, driver_name: str) -> bool:
         return False
 
 
-def local_cpu() -> Device:
+def local_cpu(measure: bool = True) -> Device:
     """Return the descriptor of this CPU; specs that cannot be found out are absent.
+
+    Without ``measure``, rates are absent, too, unless they were measured before.
 
     ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` are those of `probe_cpu`: measured on the
     first call on a machine, read from a cache afterwards, absent where Numba is not installed.
@@ -87,7 +90,7 @@ def local_cpu() -> Device:
     specs = {"cores": float(available_cores()), "clock_mhz": clock_mhz(), **cache_sizes()}
     specs |= {"memory_gib": memory_gib, "vector_bits": vector_bits(features)}
     try:
-        specs |= probe_cpu()
+        specs |= probe_cpu(measure=measure)
         source = f"operating system; rates measured (probe {PROBE_VERSION})"
     except MissingExtra:
         source = "operating system; rates not measured: pip install 'foretune[cpu]'"
@@ -100,7 +103,7 @@ def local_cpu() -> Device:
     )
 
 
-def probe_cpu(refresh: bool = False) -> dict[str, float]:
+def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
     Measuring takes a few seconds, most of them compilation. The result is kept as JSON under the
@@ -110,6 +113,7 @@ def probe_cpu(refresh: bool = False) -> dict[str, float]:
 
     Args:
         refresh: measure even if there is a cached result.
+        measure: whether to measure at all; else nothing is returned where nothing is known.
 
     Raises:
         MissingExtra: Numba is not installed.
@@ -124,6 +128,8 @@ def probe_cpu(refresh: bool = False) -> dict[str, float]:
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_directory() / f"cpu-{digest}.json"
     cached = None if refresh else _memo.get(path) or _read(path)
+    if not cached and not measure:
+        return {}
     if not cached:
         cached = measure_cpu()
         _write(path, {"machine": machine, "specs": cached})

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import cloudpickle
 import numpy as np
 
 from foretune.collect.channel import Channel
@@ -143,8 +144,8 @@ class IsolatedRunner(Runner):
 
     A hang is recorded as ``timeout``, a crash as ``runtime_error``; the next configuration gets a
     fresh process. What a kernel forks ends with it. A wrong result is believed only of a process
-    that ran nothing before: another configuration may have spoilt what it reads. The kernel must be
-    importable by name there, so not defined in ``__main__``.
+    that ran nothing before: another configuration may have spoilt what it reads. A kernel of an
+    importable module is imported there; one of the running script or a notebook is sent along.
 
     Args:
         device: what is measured on.
@@ -213,13 +214,13 @@ class IsolatedRunner(Runner):
         self._unused = True
 
     def check(self, kernel: Kernel) -> None:
-        """Do nothing if ``kernel`` runs on this device and can be imported elsewhere.
+        """Do nothing if ``kernel`` runs on this device.
 
         Raises:
-            UsageError: it cannot.
+            UsageError: it is made for another kind.
         """
         super().check(kernel)
-        check_importable(kernel)
+        _ = kernel.source_hash  # the other process does not see the script that defines it
 
     def _measure(
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float
@@ -239,9 +240,11 @@ class IsolatedRunner(Runner):
 
     def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
         try:
-            question = pickle.dumps((method, arguments))
+            question = cloudpickle.dumps((method, arguments))
         except (pickle.PicklingError, AttributeError, TypeError) as e:
-            raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
+            raise MeasurementError(
+                f"the kernel cannot be sent to another process: {e}; measure with InProcessRunner"
+            ) from e
         channel = self._channel or self._start()
         self._asked += 1
         try:
@@ -324,15 +327,15 @@ class IsolatedRunner(Runner):
 
 
 def check_importable(kernel: Kernel) -> None:
-    """Do nothing if another process can import ``kernel``.
+    """Do nothing if another machine can import ``kernel``.
 
     Raises:
         UsageError: it cannot.
     """
-    if type(kernel).__module__ == "__main__":
+    if type(kernel).__module__ == "__main__" or not kernel.travels:
         raise UsageError(
-            f"kernel {kernel.name!r} is defined in the script that runs: another process "
-            "cannot import it; put it in a module of its own, or use InProcessRunner"
+            f"kernel {kernel.name!r} is defined in the script that runs: another machine cannot "
+            "import it; make it a class in a module of its own, or measure here"
         )
 
 

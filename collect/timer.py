@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
-from foretune.kernel import Launch
+from foretune.kernel import Launch, TimedLaunch
 
 LEAST_SAMPLES = 3
 """Taken even when the time box is over."""
@@ -84,7 +84,8 @@ def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[floa
 
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    return max(int(binom.ppf((1 - confidence) / 2, n, 0.5)) - 1, 0)
+    below = bdtr(np.arange(n + 1), n, 0.5)  # scipy.stats would take a second to import
+    return max(int(np.searchsorted(below, (1 - confidence) / 2)) - 1, 0)
 
 
 def time_launch(
@@ -107,7 +108,7 @@ def time_launch(
     samples: list[float] = []
     check_at = timing.min_repeats
     while len(samples) < timing.max_repeats:
-        samples.append(stopwatch.sample_ms(launch, batch))
+        samples.append(_sample_ms(launch, batch, stopwatch))
         late = time.perf_counter() > deadline
         if late and len(samples) >= LEAST_SAMPLES:
             break
@@ -144,7 +145,7 @@ def time_interleaved(
             break
         for j in rng.permutation(len(names)):
             launches[names[j]]()
-            sample_ms = stopwatch.sample_ms(launches[names[j]], batches[names[j]])
+            sample_ms = _sample_ms(launches[names[j]], batches[names[j]], stopwatch)
             rounds[names[j]].append(sample_ms)
     return {name: np.array(times) for name, times in rounds.items()}
 
@@ -155,6 +156,12 @@ def _warm_up(launch: Launch, at_least_s: float, stopwatch: Stopwatch) -> int:
     fastest = np.inf
     launches = 0
     while launches < 1 or time.perf_counter() - start < at_least_s:
-        fastest = min(fastest, stopwatch.sample_ms(launch, 1))
+        fastest = min(fastest, _sample_ms(launch, 1, stopwatch))
         launches += 1
     return stopwatch.batch(fastest)
+
+
+def _sample_ms(launch: Launch, batch: int, stopwatch: Stopwatch) -> float:
+    if isinstance(launch, TimedLaunch):
+        return launch.sample_ms(stopwatch, batch)
+    return stopwatch.sample_ms(launch, batch)

@@ -4,7 +4,9 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from foretune.collect.versions import versions
 from foretune.datasets.schema import POWER_MARGIN
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
-from foretune.kernel import Inputs, Kernel, Launch
+from foretune.kernel import Inputs, Kernel, Launch, TimedLaunch, WrongResult
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -87,6 +89,9 @@ class Workbench:
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
             samples = time_launch(launch, self.timing, incumbent_ms, stopwatch)
+        except WrongResult as e:
+            self._kept.pop((kernel.name, problem))
+            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=_one_line(str(e)))
         except Exception as e:
             self._look_after(stopwatch)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
@@ -122,9 +127,10 @@ class Workbench:
         try:
             for config in configs:
                 launch = kernel.build(problem, config, inputs)
-                error = self._error(kernel, launch, prepared.expected)
-                if error <= kernel.error_limit(problem, config):
-                    launches[config.id] = launch
+                with suppress(WrongResult):
+                    error = self._error(kernel, launch, prepared.expected)
+                    if error <= kernel.error_limit(problem, config):
+                        launches[config.id] = launch
             if launches:
                 launches[AGAIN] = next(iter(launches.values()))
             if library := self._library(kernel, problem, inputs):
@@ -188,6 +194,8 @@ class Workbench:
         """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
         if self.meter is None:
             return math.nan, math.nan
+        if isinstance(launch, TimedLaunch):  # a call alone may do more, or nothing, a second time
+            launch = partial(launch.sample_ms, stopwatch, 1)
         try:
             power_w, energy_mj = metered(
                 self.meter, launch, time_ms, stopwatch.wait, stopwatch.interface
@@ -206,8 +214,9 @@ class Workbench:
         status: Status,
         reason: Exception,
     ) -> Measurement:
-        text = f"{type(reason).__name__}: {reason}".splitlines()[0][:300]
-        text = text.encode("utf-8", "backslashreplace").decode()  # what no file could hold
+        if isinstance(reason, TimeoutError):
+            return self._row(kernel, problem, config, Status.TIMEOUT, error=_one_line(str(reason)))
+        text = _one_line(f"{type(reason).__name__}: {reason}")
         return self._row(kernel, problem, config, status, error=text)
 
     def _row(
@@ -222,6 +231,11 @@ class Workbench:
             kernel.name, problem, config, self.device.name, status,
             source=self.source, environment=environment(kernel), **values,
         )  # fmt: skip
+
+
+def _one_line(text: str) -> str:
+    """Return the first line of a reason, as every file can hold it."""
+    return text.splitlines()[0][:300].encode("utf-8", "backslashreplace").decode()
 
 
 def environment(kernel: Kernel) -> str:

@@ -23,7 +23,8 @@ def family_for(name: str, runs: pd.DataFrame, given: Family | None = None) -> Fa
     if given is not None:
         if given.name != name:
             raise PredictorError(f"the runs are of kernel {name!r}, not of {given.name!r}")
-        return given
+        if given.knows_cost:
+            return given
     candidates: list[Family] = [
         load(group, name)() for group in ("kernels", "families") if name in registered(group)
     ]

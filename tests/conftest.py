@@ -117,6 +117,7 @@ INSTALL = {
     "gymnasium": "'foretune[rl]'",
     "aiconfigurator_core": "'foretune[llm]'",
     "numba": "'foretune[cpu]'",
+    "pyopencl": "'foretune[opencl]'",
     "kernel_tuner": "'foretune[bench]'",
     "cmaes": "'foretune[bench]'",
     "constraint": "python-constraint2",

@@ -46,7 +46,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         WrongFile: it is no cache of Kernel Tuner.
         RunTableError: it is damaged.
     """
-    data = _parse(path)
+    data = parse(path)
     require_keys(data, _KEYS, path, _WHAT)
     names = data.get("tune_params_keys") or list(data["tune_params"])
     fixed = {n for n in names if len(data["tune_params"].get(n, ())) == 1}
@@ -69,7 +69,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
 
 def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:
-    time = entry.get("time")
+    time = entry.get("__error__", entry.get("time"))
     if isinstance(time, str) or time == FAILED_TIME:
         status = FAILURES.get(str(time), Status.RUNTIME_ERROR)
         error = time if isinstance(time, str) else "failed"
@@ -112,7 +112,12 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
 
 
-def _parse(path: Path) -> Any:
+def parse(path: Path) -> Any:
+    """Return the content of a cache file, finished or not.
+
+    Raises:
+        RunTableError: it is damaged.
+    """
     text = read_text(path, _WHAT, _KEYS).strip()
     # A stopped tuner leaves out the closing braces, after a comma or half a line.
     whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         local_device,
         plan_configurations,
     )
+    from foretune.collect.wrapped.wrapped import powers_of_two
     from foretune.datasets import RunLog, read_runs, write_runs
     from foretune.device import Device, find_device
     from foretune.errors import DataWarning, ForetuneError, ForetuneWarning
@@ -51,9 +52,15 @@ if TYPE_CHECKING:
     )
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
+    from foretune.tune.wrapped.best import Best
+    from foretune.tune.wrapped.chosen import best
+    from foretune.tune.wrapped.function import tunable, tune_function
+    from foretune.tune.wrapped.kernel_tuner import tune_kernel
+    from foretune.tune.wrapped.program import tune_program
 
 __all__ = [
     "PRESETS",
+    "Best",
     "Campaign",
     "Configuration",
     "Cost",
@@ -83,6 +90,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "autotune",
+    "best",
     "collect_runs",
     "evaluate_predictor",
     "find_device",
@@ -93,11 +101,16 @@ __all__ = [
     "patch_inductor",
     "patch_triton",
     "plan_configurations",
+    "powers_of_two",
     "read_runs",
     "run_campaign",
     "train_predictor",
+    "tunable",
+    "tune_function",
+    "tune_kernel",
     "tune_pareto",
     "tune_problem",
+    "tune_program",
     "write_runs",
 ]
 
@@ -124,5 +137,11 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
                      "tune_pareto", "tune_problem"),
             "tune.triton": ("autotune", "listen", "patch_inductor", "patch_triton"),
             "tune.store": ("Store",),
+            "collect.wrapped.wrapped": ("powers_of_two",),
+            "tune.wrapped.best": ("Best",),
+            "tune.wrapped.chosen": ("best",),
+            "tune.wrapped.function": ("tunable", "tune_function"),
+            "tune.wrapped.kernel_tuner": ("tune_kernel",),
+            "tune.wrapped.program": ("tune_program",),
         },
     )  # fmt: skip

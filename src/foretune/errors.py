@@ -51,7 +51,7 @@ MOST_LISTED = 40
 class UnknownName(UsageError):
     """A kernel, searcher, model, parameter, ... of that name does not exist."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], more: str = "") -> None:
         choices = sorted(known)
         by_lower = {choice.lower(): choice for choice in choices}
         found = difflib.get_close_matches(name.lower(), by_lower, n=1)
@@ -61,6 +61,7 @@ class UnknownName(UsageError):
             near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
             choices = [*(by_lower[f] for f in near), f"{len(choices) - len(near)} others"]
         listed = ", ".join(choices) if choices else "none"
+        listed = f"{listed}; {more}" if more else listed
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
 
 

@@ -56,6 +56,8 @@ class Family(ABC):
 
     name: str
     takes_numbers: bool = False
+    knows_cost: bool = True
+    """Whether `cost` says anything; a predictor of one that does not has no roofline."""
 
     @property  # not kept: a pickled kernel must not say what its code was elsewhere
     def source_hash(self) -> str:

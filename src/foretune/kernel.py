@@ -1,8 +1,8 @@
 """Kernels: tunable programs, seen through one small interface."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -17,6 +17,34 @@ Launch = Callable[[], Any]
 """Runs the kernel once and returns its output; everything that is not timed happened before."""
 
 
+class Clock(Protocol):
+    """Times launches."""
+
+    def sample_ms(self, launch: Launch, batch: int) -> float:
+        """Return the mean time of ``batch`` launches back to back, in milliseconds."""
+
+
+class TimedLaunch(ABC):
+    """A launch that says itself how long it took: a program, a queue's events, spoilt inputs."""
+
+    @abstractmethod
+    def __call__(self) -> Any:
+        """Launch once on inputs as they were at first, and return the output; this is not timed."""
+
+    @abstractmethod
+    def sample_ms(self, clock: Clock, batch: int) -> float:
+        """Return the mean time of ``batch`` launches in milliseconds.
+
+        Args:
+            clock: of the device it runs on, for what has none of its own.
+            batch: how many.
+        """
+
+
+class WrongResult(Exception):
+    """Raised by a launch or a comparison: the output is wrong, and the message says how."""
+
+
 class Kernel(Family):
     """A tunable program: what it computes, the knobs it has, how to build and check it.
 
@@ -28,7 +56,11 @@ class Kernel(Family):
 
     problem_parameters: tuple[ProblemParameter, ...]
     device_kind: Literal["cpu", "gpu"] = "cpu"
+    travels: bool = True
+    """Whether another machine can import its code: it is in modules, not in a script or a file."""
     """What it runs on."""
+    times_itself: bool = False
+    """Whether every launch is a `TimedLaunch` that needs no clock of the device."""
     tolerance: float = 1e-4
     """Largest accepted ``‖output − reference‖ / ‖reference‖``."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
 from foretune.extras import EXTRA_OF
 from foretune.kernel import Kernel
+from foretune.place import is_place, kernel_at
 
 TRITON_PREFIX = "triton_"
 """How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
@@ -139,10 +140,24 @@ def load(group: str, name: str) -> Any:
 
 
 def get_kernel(name: str) -> Kernel:
-    """Return a new instance of the kernel registered as ``name``.
+    """Return a new instance of the kernel registered as ``name``, or of that at a place.
+
+    Args:
+        name: as registered; or ``FILE.py:NAME`` or ``MODULE:NAME``, which this process knows by
+            the kernel's own name, too, from then on.
 
     Raises:
         UnknownName: there is none.
+        UsageError: there is no such place, or no kernel at it.
     """
-    kernel: Kernel = load("kernels", name)()
+    if is_place(name):
+        kernel = kernel_at(name)
+        kind = type(kernel)
+        if not hasattr(kernel, "knobs"):  # of a class, which can be made again
+            registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
+        return kernel
+    try:
+        kernel = load("kernels", name)()
+    except UnknownName as e:
+        raise UnknownName("kernel", name, registered("kernels"), "or your own, FILE.py:NAME") from e
     return kernel

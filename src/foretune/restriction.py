@@ -64,6 +64,27 @@ class Restriction:
         return verdicts[inverse]
 
 
+def of_mapping(rule: Callable[..., bool], names: tuple[str, ...]) -> Callable[..., bool]:
+    """Return ``rule`` as a function of parameters, if it is one of a mapping of all of them."""
+    arguments = list(inspect.signature(rule).parameters)
+    if len(arguments) != 1 or arguments[0] in names:
+        return rule
+    return _OfMapping(rule, names)
+
+
+class _OfMapping:
+    """A rule that takes one mapping of all parameters."""
+
+    def __init__(self, rule: Callable[..., bool], names: tuple[str, ...]) -> None:
+        self.rule = rule
+        self.__name__ = getattr(rule, "__name__", "rule")
+        kind = inspect.Parameter.KEYWORD_ONLY
+        self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+
+    def __call__(self, **values: Any) -> bool:
+        return bool(self.rule(values))
+
+
 def _codes(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
     """Return an integer per row, the same for the same value, and how many values there are."""
     if column.dtype.kind != "O":

@@ -13,12 +13,16 @@ do not count, and every version of Python finds the same.
 """
 
 import ast
+import contextlib
+import functools
 import hashlib
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 OURS = ("foretune.collect.", "foretune.features.families.")
@@ -33,10 +37,10 @@ def code_hash(kind: type, noun: type) -> str:
     """Return sixteen hexadecimal digits that identify the code of a class.
 
     Args:
-        kind: the class. Typed into an interpreter, without a file, only its name counts.
+        kind: the class. Typed into an interpreter, without a file, its methods count.
         noun: what it derives from: bases that do not derive from it do not count.
     """
-    text = "\n".join(sorted(_code_of(kind, noun)[0].values())) or kind.__qualname__
+    text = "\n".join(sorted(_code_of(kind, noun)[0].values())) or function_hash(kind)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -60,6 +64,21 @@ def _code_of(kind: type, noun: type) -> tuple[dict[Path, str], set[Path]]:
         if file and module.rpartition(".")[0] != "foretune":  # that is the noun itself
             roots.add(_collect(module, Path(file), found))
     return found, roots
+
+
+def function_hash(function: Any) -> str:
+    """Return sixteen hexadecimal digits that identify the code of a function, and of what it calls.
+
+    Its own code counts, that of functions and classes of yours that it names, modules of yours, and
+    the plain values it finds around it. So a script may change around a function that stays.
+
+    Args:
+        function: or a class, or an object that is called.
+    """
+    found: dict[int, str] = {}
+    _note(function, found)
+    text = "\n".join(sorted(found.values()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
@@ -140,3 +159,80 @@ def _is_text(node: Any) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+def _note(thing: Any, found: dict[int, str]) -> None:
+    """Add the code of one thing that a function names, and of what that names in turn."""
+    if id(thing) in found:
+        return
+    found[id(thing)] = ""
+    if isinstance(thing, functools.partial):
+        named = [thing.func, *thing.args, *thing.keywords.values()]
+        text = "partial"
+    elif isinstance(thing, ModuleType):
+        named, text = [], _module_code(thing)
+    elif isinstance(thing, type):
+        named = [getattr(v, "__func__", v) for v in vars(thing).values() if _is_mine(thing)]
+        text = thing.__qualname__
+    elif isinstance(thing, int | float | str | bytes | bool | None):
+        named, text = [], repr(thing)
+    else:
+        plain = inspect.unwrap(getattr(thing, "py_func", getattr(thing, "__func__", thing)))
+        if inspect.isfunction(plain) and _is_mine(plain):
+            named, text = _around(plain), _own_code(plain)
+        else:
+            named = [] if inspect.isroutine(plain) else [type(plain)]
+            text = getattr(plain, "__qualname__", "object")
+    found[id(thing)] = text
+    for each in named:
+        _note(each, found)
+
+
+def _own_code(function: Any) -> str:
+    """Return what counts of one function: its syntax, or where there is no file, its bytecode."""
+    if function.__name__ != "<lambda>":  # its line may hold anything else
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            text = textwrap.dedent(inspect.getsource(function))
+            (tree,) = ast.parse(text).body
+            tree.decorator_list = [  # type: ignore[attr-defined]
+                d for d in getattr(tree, "decorator_list", []) if "tunable" not in ast.unparse(d)
+            ]  # its knobs are no code
+            return repr(_code(tree))
+    return repr([(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
+                 for c in _codes(function.__code__)])  # fmt: skip
+
+
+def _around(function: Any) -> list[Any]:
+    """Return what a function finds around it: closed over, in its module, as its defaults."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    found = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # empty
+            found.append(cell.cell_contents)
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _module_code(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py") or not _is_mine(module):
+        return module.__name__
+    found: dict[Path, str] = {}
+    _collect(module.__name__, Path(file), found)
+    return "\n".join(sorted(found.values()))
+
+
+def _is_mine(thing: Any) -> bool:
+    """Whether somebody's own code defines it: no installed package, not Python, not Foretune."""
+    name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    top = (name or "builtins").partition(".")[0]
+    if top in sys.stdlib_module_names or top == "foretune":
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return not set(INSTALLED) & set(Path(file).parts)

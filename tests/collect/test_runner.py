@@ -1,6 +1,7 @@
 """Runners: what hangs, dies, lies or fails becomes a row, and the next configuration still runs."""
 
 import dataclasses
+import threading
 import time
 
 import numpy as np
@@ -72,16 +73,23 @@ def test_a_kernel_of_another_device_kind_is_refused(runner):
         next(runner.run(OnGpu(), PROBLEM, [config()]))
 
 
-def test_a_kernel_that_another_process_cannot_import_is_refused(isolated):
-    Script = type("Script", (Toy,), {"__module__": "__main__"})
-    with pytest.raises(UsageError, match="put it in a module of its own"):
-        next(isolated.run(Script(), PROBLEM, [config()]))
+def test_a_kernel_of_a_script_or_a_function_is_sent_along(isolated):
+    """Nothing can import it, and its rows are of the same code on both sides."""
 
     class Local(Toy):
-        pass
+        def reference(self, inputs):
+            return 2 * super().reference(inputs)
 
+    measured = next(isolated.run(Local(), PROBLEM, [config()]))
+    assert measured.status is Status.WRONG_RESULT
+    assert measured.environment.endswith(Local().source_hash[:8])
+
+
+def test_a_kernel_that_cannot_be_sent_is_refused(isolated):
+    kernel = Toy()
+    kernel.lock = threading.Lock()
     with pytest.raises(MeasurementError, match="cannot be sent to another process"):
-        next(isolated.run(Local(), PROBLEM, [config()]))
+        next(isolated.run(kernel, PROBLEM, [config()]))
 
 
 def test_a_meter_that_fails_does_not_spoil_the_time(monkeypatch):

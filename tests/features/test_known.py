@@ -1,8 +1,10 @@
 """Who knows a kernel's runs: the kernel that was given, ours, or a family, and nobody else."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
 from foretune.features import family_for
@@ -56,3 +58,18 @@ def test_a_family_is_found_again_by_its_class():
         known_family("theirs", "Theirs")
     with pytest.raises(PredictorError, match="is not known here"):
         known_family("gemm", "OtherGemm")
+
+
+def test_a_kernel_without_cost_has_no_roofline():
+    """Its runs are learned from without one; with its work said, it has one."""
+
+    def sums(x, block=1):
+        return x.sum()
+
+    knobs, args = {"block": [1, 2]}, (np.ones(8),)
+    without = FunctionKernel(sums, knobs, args)
+    table = runs(x_0=8.0)
+    assert family_for("sums", table, without) is None
+    work = FunctionKernel(sums, knobs, args, cost=lambda p, c: Cost(1.0 * p["x_0"], 8.0 * p["x_0"]))
+    assert family_for("sums", table, work) is work
+    assert work.cost({"x_0": 8}, {}).bytes_moved == 64

@@ -35,7 +35,7 @@ def test_the_kernel_keeps_the_contract(folder):
 
 def test_it_is_tuned(folder, monkeypatch, capsys):
     device = Device("This CPU", "cpu", specs={"fp32_gflops": 50.0, "memory_gbps": 10.0})
-    monkeypatch.setattr(probe, "local_cpu", lambda: device)  # not measured again
+    monkeypatch.setattr(probe, "local_cpu", lambda measure: device)  # not measured again
     result = runpy.run_path(str(folder / "tune.py"))["result"]
     assert len(result.trace) == 6
     assert result.verified

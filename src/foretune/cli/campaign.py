@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import SCORE_COLUMNS, Output, progress_bar, score_rows
+from foretune.cli.output import SCORE_COLUMNS, Output, score_rows
+from foretune.console import progress_bar
 from foretune.mapping import Value
 from foretune.problem import Problem
 

@@ -8,7 +8,8 @@ import typer
 from typer.core import TyperGroup
 
 from foretune.cli import options
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
+from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:

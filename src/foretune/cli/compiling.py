@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
+from foretune.console import progress_bar
 from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from foretune.kernel import Kernel
     from foretune.models import Predictor
 
-KERNEL = typer.Argument(help="Name of a kernel; 'foretune doctor' lists them.")
+KERNEL = typer.Argument(
+    help="Name of a kernel, which 'foretune doctor' lists; or your own: FILE.py:NAME."
+)
 ONLY_KERNEL = typer.Option(None, help="Of this kernel only, where a file holds several.")
 NAMED = "Folder of a predictor or a campaign, models:/NAME@ALIAS or runs:/ID"
 GUIDE = typer.Option(
@@ -195,10 +197,11 @@ def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
     Raises:
         UsageError: one was; the message says ``why`` not.
     """
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{why} {name}: leave --{name} out")
+            raise UsageError(f"{why} {name}: leave {flags[name]} out")
 
 
 def read_store(store: str | None, no_store: bool) -> str | Literal[False] | None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
 from foretune.cli.run_files import read_files
+from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:

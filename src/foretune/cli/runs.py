@@ -5,7 +5,8 @@ from pathlib import Path
 import typer
 
 from foretune.cli import collecting, options
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
+from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 SUMMARY = "Profile a kernel over problems and configurations, or operators of language models."

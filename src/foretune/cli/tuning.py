@@ -6,28 +6,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 
 from foretune.cli import options
 from foretune.cli.campaign import QUIETER, show_results
-from foretune.cli.output import Output, progress_bar
+from foretune.cli.output import Output
+from foretune.cli.wrapping import (
+    OF_PROGRAMS,
+    OF_SOURCES,
+    SHARED,
+    SUFFIXES,
+    Search,
+    tune_source,
+    tune_words,
+)
+from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.limit import Limit
 
 if TYPE_CHECKING:
     from foretune.tune.pareto import ParetoResult
-    from foretune.tune.results import TuneResult
+    from foretune.tune.wrapped.best import Best
+
+
+PROGRAM = "foretune.program"
+"""Where a context keeps the words of a program."""
+PROGRAMS, SOURCES, ANY = "Programs (after --)", "Sources (FILE.c, FILE.cpp, FILE.cl)", "Knobs"
+
+
+class Tune(TyperCommand):
+    """What follows ``--`` is a program, up to the first ``--param``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the program out of the arguments."""
+        if "--" in args:
+            at = args.index("--")
+            own, words = args[:at], args[at + 1 :]
+            end = words.index("--param") if "--param" in words else len(words)
+            ctx.meta[PROGRAM], args = words[:end], own + words[end:]
+        return super().parse_args(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command()(tune)
+    app.command(cls=Tune)(tune)
 
 
 def tune(
-    kernel: str = options.KERNEL,
-    problem: str = typer.Option(..., help="M=…,N=…,…"),
+    context: typer.Context,
+    kernel: str = typer.Argument(
+        "", help="Name of a kernel, your own, FILE.py:NAME, or nothing and -- PROGRAM …"
+    ),
+    problem: str = typer.Option("", help="M=…,N=…,…"),
     budget: str = typer.Option(
-        "10", help="New measurements of the search; auto: until the regret is small."
+        "", help="New measurements of the search, 10; auto: until the regret is small."
     ),
     regret: float | None = options.REGRET,
     objective: list[str] = typer.Option(
@@ -39,6 +71,9 @@ def tune(
     searcher: str = options.SEARCHER,
     predictor: str = options.GUIDE,
     runs: Path = typer.Option(None, help="Run table that gets the measurements, too; Parquet."),
+    export: list[Path] = typer.Option(
+        [], help="File for the best configuration: .h, .json or .env (repeatable)."
+    ),
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
     wait_quiet: float = options.WAIT_QUIET,
@@ -46,55 +81,195 @@ def tune(
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
     seed: int = options.SEED,
+    param: list[str] = typer.Option(
+        [],
+        help="KNOB=VALUE,VALUE,… or KNOB=8..256, by doubling; {KNOB} stands for it (repeatable).",
+        rich_help_panel=ANY,
+    ),
+    restrict: list[str] = typer.Option(
+        [],
+        help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
+        rich_help_panel=ANY,
+    ),
+    default: str = typer.Option(
+        "",
+        help="KNOB=VALUE,…: what the best is compared with; else the first that works.",
+        rich_help_panel=ANY,
+    ),
+    name: str = typer.Option(
+        "",
+        help="What the store calls it; else the program's file name.",
+        rich_help_panel=PROGRAMS,
+    ),
+    time: str = typer.Option(
+        None,
+        help="Regular expression with one (group): the time in the output; else wall time.",
+        rich_help_panel=PROGRAMS,
+    ),
+    time_unit: str = typer.Option(
+        "ms", help="Of that time: ns, us, ms, s.", rich_help_panel=PROGRAMS
+    ),
+    check: str = typer.Option(
+        None, help="Regular expression that must be in the output.", rich_help_panel=PROGRAMS
+    ),
+    compare: str = typer.Option(
+        "",
+        help="Command that judges what was left behind: exit code 0 is right.",
+        rich_help_panel=PROGRAMS,
+    ),
+    build: str = typer.Option(
+        "",
+        help="Command run before, untimed; build into {dir}, and it runs once per configuration.",
+        rich_help_panel=PROGRAMS,
+    ),
+    env: list[str] = typer.Option(
+        [], help="NAME=TEXT, an environment variable (repeatable).", rich_help_panel=PROGRAMS
+    ),
+    template: list[str] = typer.Option(
+        [],
+        help="FILE:FILE, the second made from the first (repeatable).",
+        rich_help_panel=PROGRAMS,
+    ),
+    source: list[str] = typer.Option(
+        [],
+        help="File that the program is made of: what is known counts while it stays.",
+        rich_help_panel=PROGRAMS,
+    ),
+    repeats: int = typer.Option(None, help="Runs of each configuration.", rich_help_panel=PROGRAMS),
+    time_limit: float = typer.Option(
+        60.0, help="Seconds of one run, after which it hangs.", rich_help_panel=PROGRAMS
+    ),
+    shell: bool = typer.Option(
+        False, "--shell", help="Let a shell read the commands.", rich_help_panel=PROGRAMS
+    ),
+    function: str = typer.Option(
+        "", "--kernel", help="Function in the source.", rich_help_panel=SOURCES
+    ),
+    arg: list[str] = typer.Option(
+        [],
+        help="TYPE[SIZES], random; TYPE[SIZES]=FILL; TYPE=NUMBER: float32[512,64] (in order).",
+        rich_help_panel=SOURCES,
+    ),
+    size: str = typer.Option(
+        "", help="Of the problem, 1024,512: OpenCL's work items.", rich_help_panel=SOURCES
+    ),
+    grid: str = typer.Option(
+        "",
+        help="What divides it: block_size_x*tile,block_size_y; else the work group.",
+        rich_help_panel=SOURCES,
+    ),
+    option: list[str] = typer.Option(
+        [], help="Of the compiler (repeatable).", rich_help_panel=SOURCES
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Tune one problem and verify the winner against the default and the library.
 
     What the store knows of this kernel on this device is not measured again; it gets what is.
     With several objectives, find and verify their Pareto front.
+
+    A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
+
+    A source: foretune tune blur.cl --kernel blur --arg float32[512,512]=0 --arg float32[512,512]
+    --size 512,512 --param block_size_x=8..64
     """
+    program = context.meta.get(PROGRAM)
+    search = Search(
+        options.read_budget(budget) if budget else None, regret, objective, limit, searcher,
+        options.read_store(store, no_store), seed, wait_quiet,
+    )  # fmt: skip
+    output = Output(as_json)
+    if program is None and not kernel.endswith(SUFFIXES):
+        options.refuse(context, (*SHARED, *OF_PROGRAMS, *OF_SOURCES), "a kernel does not take")
+        _tune_kernel(
+            kernel, problem, search, predictor, runs, export, device, runner, ray_address, output
+        )
+        return
+    what = "a program" if program is not None else "a source"
+    options.refuse(
+        context,
+        ("problem", "predictor", "runs", "device", "runner", "ray_address"),
+        f"{what} does not take",
+    )
+    if program is None:
+        options.refuse(context, OF_PROGRAMS, "a source does not take")
+        best = tune_source(
+            kernel, search, function=function, arg=arg, size=size, grid=grid, option=option,
+            param=param, restrict=restrict, default=default,
+        )  # fmt: skip
+    else:
+        if kernel:
+            raise UsageError(f"give a kernel ({kernel}) or a program after --, not both")
+        options.refuse(context, OF_SOURCES, "a program does not take")
+        best = tune_words(
+            program, search, time=time, time_unit=time_unit, check=check, compare=compare,
+            build=build, env=env, template=template, source=source, repeats=repeats,
+            time_limit=time_limit, shell=shell, name=name, param=param, restrict=restrict,
+            default=default,
+        )  # fmt: skip
+    _show_winner(output, best, export)
+
+
+def _tune_kernel(
+    kernel: str, problem: str, search: Search, predictor: str, runs: Path | None,
+    export: list[Path], device: str, runner: str,
+    ray_address: str | None, output: Output,
+) -> None:  # fmt: skip
     from foretune.datasets import RunLog
     from foretune.models.saved.named import AUTO, NONE, read_predictor
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
+    from foretune.tune.wrapped.best import Best
 
+    if not kernel:
+        raise UsageError(
+            "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
+        )
     chosen = get_kernel(kernel)
-    goals = [options.read_objective(text) for text in dict.fromkeys(objective)]
-    limits = [Limit.parse(text) for text in limit]
+    goals = [options.read_objective(text) for text in dict.fromkeys(search.objective)]
+    limits = [Limit.parse(text) for text in search.limit]
+    most = 10 if search.budget is None else search.budget
     wanted = options.read_problem(chosen, problem)
-    most, where = options.read_budget(budget), options.read_store(store, no_store)
-    load("searchers", searcher)
+    load("searchers", search.searcher)
     trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
-    output = Output(as_json)
     with (
         options.make_runner(runner, ray_address, chosen, device) as measuring,
         RunLog(runs, measuring.device) if runs else nullcontext() as log,
         progress_bar() as progress,
     ):
         if len(goals) > 1:
-            if most == "auto" or regret is not None:
+            if most == "auto" or search.regret is not None:
                 raise UsageError("a Pareto front has no regret: give --budget a number")
+            if export:
+                raise UsageError("a Pareto front is no one configuration: leave --export out")
             front = tune_pareto(
                 chosen, wanted, measuring, trained, budget=most, objectives=goals, limits=limits,
-                searcher=searcher, seed=seed, store=where, log=log, patience_s=wait_quiet,
+                searcher=search.searcher, seed=search.seed, store=search.store, log=log,
+                patience_s=search.patience_s,
                 progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
-                chosen, wanted, measuring, trained, budget=most, regret=regret, objective=goals[0],
-                limits=limits, searcher=searcher, seed=seed, store=where, log=log,
-                patience_s=wait_quiet, progress=progress,
+                chosen, wanted, measuring, trained, budget=most, regret=search.regret,
+                objective=goals[0], limits=limits, searcher=search.searcher, seed=search.seed,
+                store=search.store, log=log, patience_s=search.patience_s,
+                progress=progress,
             )  # fmt: skip
     if len(goals) > 1:
         _show_front(output, front)
     else:
-        _show_winner(output, result)
+        _show_winner(output, Best(chosen, result), export)
 
 
-def _show_winner(output: Output, result: "TuneResult") -> None:
+def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
+    result = best.result
+    for path in export:
+        best.export(path)
     summary = result.summary()
     show_results(output, [result])
     output.say("winner: " + _words(result.winner.config or {}))
+    for path in export:
+        output.say(f"written: {path}")
     _say_rejected(output, summary)
     if result.default_breaks:
         output.say(f"the default breaks a limit: {result.default_breaks}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output, percent, progress_bar
+from foretune.cli.output import Output, percent
 from foretune.cli.plan import inputs
+from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:

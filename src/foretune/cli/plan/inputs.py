@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli.output import progress_bar
+from foretune.console import progress_bar
 from foretune.errors import UnknownName
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from foretune.cli.output import Output, percent, progress_bar
+from foretune.cli.output import Output, percent
+from foretune.console import progress_bar
 
 if TYPE_CHECKING:
     from foretune.plan import Plan

@@ -1,0 +1,257 @@
+"""A Python function with keyword arguments as knobs: NumPy, Numba, torch, anything."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from foretune.collect.wrapped.arguments import Arguments, Call, Outcome
+from foretune.collect.wrapped.values import described, is_array, leaves, relative_difference
+from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
+from foretune.errors import MeasurementError, UsageError
+from foretune.kernel import Inputs, Launch, WrongResult, spread_problems
+from foretune.mapping import Value
+from foretune.problem import Problem, ProblemParameter
+from foretune.source import function_hash
+from foretune.space import Configuration
+
+Judge = Callable[[Any, Any], bool]
+"""From the right output and the one to judge to whether it will do."""
+
+
+class FunctionKernel(Wrapped):
+    """A function whose knobs are some of its keyword arguments.
+
+    Args:
+        function: called with the arguments and a configuration. It may return its output, or write
+            it into its arguments, or both.
+        knobs: argument -> values.
+        args: positional arguments; or a function of the problem's parameters that returns them.
+        kwargs: named arguments that are no knobs.
+        check: what is right: a function of the same arguments without knobs, which returns the
+            output or writes it into them; or the output itself. None: what the default gives.
+        verify: judges an output: ``verify(right, output)``; else the relative difference must not
+            exceed ``tolerance``.
+        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        restrictions: rules between knobs.
+        default: what winners are compared with; else the function's own defaults.
+        name: in the store; else the function's.
+        cost: work of one launch, if it is known.
+        device_kind: ``gpu`` where it launches work on torch's current GPU.
+
+    Raises:
+        UsageError: the function takes no argument of a knob's name, or the default is not in the
+            space.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        knobs: Mapping[str, Sequence[Value]],
+        args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        check: Any = None,
+        verify: Judge | None = None,
+        tolerance: float = 1e-4,
+        restrictions: Rules = None,
+        default: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        cost: CostOf | None = None,
+        device_kind: Literal["cpu", "gpu"] = "cpu",
+    ) -> None:
+        own = str(getattr(function, "__name__", type(function).__name__))
+        name = name or ("function" if own == "<lambda>" else own)
+        parameters = _parameters(function)
+        _check_knobs(name, knobs, parameters)
+        kwargs = dict(kwargs or {})
+        problem = {} if callable(args) else described(*_named(parameters, tuple(args), kwargs))
+        judged = [f and function_hash(f) for f in (check if callable(check) else None, verify)]
+        code = repr((function_hash(function), name, check is None, judged, tolerance))
+        super().__init__(name, knobs, restrictions, default, problem, code, cost)
+        self.function = function
+        self.args = args if callable(args) else tuple(args)
+        self.kwargs = kwargs
+        self.check, self.verify, self.tolerance = check, verify, tolerance
+        self.device_kind = device_kind
+        self._own = {k: p.default for k, p in parameters.items() if k in knobs}
+        if callable(args):
+            self.problem_parameters = _sizes(args)
+
+    def default(self, problem: Problem) -> Configuration:
+        """Return what was given, else the function's own defaults, else the first legal one."""
+        if self._default is None and self._own in self._space:
+            return Configuration(self._own)
+        return super().default(problem)
+
+    @property
+    def has_own_default(self) -> bool:
+        """Whether there is a default other than just the first configuration."""
+        return self._default is not None or self._own in self._space
+
+    def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
+        """Return problems around the sizes that ``args`` has by default; else the only one.
+
+        Raises:
+            UsageError: a size has no default.
+        """
+        if not callable(self.args):
+            return super().training_problems(n, seed)
+        sizes = {p.name: p.default for p in self.problem_parameters}
+        if lacking := [name for name, value in sizes.items() if value is None]:
+            raise UsageError(
+                f"the inputs of {self.name} have no default {', '.join(lacking)} to draw problems "
+                "around: give one, or write the problems out"
+            )
+        choices = {
+            name: tuple(dict.fromkeys(max(1, round(value * 2 ** (i / 8))) for i in range(-16, 9)))
+            if type(value) is int else (value,)
+            for name, value in sizes.items()
+        }  # fmt: skip
+        return spread_problems(self, choices, n, seed)
+
+    def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
+        """Return the arguments as they are before any call."""
+        if not callable(self.args):
+            return {"args": self.args, "kwargs": self.kwargs}
+        values = {n: v for n, v in {**problem, "seed": seed}.items() if n in _parameters(self.args)}
+        made = self.args(**values)
+        return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
+
+    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
+        """Return the call; what compiles on its first call does so while it is checked."""
+        return self._call(config, inputs)
+
+    def reference(self, inputs: Inputs) -> Outcome:
+        """Return what `check` says, or what the default gives twice.
+
+        Raises:
+            MeasurementError: the check or the default fails, or the default gives another output
+                for the same arguments.
+        """
+        if self.check is None:
+            return self._of_default(inputs)
+        if not callable(self.check):
+            return Outcome(self.check, {})
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
+        try:
+            returned = self.check(*arguments.args, **arguments.kwargs)
+        except Exception as e:
+            raise MeasurementError(
+                f"the check of {self.name} fails: {type(e).__name__}: {e}; it gets the arguments "
+                "without knobs"
+            ) from e
+        return Outcome(returned, {} if returned is not None else arguments.written())
+
+    def relative_error(self, output: Any, expected: Any) -> float:
+        """Return how far an outcome is from the right one.
+
+        Raises:
+            WrongResult: ``verify`` refuses it, or there is no output.
+        """
+        got, right = self._pair(output, expected)
+        if self.verify is None:
+            return relative_difference(got, right)
+        if not self.verify(right, got):
+            raise WrongResult("verify refuses the output")
+        return 0.0
+
+    def poison(self, output: Any) -> None:
+        """Spoil what was returned; what was written is put back anyway."""
+        for leaf in leaves(output.returned):
+            if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
+                super().poison(leaf)
+            elif is_array(leaf) and leaf.is_floating_point():
+                leaf.detach().fill_(float("nan"))
+
+    def _call(self, config: Configuration, inputs: Inputs) -> Call:
+        return Call(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))
+
+    def _of_default(self, inputs: Inputs) -> Outcome:
+        config = self.default(Problem())
+        try:
+            first, again = (self._call(config, inputs)().copied() for _ in range(2))
+        except Exception as e:
+            raise MeasurementError(
+                f"{type(e).__name__}: {e}; give another default, or mend the arguments"
+            ) from e
+        if first.returned is None and not first.written:
+            raise MeasurementError(
+                f"{self.name} returns nothing and writes into none of its arguments: let it do one "
+                "of the two, so that its output can be checked"
+            )
+        differ = relative_difference(*self._pair(again, first))
+        if self.verify is None and not differ <= self.tolerance:
+            raise MeasurementError(
+                f"{self.name} gives another output for the same arguments (relative difference "
+                f"{differ:.2g}): fix its seed, or give verify=, a function that judges an output"
+            )
+        return first
+
+    def _pair(self, output: Outcome, expected: Outcome) -> tuple[Any, Any]:
+        """Return output and right output as far as the right one says."""
+        numbers = sorted(expected.written)
+        missing = [n for n in numbers if n not in output.written]
+        written = [output.written.get(n) for n in numbers]
+        if expected.returned is None:
+            if missing:
+                raise WrongResult("it does not write into what it should")
+            return written, [expected.written[n] for n in numbers]
+        if output.returned is None and not numbers:  # the right output of what is written
+            found = [output.written[n] for n in sorted(output.written)]
+            return found, expected.returned
+        right = [expected.returned, *(expected.written[n] for n in numbers)]
+        if missing:
+            raise WrongResult("it does not write into what it should")
+        return [output.returned, *written], right
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(getattr(function, "py_func", function)).parameters
+    except (TypeError, ValueError):  # some built-in functions do not say
+        return {}
+
+
+def _check_knobs(
+    name: str, knobs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [knob for knob in knobs if knob not in parameters]
+    if parameters and unknown and not takes_any:
+        raise UsageError(
+            f"{name} takes no argument {unknown[0]!r}: add it to {name}({', '.join(parameters)}), "
+            "or drop the knob"
+        )
+
+
+def _named(
+    parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[str], list[Any]]:
+    """Return the names of arguments, as the function calls them, and their values."""
+    positional = [
+        n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    names = [positional[i] if i < len(positional) else f"arg{i}" for i in range(len(args))]
+    return [*names, *kwargs], [*args, *kwargs.values()]
+
+
+def _sizes(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
+    """Return the problem's parameters: those of the function that makes inputs."""
+    found = []
+    for name, p in _parameters(args).items():
+        default = None if p.default is p.empty else p.default
+        if isinstance(default, str | bool):
+            found.append(ProblemParameter(name, default, choices=_choices(p, default)))
+        elif name != "seed":
+            found.append(ProblemParameter(name, default))
+    if not found:
+        found.append(ProblemParameter("problem", "this one", choices=("this one",)))
+    return tuple(found)
+
+
+def _choices(parameter: inspect.Parameter, default: Value) -> tuple[Value, ...]:
+    """Return what a literal type lists, else the default alone."""
+    listed = getattr(parameter.annotation, "__args__", ())
+    return tuple(listed) or ((True, False) if isinstance(default, bool) else (default,))

@@ -1,0 +1,129 @@
+"""C and C++ through the system's compiler: a library of one function, called here."""
+
+import ctypes
+import functools
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.wrapped.arguments import Arguments, Restoring
+from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.errors import UsageError
+from foretune.kernel import Clock
+
+OPTIONS = ("-O3",)
+"""Where nobody says any."""
+COMPILERS = {"C": ("cc", "gcc", "clang"), "C++": ("c++", "g++", "clang++")}
+
+
+class Native:
+    """Compiles and launches C and C++."""
+
+    def toolchain(self, source: Source) -> str:
+        """Return the compiler's version.
+
+        Raises:
+            UsageError: there is no compiler.
+        """
+        return _version(_compiler(source))
+
+    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+        """Compile, load and return the function's launch.
+
+        Raises:
+            RuntimeError: the compiler refuses, or there is no such function.
+        """
+        function = _load(build)
+        returns_time = re.search(rf"\bfloat\s+{build.source.name}\s*\(", build.text) is not None
+        return _NativeLaunch(function, arguments, returns_time)
+
+
+class _NativeLaunch(Restoring):
+    """Launches of a function. One that returns a float says its own time, in milliseconds."""
+
+    def __init__(self, function: Any, arguments: Sequence[Any], returns_time: bool) -> None:
+        host = Arguments(tuple(arguments), {})
+        super().__init__(host)
+        self._function = function
+        self._function.restype = ctypes.c_float if returns_time else None
+        self._returns_time = returns_time
+        self._passed = [_passed(argument) for argument in host.args]
+
+    def run(self) -> None:
+        """Call the function."""
+        self._function(*self._passed)
+
+    def time_ms(self, clock: Clock, batch: int) -> float:
+        """Return what it returns as its time, else how long it took."""
+        if not self._returns_time:
+            return super().time_ms(clock, batch)
+        return float(np.mean([self._function(*self._passed) for _ in range(batch)]))
+
+
+def _passed(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    return np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item())
+
+
+def _load(build: Build) -> Any:
+    """Return the function of a freshly compiled library."""
+    source, text = build.source, build.text
+    compiler = _compiler(source)
+    is_c = _is_c(source)
+    if not is_c and 'extern "C"' not in text:
+        text = f'extern "C" {{\n{text}\n}}\n'
+    options = list(OPTIONS if build.options is None else build.options)
+    if "#pragma omp" in text and not any("openmp" in option for option in options):
+        options.append("-fopenmp")
+    with tempfile.TemporaryDirectory(prefix="foretune-") as name:
+        folder = Path(name)
+        main = folder / f"kernel{'.c' if is_c else '.cc'}"
+        main.write_text(text, encoding="utf-8")
+        for other, content in build.others.items():
+            (folder / other).write_text(content, encoding="utf-8")
+        library = folder / "kernel.so"
+        done = subprocess.run(
+            [*compiler.split(), "-shared", "-fPIC", str(main), "-I", str(folder), "-I",
+             source.folder, *options, "-o", str(library)],
+            capture_output=True, text=True, errors="replace", check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
+        loaded = ctypes.CDLL(str(library))
+    try:
+        return getattr(loaded, source.name)
+    except AttributeError:
+        raise RuntimeError(f"the source has no function {source.name!r}") from None
+
+
+def _is_c(source: Source) -> bool:
+    if source.compiler is not None:
+        name = Path(source.compiler.split()[0]).name
+        return "++" not in name and source.suffix in ("", ".c", ".h")
+    return source.suffix == ".c"
+
+
+def _compiler(source: Source) -> str:
+    language = "C" if _is_c(source) else "C++"
+    candidates = (source.compiler,) if source.compiler else COMPILERS[language]
+    for candidate in candidates:
+        if shutil.which(candidate.split()[0]):
+            return candidate
+    raise UsageError(
+        f"there is no compiler {' or '.join(candidates)}: install one, or give another compiler="
+    )
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    done = subprocess.run(
+        [*compiler.split(), "--version"], capture_output=True, text=True, check=False
+    )
+    return (done.stdout.splitlines() or [compiler])[0]

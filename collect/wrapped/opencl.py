@@ -1,0 +1,164 @@
+"""OpenCL through pyopencl, on whatever runtime there is; times are those of the queue's events."""
+
+import functools
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.collect.wrapped.values import same_bits
+from foretune.errors import UsageError
+from foretune.extras import require
+from foretune.kernel import Clock
+
+
+class OpenCL:
+    """Compiles and launches OpenCL."""
+
+    def toolchain(self, source: Source) -> str:
+        """Return the versions of platform and driver.
+
+        Raises:
+            MissingExtra: pyopencl is not installed.
+            UsageError: there is no such platform or device.
+        """
+        device = find_device(source.platform, source.device)
+        return f"{device.platform.version}, {device.name}, {device.driver_version}"
+
+    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+        """Compile and return the kernel's launch.
+
+        Raises:
+            RuntimeError: the compiler refuses, or there is no such kernel.
+        """
+        cl = _pyopencl()
+        context, queue = _context(build.source.platform, build.source.device)
+        with tempfile.TemporaryDirectory(prefix="foretune-") as name:
+            for other, content in build.others.items():
+                Path(name, other).write_text(content, encoding="utf-8")
+            options = ["-I", name, "-I", build.source.folder, *(build.options or ())]
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # whatever the compiler remarks
+                    program = cl.Program(context, build.text).build(options=options)
+                    kernel = cl.Kernel(program, build.source.name)
+            except cl.Error as e:
+                raise RuntimeError(first_error(_log(str(e)))) from None
+        sizes = tuple(t * g for t, g in zip(build.threads, build.grid, strict=True))
+        return _OpenCLLaunch(queue, kernel, sizes, build.threads, arguments)
+
+
+class _Buffers:
+    """Arguments of a kernel: buffers on the device for arrays, numbers as they are."""
+
+    def __init__(self, queue: Any, arguments: Sequence[Any]) -> None:
+        cl = _pyopencl()
+        self._queue = queue
+        self._first = [a for a in arguments if isinstance(a, np.ndarray)]
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self._first]
+        buffers = iter(self._buffers)
+        self.passed = [next(buffers) if isinstance(a, np.ndarray) else a for a in arguments]
+
+    def restore(self) -> None:
+        cl = _pyopencl()
+        for buffer, first in zip(self._buffers, self._first, strict=True):
+            cl.enqueue_copy(self._queue, buffer, first)
+
+    def written(self) -> dict[int, Any]:
+        now = {i: self.array(i) for i in range(len(self._buffers))}
+        return {i: a for i, a in now.items() if not same_bits(a, self._first[i])}
+
+    def array(self, number: int) -> Any:
+        cl = _pyopencl()
+        host = np.empty_like(self._first[number])
+        cl.enqueue_copy(self._queue, host, self._buffers[number])
+        return host
+
+    def first(self, number: int) -> Any:
+        return self._first[number]
+
+    def spoil(self, number: int) -> None:
+        cl = _pyopencl()
+        first = self._first[number]
+        other = np.zeros_like(first) if first.any() else np.ones_like(first)
+        cl.enqueue_copy(self._queue, self._buffers[number], other)
+
+
+class _OpenCLLaunch(Restoring):
+    """Launches of a kernel, timed by events."""
+
+    def __init__(
+        self, queue: Any, kernel: Any, sizes: tuple[int, ...], group: tuple[int, ...],
+        arguments: Sequence[Any],
+    ) -> None:  # fmt: skip
+        buffers = _Buffers(queue, arguments)
+        super().__init__(buffers)
+        self._queue, self._kernel, self._sizes, self._group = queue, kernel, sizes, group
+        try:
+            kernel.set_args(*buffers.passed)
+        except Exception as e:
+            raise RuntimeError(f"the kernel does not take these arguments: {e}") from e
+
+    def run(self) -> None:
+        """Launch, and wait until it is done."""
+        self._enqueue().wait()
+
+    def time_ms(self, clock: Clock, batch: int) -> float:
+        """Return the mean time between the events of launches, in milliseconds."""
+        events = [self._enqueue() for _ in range(batch)]
+        events[-1].wait()
+        return float(np.mean([e.profile.end - e.profile.start for e in events])) * 1e-6
+
+    def _enqueue(self) -> Any:
+        cl = _pyopencl()
+        return cl.enqueue_nd_range_kernel(self._queue, self._kernel, self._sizes, self._group)
+
+
+def find_device(platform: int = 0, device: int = 0) -> Any:
+    """Return one of this machine's OpenCL devices, as pyopencl has it.
+
+    Raises:
+        MissingExtra: pyopencl is not installed.
+        UsageError: there is none of that number.
+    """
+    cl = _pyopencl()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:  # none at all
+        platforms = []
+    if not platforms:
+        raise UsageError(
+            "there is no OpenCL runtime: install your device's driver, or pip install "
+            "'foretune[opencl]' for one that runs on the CPU"
+        )
+    if not 0 <= platform < len(platforms):
+        listed = ", ".join(f"{i} ({p.name})" for i, p in enumerate(platforms))
+        raise UsageError(f"there is no OpenCL platform {platform}: choose one of {listed}")
+    devices = platforms[platform].get_devices()
+    if not 0 <= device < len(devices):
+        listed = ", ".join(f"{i} ({d.name})" for i, d in enumerate(devices))
+        raise UsageError(f"there is no OpenCL device {device}: choose one of {listed}")
+    return devices[device]
+
+
+@functools.cache
+def _context(platform: int, device: int) -> tuple[Any, Any]:
+    cl = _pyopencl()
+    context = cl.Context([find_device(platform, device)])
+    profiling = cl.command_queue_properties.PROFILING_ENABLE
+    return context, cl.CommandQueue(context, properties=profiling)
+
+
+def _pyopencl() -> Any:
+    return require("pyopencl", "opencl", "an OpenCL kernel")
+
+
+def _log(message: str) -> str:
+    """Return a compiler's output without what pyopencl puts around it."""
+    return message.partition("Build on")[2] or message

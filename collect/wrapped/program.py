@@ -1,0 +1,323 @@
+"""Any program as a kernel: knobs in its arguments, its environment, its files, or its build.
+
+A knob stands where ``{knob}`` is written. Other braces are left alone. No shell reads the words,
+unless one is asked for. What a program needs for a configuration, files from templates and a build,
+is made before it runs and is not timed. Where different configurations would overwrite each other,
+that is done again for each run; where everything made lies under ``{dir}``, a folder per
+configuration, it is done once.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
+from foretune.errors import UsageError
+from foretune.kernel import Clock, Inputs, Launch, TimedLaunch, WrongResult
+from foretune.mapping import Value
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+DIR = "dir"
+"""What stands for the folder that a configuration has of its own."""
+UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
+"""Milliseconds in one of each unit."""
+SHOWN = 160
+"""Characters of a program's output in a message."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program with knobs.
+
+    Attributes:
+        words: the program and its arguments, with ``{knob}`` anywhere in them.
+        build: command that makes it, run before; with ``{knob}`` and ``{dir}``.
+        environment: variable -> text, likewise.
+        templates: file -> the file to write from it, with every ``{knob}`` filled in.
+        time: pattern whose first group is the time in the output; None: wall time.
+        time_unit: of that time: ns, us, ms or s.
+        check: pattern that must be found in the output.
+        compare: command that judges what the program left behind, by its exit code.
+        shell: whether a shell reads program and build, so that they may have pipes.
+        sources: files that it is made of, beside those that its commands name.
+        folder: where it runs.
+        limit_s: seconds after which one run, build or comparison counts as hanging.
+    """
+
+    words: tuple[str, ...]
+    build: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, str] = field(default_factory=dict)
+    time: str | None = None
+    time_unit: Literal["ns", "us", "ms", "s"] = "ms"
+    check: str | None = None
+    compare: str = ""
+    shell: bool = False
+    sources: tuple[str, ...] = ()
+    folder: str = "."
+    limit_s: float = 60.0
+
+    def texts(self) -> list[str]:
+        """Return everything in which a knob may stand."""
+        files = [_read(self._at(path)) for path in self.templates]
+        paths = [*self.templates, *self.templates.values()]
+        return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
+
+    def files(self) -> list[Path]:
+        """Return the files that the program is made of, as far as its commands name them.
+
+        Of a program that is built, those of the build that are not run themselves.
+
+        Raises:
+            UsageError: one that was said is not there.
+        """
+        run = {os.path.normpath(word) for part in self.words for word in part.split()}
+        if self.build:
+            built = map(os.path.normpath, shlex.split(self.build))
+            named = [word for word in built if word not in run]
+        else:
+            named = sorted(run)
+        found = [self._at(word) for word in (*named, *self.templates)]
+        said = [self._at(path) for path in self.sources]
+        if missing := [path for path in said if not path.is_file()]:
+            raise UsageError(f"there is no file {missing[0]}")
+        return [path for path in found if path.is_file()] + said
+
+    def _at(self, path: str) -> Path:
+        return Path(self.folder, path)
+
+
+class ProgramKernel(Wrapped):
+    """A program as a kernel.
+
+    Args:
+        program: what runs, and how it is judged.
+        knobs: name -> values.
+        scratch: folder below which each configuration gets one of its own.
+        restrictions: rules between knobs.
+        default: what winners are compared with; else the first legal configuration.
+        name: in the store; else the program's file name.
+        cost: work of one run, if it is known.
+
+    Raises:
+        UsageError: a knob is used nowhere, or a pattern, unit or template cannot be used.
+    """
+
+    tolerance = 0.5
+
+    def __init__(
+        self,
+        program: Program,
+        knobs: Mapping[str, Sequence[Value]],
+        scratch: str | os.PathLike[str],
+        *,
+        restrictions: Rules = None,
+        default: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        cost: CostOf | None = None,
+    ) -> None:
+        if not program.words:
+            raise UsageError("there is no program: write it after --")
+        _check_patterns(program)
+        texts = program.texts()
+        for knob in knobs:
+            if knob == DIR:
+                raise UsageError(f"{DIR!r} is the folder of a configuration: rename that knob")
+            if not any(f"{{{knob}}}" in text for text in texts):
+                raise UsageError(
+                    f"knob {knob!r} is used nowhere: write {{{knob}}} where it belongs, in the "
+                    "program's arguments, --build, --env or a --template"
+                )
+        words = " ".join(program.words)
+        code = "\n".join([repr(program), *(_digest(path) for path in program.files())])
+        named = name or Path(program.words[0].split()[0]).stem
+        super().__init__(named, knobs, restrictions, default, {"command": words}, code, cost)
+        self.times_itself = True
+        self.program = program
+        self.scratch = str(scratch)
+
+    def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
+        """Return what runs share: which configuration's files lie there."""
+        return {"staged": {}}
+
+    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
+        """Make what the program needs and return its runs."""
+        return _Runs(self.program, config, Path(self.scratch, config.id), inputs["staged"])
+
+    def reference(self, inputs: Inputs) -> float:
+        """Return what a run that is right returns."""
+        return 1.0
+
+
+class _Runs(TimedLaunch):
+    """Runs of one configuration. The first one is checked, and taken as warm-up later."""
+
+    def __init__(
+        self, program: Program, config: Configuration, folder: Path, staged: dict[str, str]
+    ) -> None:
+        self._program = program
+        self._config = config
+        self._values = {**config, DIR: str(folder)}
+        self._folder = folder
+        self._staged = staged
+        self._first_ms: float | None = None
+        outputs = [*program.templates.values(), *([program.build] if program.build else [])]
+        self._apart = all(f"{{{DIR}}}" in text for text in outputs)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._stage()
+
+    def __call__(self) -> float:
+        """Run once, and look at what comes of it; again, return the same."""
+        if self._first_ms is None:
+            self._first_ms = self._run()
+            if self._program.compare:
+                self._compare()
+        return 1.0
+
+    def sample_ms(self, clock: Clock, batch: int) -> float:
+        """Return the time of one run in milliseconds; the one that was checked comes first."""
+        if self._first_ms:
+            first, self._first_ms = self._first_ms, 0.0
+            return first
+        return self._run()
+
+    def _stage(self) -> None:
+        """Make the files and the build of this configuration, unless they are there."""
+        place = str(self._folder) if self._apart else ""
+        if self._staged.get(place) == self._config.id:
+            return
+        self._staged[place] = ""
+        for source, target in self._program.templates.items():
+            path = Path(self._program.folder, _filled(target, self._values))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = _filled(_read(Path(self._program.folder, source)), self._values)
+            path.write_text(text, encoding="utf-8")
+        if self._program.build:
+            self._done(self._command(self._program.build), "the build")
+        self._staged[place] = self._config.id
+
+    def _run(self) -> float:
+        self._stage()
+        words = [_filled(word, self._values) for word in self._program.words]
+        if self._program.shell:
+            quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
+            words = _through_shell(_filled(" ".join(self._program.words), quoted))
+        start = time.perf_counter()
+        output = self._done(words, "it")
+        wall_ms = (time.perf_counter() - start) * 1e3
+        if self._program.check and not re.search(self._program.check, output, re.MULTILINE):
+            raise WrongResult(f"{self._program.check!r} is not in its output: {_end(output)}")
+        return wall_ms if self._program.time is None else self._time_in(output)
+
+    def _time_in(self, output: str) -> float:
+        assert self._program.time is not None
+        found = re.findall(self._program.time, output, re.MULTILINE)
+        if not found:
+            raise ValueError(f"{self._program.time!r} finds no time in its output: {_end(output)}")
+        try:
+            value = float(found[-1])
+        except ValueError:
+            raise ValueError(f"{self._program.time!r} finds {found[-1]!r}: no number") from None
+        if not value > 0:
+            raise ValueError(f"{self._program.time!r} finds the time {found[-1]}: none is so short")
+        return value * UNITS[self._program.time_unit]
+
+    def _compare(self) -> None:
+        command = self._command(self._program.compare)
+        try:
+            self._done(command, "the comparison")
+        except RuntimeError as e:
+            raise WrongResult(str(e)) from e
+
+    def _command(self, text: str) -> list[str]:
+        if not self._program.shell:
+            return [_filled(word, self._values) for word in shlex.split(text)]
+        quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
+        return _through_shell(_filled(text, quoted))
+
+    def _done(self, words: list[str], what: str) -> str:
+        """Run a command to its end and return its output, standard error included.
+
+        Raises:
+            RuntimeError: it cannot be started, or its exit code is not 0.
+            TimeoutError: it hangs.
+        """
+        environment = {n: _filled(t, self._values) for n, t in self._program.environment.items()}
+        try:
+            process = subprocess.Popen(
+                words, cwd=self._program.folder, env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except OSError as e:
+            raise RuntimeError(f"{what} cannot be started: {e}") from e
+        try:
+            printed = process.communicate(timeout=self._program.limit_s)[0]
+        except BaseException as e:
+            _end_all(process)
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise TimeoutError(f"{what} is not done after {self._program.limit_s:g} s") from e
+            raise
+        output = printed.decode("utf-8", "replace")
+        if process.returncode:
+            raise RuntimeError(f"{what} ends with exit code {process.returncode}: {_end(output)}")
+        return output
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> str:
+    """Return ``text`` with ``{name}`` replaced, for names that there are; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
+
+
+def _end_all(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program and what it started, which may hold its output open."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
+    process.communicate()
+
+
+def _through_shell(text: str) -> list[str]:
+    return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
+
+
+def _end(output: str) -> str:
+    """Return the last line of an output, as a message shows it."""
+    lines = output.strip().splitlines()
+    return repr(lines[-1][-SHOWN:]) if lines else "it printed nothing"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"template {path} cannot be read: {e}") from e
+
+
+def _digest(path: Path) -> str:
+    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def _check_patterns(program: Program) -> None:
+    if program.time_unit not in UNITS:
+        raise UsageError(f"time unit {program.time_unit!r}: choose one of {', '.join(UNITS)}")
+    for pattern, option in ((program.time, "--time"), (program.check, "--check")):
+        try:
+            groups = re.compile(pattern or "").groups
+        except re.error as e:
+            raise UsageError(f"{option} {pattern!r} is no regular expression: {e}") from e
+        if option == "--time" and pattern is not None and groups != 1:
+            raise UsageError(f"--time {pattern!r}: put the number, and only it, into (brackets)")

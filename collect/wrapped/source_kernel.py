@@ -1,0 +1,285 @@
+"""A kernel in C, C++ or OpenCL as a kernel: built per configuration, checked, timed."""
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from foretune.collect.wrapped.arguments import Outcome
+from foretune.collect.wrapped.native import Native
+from foretune.collect.wrapped.opencl import OpenCL
+from foretune.collect.wrapped.source import GRID, Backend, Build, Language, Shape, Source
+from foretune.collect.wrapped.values import as_numpy, described, relative_difference
+from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.kernel import Inputs, Launch, WrongResult
+from foretune.mapping import Value
+from foretune.problem import Problem
+from foretune.source import function_hash
+from foretune.space import Configuration
+
+BACKENDS: dict[Language, type[Backend]] = {"C": Native, "OpenCL": OpenCL}
+Verify = Callable[..., Any]
+"""From right output, output and, if it takes it, ``atol`` to whether the output will do."""
+
+
+class SourceKernel(Wrapped):
+    """A kernel's source as a kernel.
+
+    Args:
+        source: the source.
+        shape: how it is launched.
+        arguments: NumPy arrays and NumPy's numbers, in the order of the function's.
+        knobs: name -> values.
+        defines: definitions instead of one per knob: name -> text or function of knobs.
+        restrictions: rules between knobs.
+        answer: for each argument the right content after a launch, or None; None: what the default
+            leaves there.
+        atol: largest absolute difference from the answer, beside a relative one of 1e-5.
+        verify: judges instead: ``verify(answer, contents, atol=atol)``, both with one element per
+            argument, None where nothing is asked.
+        default: what winners are compared with; else the first configuration that works.
+        cost: work of one launch, if it is known.
+
+    Raises:
+        UsageError: a knob is used nowhere, or arguments and answer do not fit.
+        ForetuneError: there is nothing that compiles the language.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        shape: Shape,
+        arguments: Sequence[Any],
+        knobs: Mapping[str, Sequence[Value]],
+        *,
+        defines: Mapping[str, Any] | None = None,
+        restrictions: Rules = None,
+        answer: Sequence[Any] | None = None,
+        atol: float = 1e-6,
+        verify: Verify | None = None,
+        default: Mapping[str, Any] | None = None,
+        cost: CostOf | None = None,
+        device_kind: Literal["cpu", "gpu"] = "cpu",
+    ) -> None:
+        _check_arguments(source.name, arguments, answer)
+        names = _names(source, len(arguments))
+        problem = {**described(names, arguments), **shape.described()}
+        code = repr(
+            (source.name, _text_of(source.text), sorted(source.others.items()), source.options,
+             shape.names, shape.texts(), [function_hash(f) for f in shape.functions()],
+             None if defines is None else {k: _text_of(v) for k, v in defines.items()},
+             answer is None, atol, verify and function_hash(verify),
+             BACKENDS[source.language]().toolchain(source))
+        )  # fmt: skip
+        knobs = _used(source, shape, knobs, defines)
+        super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
+        self.source, self.shape = source, shape
+        self.arguments = tuple(arguments)
+        self.defines = defines
+        self.answer = (
+            None if answer is None else (*answer, *[None] * len(arguments))[: len(arguments)]
+        )
+        self.atol, self.verify = atol, verify
+        self.device_kind = device_kind
+        self.times_itself = True
+
+    def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
+        """Return the arguments as they are before any launch."""
+        return {"arguments": self.arguments}
+
+    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
+        """Compile a configuration and return its launch on copies of the arguments."""
+        values = dict(config)
+        threads, grid = self.shape.threads(values), self.shape.grid(values)
+        given = self._definitions(values, threads, grid)
+        prefix = "".join(f"#define {name} {text}\n" for name, text in given.items())
+        text = self.source.text
+        text = text if isinstance(text, str) else text(values)
+        options = self.source.options
+        if options is not None:
+            options = tuple(_with_knobs(option, values) for option in options)
+        build = Build(
+            self.source, f"{prefix}#line 1\n{text}",
+            {name: prefix + other for name, other in self.source.others.items()},
+            options, threads, grid,
+        )  # fmt: skip
+        return BACKENDS[self.source.language]().launch(build, inputs["arguments"])
+
+    def reference(self, inputs: Inputs) -> Outcome | None:
+        """Return what the default leaves in its arguments, unless there is an answer.
+
+        Raises:
+            MeasurementError: the default does not run, or writes nothing.
+        """
+        if self.answer is not None:
+            return None
+        config = self.default(Problem())
+        try:
+            launch = self.build(Problem(), config, inputs)
+            outcome: Outcome = launch().copied()
+        except Exception as e:
+            raise MeasurementError(str(e).splitlines()[0]) from e
+        if not outcome.written:
+            raise MeasurementError(
+                f"{self.name} changes none of its arguments: give answer=, or arguments that it "
+                "writes into"
+            )
+        return outcome
+
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return the tolerance; with an answer, it is judged by ``atol`` or ``verify``."""
+        return self.tolerance if self.answer is None else math.inf
+
+    def relative_error(self, output: Outcome, expected: Outcome | None) -> float:
+        """Return how far what was written is from the right content.
+
+        Raises:
+            WrongResult: it does not keep to ``atol``, or ``verify`` refuses it.
+        """
+        right = self._contents(expected) if self.answer is None else list(self.answer)
+        got = [
+            content if asked is not None else None
+            for content, asked in zip(self._contents(output), right, strict=True)
+        ]
+        if self.verify is not None:
+            if not self._verified(right, got):
+                raise WrongResult("verify refuses the output")
+            return 0.0
+        if self.answer is not None:
+            for i, (content, asked) in enumerate(zip(got, right, strict=True)):
+                if asked is not None:
+                    self._compare(i, as_numpy(content), as_numpy(asked))
+        return relative_difference(got, right)
+
+    def _contents(self, outcome: Outcome | None) -> list[Any]:
+        """Return what every argument holds; None for numbers, and without an outcome."""
+        written = {} if outcome is None else outcome.written
+        contents: list[Any] = []
+        number = 0
+        for argument in self.arguments:
+            is_array = isinstance(argument, np.ndarray)
+            contents.append(written.get(number, argument) if is_array else None)
+            number += is_array
+        return contents
+
+    def poison(self, output: Any) -> None:
+        """Do nothing: arguments are put back before every launch that is checked."""
+
+    def _compare(self, i: int, got: np.ndarray, right: np.ndarray) -> None:
+        if got.shape != right.shape:
+            raise WrongResult(f"argument {i} has shape {got.shape}, its answer {right.shape}")
+        if np.allclose(right, got, atol=self.atol):
+            return
+        off = np.abs(got.astype(np.float64) - right.astype(np.float64))
+        at = int(np.nanargmax(off)) if np.isfinite(off).any() else 0
+        raise WrongResult(
+            f"argument {i} is not its answer: element {at} is {got.flat[at]}, not "
+            f"{right.flat[at]} (atol {self.atol:g})"
+        )
+
+    def _verified(self, right: list[Any], got: list[Any]) -> bool:
+        assert self.verify is not None
+        try:
+            return bool(self.verify(right, got, atol=self.atol))
+        except TypeError:
+            return bool(self.verify(right, got))
+
+    def _definitions(
+        self, values: dict[str, Any], threads: Sequence[int], grid: Sequence[int]
+    ) -> dict[str, str]:
+        if self.defines is not None:
+            return {
+                name: str(text(values)) if callable(text) else _with_names(str(text), values)
+                for name, text in self.defines.items()
+            }
+        # A knob that is only in the compiler's options may be no number, and C has no use for it.
+        in_options = [n for n in values if any(f"{{{n}}}" in o for o in self.source.options or ())]
+        named = dict(zip((*GRID, *self.shape.names), (*grid, *threads), strict=True))
+        knobs = {n: _c_text(v) for n, v in values.items() if n not in in_options}
+        return {**{n: str(v) for n, v in named.items()}, **knobs, "kernel_tuner": "1"}
+
+
+def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] | None) -> None:
+    for i, argument in enumerate(arguments):
+        if not isinstance(argument, np.ndarray | np.generic):
+            raise UsageError(
+                f"argument {i} of {name} is a {type(argument).__name__}: give a NumPy array, or a "
+                "number with its type, like numpy.int32(5)"
+            )
+        if isinstance(argument, np.ndarray) and not argument.flags.c_contiguous:
+            raise UsageError(f"argument {i} of {name} is not contiguous: give {name} a copy of it")
+    if answer is None:
+        return
+    if len(answer) > len(arguments):
+        raise UsageError(
+            f"{name} takes {len(arguments)} arguments, and answer has {len(answer)}: one for each, "
+            "None where an argument is only read"
+        )
+    if all(right is None for right in answer):
+        raise UsageError(f"the answer of {name} has only None: say what one argument should be")
+    for i, (argument, right) in enumerate(zip(arguments, answer, strict=False)):
+        if right is not None and not isinstance(argument, np.ndarray):
+            raise UsageError(f"argument {i} of {name} is a number, which is never written: answer "
+                             "None for it")  # fmt: skip
+
+
+def _used(
+    source: Source, shape: Shape, knobs: Mapping[str, Sequence[Value]],
+    defines: Mapping[str, Any] | None,
+) -> Mapping[str, Sequence[Value]]:  # fmt: skip
+    """Return the knobs; of one that can change nothing, the first value only, after a warning.
+
+    Raises:
+        UsageError: none can change anything.
+    """
+    given = list((defines or {}).values())
+    if callable(source.text) or shape.functions() or any(map(callable, given)):
+        return knobs
+    texts = [source.text, *source.others.values(), *shape.texts(), *(source.options or ())]
+    used = {w for text in (*texts, *map(str, given)) for w in re.findall(r"[A-Za-z_]\w*", text)}
+    if source.language != "C":
+        used |= set(shape.names)
+    unused = [knob for knob in knobs if knob not in used]
+    if not unused:
+        return knobs
+    what = f"the source of {source.name} does not use the knob {unused[0]!r}"
+    how = f"use it there, or in compiler_options as {{{unused[0]}}}, or drop it"
+    if len(unused) == len(knobs):
+        raise UsageError(f"{what}: {how}")
+    warnings.warn(f"{what}: only its first value counts; {how}", ForetuneWarning, stacklevel=2)
+    return {k: tuple(values)[:1] if k in unused else values for k, values in knobs.items()}
+
+
+def _names(source: Source, count: int) -> list[str]:
+    """Return what the source calls its arguments; numbers where that cannot be told."""
+    text = source.text if isinstance(source.text, str) else ""
+    found = re.search(rf"\b{re.escape(source.name)}\s*\(([^()]*)\)\s*\{{", text)
+    if found:
+        names = re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:,|$)", found[1].strip())
+        if len(names) == count == len(set(names)):
+            return names
+    return [f"arg{i}" for i in range(count)]
+
+
+def _with_names(text: str, values: Mapping[str, Any]) -> str:
+    """Return ``text`` with knobs replaced by their values, as whole words."""
+    return re.sub(
+        r"[A-Za-z_]\w*", lambda m: _c_text(values[m[0]]) if m[0] in values else m[0], text
+    )
+
+
+def _with_knobs(text: str, values: Mapping[str, Any]) -> str:
+    """Return ``text`` with ``{knob}`` replaced."""
+    return re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), text)
+
+
+def _c_text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool | np.bool_) else str(value)
+
+
+def _text_of(thing: Any) -> str:
+    return function_hash(thing) if callable(thing) else str(thing)

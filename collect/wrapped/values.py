@@ -1,0 +1,141 @@
+"""Values that functions take and give: arrays inside tuples, lists and dicts; how they compare."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
+"""What cannot be written into."""
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what stands in nested tuples, lists and dicts, in order; a list of numbers is one."""
+    if is_array(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from leaves(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a tensor of torch, which need not be imported to tell."""
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def is_array(value: Any) -> bool:
+    """Whether this can be written into: an array, a tensor of torch, a list of numbers."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(x, PLAIN) for x in value)
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def copied(value: Any) -> Any:
+    """Return arrays and what holds them anew; other objects as they are."""
+    if is_tensor(value):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K")
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(inner) for inner in value)
+    return value
+
+
+def as_numpy(value: Any) -> npt.NDArray[Any]:
+    """Return an array of numbers, on the host, in a type that NumPy has."""
+    if is_tensor(value):
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype) or "float8" in str(value.dtype):
+            value = value.float()
+        return np.asarray(value.numpy())
+    return np.asarray(value)
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two arrays of one shape hold the same, where not a number equals itself."""
+    if isinstance(a, list):
+        return bool(a == b)
+    a, b = as_numpy(a), as_numpy(b)
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+
+
+def put(target: Any, source: Any) -> None:
+    """Write what one array holds into another of the same shape."""
+    if isinstance(target, list):
+        target[:] = source
+    elif is_tensor(target):
+        target.detach().copy_(source)
+    else:
+        target[...] = source
+
+
+def fill(target: Any, number: int) -> None:
+    """Write a number into every place of an array."""
+    if isinstance(target, list):
+        target[:] = [number] * len(target)
+    elif is_tensor(target):
+        target.detach().fill_(number)
+    else:
+        target.fill(number)
+
+
+def relative_difference(got: Any, expected: Any) -> float:
+    """Return the largest ``‖got − expected‖ / ‖expected‖`` of all arrays in two values.
+
+    Infinite where shapes differ, one is not finite where the other is, or what is no number
+    differs.
+    """
+    ours, theirs = list(leaves(got)), list(leaves(expected))
+    if len(ours) != len(theirs):
+        return float("inf")
+    return max((_difference(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+
+
+def _difference(got: Any, expected: Any) -> float:
+    a, b = as_numpy(got), as_numpy(expected)
+    if a.shape != b.shape:
+        return float("inf")
+    if a.dtype.kind not in "biufc" or b.dtype.kind not in "biufc":
+        return 0.0 if np.array_equal(a, b) else float("inf")
+    kind = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+    a, b = a.astype(kind), b.astype(kind)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf")
+    a, b = a[finite], b[finite]
+    if not np.isfinite(a).all():
+        return float("inf")
+    return float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-300)
+
+
+def described(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Return what tells one call's arguments from another's: shapes, types, whole numbers, texts.
+
+    An array of 64 × 128 is ``x=float32, x_0=64, x_1=128``. Fractions are left out: how much there
+    is to compute does not depend on them as a rule.
+    """
+    found: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        if is_array(value):
+            found[name] = str(getattr(value, "dtype", "list")).removeprefix("torch.")
+            sizes = value.shape if hasattr(value, "shape") else (len(value),)
+            found |= {f"{name}_{i}": int(size) for i, size in enumerate(sizes)}
+        elif isinstance(value, bool | int | str):
+            found[name] = value
+        elif isinstance(value, np.integer):
+            found[name] = int(value)
+        elif isinstance(value, list | tuple | dict):
+            parts = [str(i) for i in range(len(value))]
+            inner = list(value.values()) if isinstance(value, dict) else list(value)
+            found |= {f"{name}_{k}": v for k, v in described(parts, inner).items()}
+        elif not isinstance(value, float | complex | np.generic | type(None)):
+            found[name] = type(value).__name__
+    return found

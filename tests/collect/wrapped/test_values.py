@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from foretune.collect.wrapped.values import (
+    copied,
+    described,
+    fill,
+    put,
+    relative_difference,
+    same_bits,
+)
+
+
+def test_the_largest_difference_of_all_arrays_counts():
+    right = (np.array([3.0, 4.0]), {"n": 7})
+    assert relative_difference(right, right) == 0
+    assert relative_difference((np.array([3.0, 4.5]), {"n": 7}), right) == pytest.approx(0.1)
+    assert relative_difference((np.array([3.0, 4.0]), {"n": 14}), right) == 1
+
+
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [
+        (np.ones(3), np.ones(4)),
+        (np.array([1.0, np.nan]), np.ones(2)),
+        (np.ones(2), np.array([1.0, np.nan])),
+        ("a", "b"),
+        ((1, 2), (1, 2, 3)),
+        (None, np.ones(2)),
+    ],
+)
+def test_what_cannot_agree_is_infinitely_far_off(got, right):
+    assert relative_difference(got, right) == np.inf
+
+
+def test_what_is_not_finite_may_agree():
+    x = np.array([1.0, np.nan, np.inf])
+    assert relative_difference(x, x.copy()) == 0
+    assert relative_difference(np.array([1j]), np.array([1j])) == 0
+
+
+def test_arguments_are_described_by_shape_and_type():
+    found = described(["x", "n", "alpha", "mode", "xs"], [np.ones((2, 3), "f4"), 5, 0.5, "a", [1]])
+    assert found == {
+        "x": "float32", "x_0": 2, "x_1": 3, "n": 5, "mode": "a", "xs": "list", "xs_0": 1
+    }  # fmt: skip
+
+
+def test_arrays_are_copied_and_objects_are_not():
+    thing, x, xs = object(), np.ones(2), [1, 2]
+    new = copied((x, {"xs": xs, "thing": thing}))
+    assert new[0] is not x
+    assert new[1]["xs"] == xs
+    assert new[1]["xs"] is not xs
+    assert new[1]["thing"] is thing
+
+
+@pytest.mark.parametrize("make", [np.array, list, "torch"])
+def test_arrays_lists_and_tensors_are_put_back(make):
+    if make == "torch":
+        make = pytest.importorskip("torch").tensor
+    now, first = make([1.0, 2.0]), make([3.0, 4.0])
+    assert not same_bits(now, first)
+    put(now, first)
+    assert same_bits(now, first)
+    fill(now, 0)
+    assert same_bits(now, make([0.0, 0.0]))

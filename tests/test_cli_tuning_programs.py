@@ -1,0 +1,119 @@
+"""``foretune tune -- PROGRAM``: options before and after it, results, and what is refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import fails
+from toy_kernel import DEVICE
+
+from foretune.cli import main
+from foretune.cli.wrapping import read_argument, read_values
+from foretune.errors import UsageError
+from foretune.tune.wrapped import tuning
+
+SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
+PROGRAM = ("--", sys.executable, "-S", "-c", SCRIPT, "{tile}")
+FAST = ("--repeats", "1", "--time", r"took (\S+) us", "--time-unit", "us")
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_options_may_stand_before_the_program_or_after_it(capsys, before):
+    own = ("--param", "tile=1..8", *FAST, "--check", "sum 0x1f", "--budget", "4")
+    arguments = (*own, *PROGRAM) if before else (*PROGRAM, *own)
+    assert main(["tune", "--json", "--export", "t.json", "--name", "mine", *arguments]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["best"]["config"] == {"tile": 8}
+    assert out["best"]["speedup"] == pytest.approx(8)
+    assert out["verified"]
+    assert len(out["trace"]) == 4
+    assert json.loads(Path("t.json").read_text())["config"] == {"tile": 8}
+
+
+def test_everything_after_a_program_with_options_before_is_its_own(capsys):
+    arguments = ("--json", "--param", "tile=1,2", *FAST, "--check", r"\['--budget', '--check'\]")
+    assert main(["tune", *arguments, *PROGRAM, "--budget", "--check"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["config"] == {"tile": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("matmul", "--param", "tile=1", *PROGRAM), "give a kernel (matmul) or a program"),
+        (PROGRAM, "there are no knobs: add --param"),
+        ((*PROGRAM, "--param", "til=1,2"), "knob 'til' is used nowhere: write {til}"),
+        ((*PROGRAM, "--param", "tile"), "--param 'tile' is not of the form"),
+        ((*PROGRAM, "--param", "tile=9..8"), "9..8 holds no value"),
+        ((*PROGRAM, "--param", "tile=1,2", "--template", "a"), "is not of the form FILE:OTHER"),
+        ((*PROGRAM, "--param", "tile=1,2", "--problem", "N=3"), "a program does not take problem"),
+        ((*PROGRAM, "--param", "tile=1,2", "--repeats", "0"), "0 runs leave nothing to time"),
+        (("matmul", "--problem", "M=3", "--build", "make"), "a kernel does not take build"),
+        ((), "nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM"),
+    ],
+)
+def test_wrong_use_is_one_line(capsys, arguments, message):
+    assert message in fails(capsys, 2, "tune", *arguments)
+
+
+def test_no_output_to_parse_is_one_line(capsys):
+    line = fails(capsys, 1, "tune", *PROGRAM, "--param", "tile=1,2", "--time", "elapsed (.*)")
+    assert "none of 2 configurations" in line
+    assert "'elapsed (.*)' finds no time in its output: 'took 8.0 us" in line
+
+
+def test_values_keep_their_spelling():
+    assert read_values("8..64") == [8, 16, 32, 64]
+    assert read_values("1, 2,-O3,true,08,0.5") == [1, 2, "-O3", "true", "08", 0.5]
+    assert read_values("a..b") == ["a..b"]
+    with pytest.raises(UsageError):
+        read_values("0..8")
+
+
+C = """
+void scale(float *x, const float *by, int n) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < work; k++) x[i] = by[i] * 2;
+}
+"""
+
+
+def test_a_source_file(capsys, tmp_path):
+    (tmp_path / "scale.c").write_text(C.replace("x[i] =", "((volatile float *)x)[i] ="))
+    arguments = ["--kernel", "scale", "--arg", "float32[500]=0", "--arg", "float32[500]",
+                 "--arg", "int32=500", "--param", "work=64,1", "--option=-O1"]  # fmt: skip
+    assert main(["tune", "scale.c", "--json", *arguments]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert best["config"] == {"work": 1}
+    assert best["problem"] == {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--param", "work=1,2"), "say which function of scale.c, and its arguments"),
+        (("--kernel", "scale", "--arg", "float32[2]", "--check", "x"), "a source does not take ch"),
+        (("--kernel", "scale", "--arg", "floaty[2]", "--param", "work=1"), "write float32[512,64]"),
+        (("--kernel", "scale", "--arg", "float32", "--param", "work=1"), "--arg 'float32': write"),
+    ],
+)
+def test_wrong_use_of_a_source_is_one_line(capsys, arguments, message):
+    Path("scale.c").write_text(C)
+    assert message in fails(capsys, 2, "tune", "scale.c", *arguments)
+
+
+def test_arguments_are_arrays_and_numbers():
+    x = read_argument("float32[3,4]", 1)
+    assert (x.shape, x.dtype) == ((3, 4), np.float32)
+    assert 0 < x.std() < 1
+    assert (read_argument("int32[5]=7") == [7] * 5).all()
+    assert read_argument("int8=5").dtype == np.int8
+    assert set(read_argument("bool[99]")) == {True, False}

@@ -1,0 +1,85 @@
+"""The examples of each way to tune something run, on small sizes and with short comparisons."""
+
+import json
+import runpy
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from toy_kernel import DEVICE
+
+import foretune.collect
+from foretune.cli import main
+from foretune.collect import InProcessRunner, Timing
+from foretune.tune import tuner
+from foretune.tune.wrapped import cache_file, function, tuning
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _quick(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    quick = Timing(box_s=0.02, warmup_s=0.001)  # and in this process: isolation has its own tests
+    monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
+    for module in (tuning, function, cache_file):
+        monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    function._device.cache_clear()
+
+
+def python(monkeypatch, name, *arguments):
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_a_function(monkeypatch, tmp_path, capsys):
+    python(monkeypatch, "tune_function.py", "2000")
+    out, err = capsys.readouterr()
+    assert "the default's speed" in out
+    assert "row_norms takes " in err
+    assert (tmp_path / "row_norms.html").stat().st_size > 10_000
+
+
+def test_a_decorated_function(monkeypatch, capsys):
+    python(monkeypatch, "tunable.py")
+    first, said = capsys.readouterr()
+    assert "smooth on " in said
+    python(monkeypatch, "tunable.py")
+    assert capsys.readouterr() == (first, ""), "the choice was kept"
+
+
+def test_c(monkeypatch, tmp_path):
+    best = python(monkeypatch, "tune_c.py", "64")["best"]
+    assert f"#define block {best.config['block']}" in (tmp_path / "product.h").read_text()
+
+
+def test_opencl(monkeypatch):
+    pytest.importorskip("pyopencl")
+    found = python(monkeypatch, "tune_opencl.py", "20000")
+    assert found["env"]["best_config"] in found["results"]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_program(tmp_path, capsys):
+    shutil.copy(EXAMPLES / "stencil.c", tmp_path)
+    script = (EXAMPLES / "tune_program.sh").read_text().replace('"${1:-1500}"', "200")
+    words = words_of(script)
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["config"].keys() == {"tile", "opt"}
+
+
+def words_of(script):
+    """Return the words of the last command of a shell script, but for its name."""
+    return shlex.split(script[script.index("foretune tune") :].replace("\\\n", " "))[1:]
+
+
+def test_a_class_in_a_file(monkeypatch, capsys):
+    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
+    monkeypatch.setattr(tuner, "FINALISTS", 1)
+    place = f"{EXAMPLES / 'row_sums.py'}:RowSums"
+    assert main(["tune", place, "--problem", "N=512", "--budget", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["problem"] == {"N": 512}

@@ -1,0 +1,108 @@
+"""Kernels by FILE.py:NAME or MODULE:NAME, and what is said where there is none."""
+
+import sys
+
+import pytest
+from commands import run_json
+
+from foretune.errors import ForetuneError, UsageError
+from foretune.registry import get_kernel, load, registered
+
+FILE = """
+import numpy as np
+import foretune
+from toy_kernel import Toy
+
+class RowSums(Toy):
+    name = "row_sums_of_a_file"
+
+class Half(foretune.Kernel):
+    name = "half"
+
+class Sized(Toy):
+    def __init__(self, size):
+        self.size = size
+
+def inputs(N=8):
+    return (np.arange(N),)
+
+@foretune.tunable(block=[1, 2], inputs=inputs)
+def sums(x, block=1):
+    return x.sum()
+
+@foretune.tunable(block=[1, 2])
+def inputless(x, block=1):
+    return x.sum()
+
+def plain(x):
+    return x
+
+made = RowSums()
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    (tmp_path / "my_file.py").write_text(FILE)
+    (tmp_path / "json.py").write_text(FILE)
+    (tmp_path / "broken_file.py").write_text("1 / 0")
+    (tmp_path / "asking.py").write_text("import nothing_of_that_name")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    registered.cache_clear()
+    yield
+    registered.cache_clear()
+    for name in ("my_file", "broken_file", "asking"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("place", ["my_file.py:RowSums", "my_file:RowSums", "my_file.py:made"])
+def test_a_class_or_an_object_in_a_file(place):
+    kernel = get_kernel(place)
+    assert type(kernel).__name__ == "RowSums"
+    assert load("kernels", kernel.name) is type(kernel), "its runs are understood, too"
+
+
+def test_a_tunable_function_in_a_file():
+    kernel = get_kernel("my_file.py:sums")
+    assert kernel.problem(N=3) == {"N": 3}
+    assert len(kernel.space(kernel.problem())) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("my_file.py:Rowsums", "did you mean 'RowSums'"),
+        ("my_file.py", r"is a file: write .*my_file\.py:RowSums"),
+        ("my_file.py:Half", "no whole kernel: it lacks build, cost, default"),
+        ("my_file.py:Sized", "cannot be made without arguments"),
+        ("my_file.py:plain", r"a function without knobs: decorate .*@foretune\.tunable"),
+        ("my_file.py:inputless", "does not say how to make its arguments"),
+        ("my_file.py:number", "of type int"),
+        ("no_file.py:RowSums", r"no file no_file\.py: give FILE\.py:NAME"),
+        ("no_module:RowSums", "no module no_module"),
+        ("json.py:RowSums", "has the name of another module: rename it"),
+        ("csaxpy", r"or your own, FILE\.py:NAME"),
+    ],
+)
+def test_what_is_no_kernel_is_said_in_one_line(place, message):
+    with pytest.raises(UsageError, match=message):
+        get_kernel(place)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("broken_file.py:x", "ZeroDivisionError"), ("asking.py:x", "No module named 'nothing_of_th")],
+)
+def test_code_that_fails_says_why(place, message):
+    with pytest.raises(ForetuneError, match=message):
+        get_kernel(place)
+
+
+@pytest.mark.usefixtures("toy_place")
+def test_it_is_tuned_from_the_command_line(tmp_path, capsys):
+    out = run_json(
+        capsys, "tune", str(tmp_path / "my_file.py:sums"), "--problem", "N=64", "--budget", "2"
+    )
+    assert len(out["trace"]) == 2

@@ -1,0 +1,164 @@
+"""Tuning a wrapped thing: a default that works, the search, the verdict shown."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
+from foretune.collect.wrapped.wrapped import Wrapped
+from foretune.console import print_table, progress_bar
+from foretune.device import Device
+from foretune.errors import MeasurementError, UnknownName
+from foretune.limit import Limit
+from foretune.measurement import Status
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.space import Configuration
+from foretune.tune.record import StoredRecord
+from foretune.tune.tuner import tune_problem
+from foretune.tune.wrapped.best import Best
+from foretune.tune.wrapped.options import TuneOptions
+
+BUDGET = 20
+LIMIT_S = 60.0
+VERIFY_S = 2.0
+TRIES = 12
+"""Configurations tried as default where nobody said which one works."""
+
+_ADVICE = {
+    Status.COMPILE_ERROR: "mend the source or its options",
+    Status.RUNTIME_ERROR: "mend it, or give another default",
+    Status.WRONG_RESULT: "mend it, or what its output is compared with",
+    Status.TIMEOUT: "allow more time",
+    Status.INVALID: "give another default",
+}
+
+
+def tune_wrapped(
+    kernel: Wrapped,
+    options: TuneOptions,
+    problem: Mapping[str, Any] = {},
+    timing: Timing | None = None,
+    device: Device | None = None,
+) -> Best:
+    """Tune a wrapped thing, and show what comes of it.
+
+    Args:
+        kernel: what is tuned.
+        options: how, and where results go.
+        problem: for what, where it has several.
+        timing: when to stop repeating.
+        device: what is measured on; else the one that ``options`` name.
+
+    Raises:
+        UsageError: an option cannot be meant.
+        MeasurementError: the default does not work, or no configuration does.
+    """
+    if device is None:  # rates are for predictors: measuring them would keep people waiting
+        device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
+    given = options.get("progress", SILENT if options.get("quiet") else None)
+    with (
+        nullcontext(given) if given is not None else progress_bar(notes=True) as progress,
+        _runner(device, timing, options) as runner,
+    ):
+        best = _tune_on(runner, kernel, problem, progress, options)
+    if given is None:
+        show(best)
+    return best
+
+
+def _tune_on(
+    runner: Runner, kernel: Wrapped, problem: Mapping[str, Any], progress: Progress,
+    options: TuneOptions,
+) -> Best:  # fmt: skip
+    wanted, where = kernel.problem(problem), options.get("store")
+    record = StoredRecord(kernel, runner.device, where)
+    kernel, spent = with_working_default(kernel, wanted, runner, record, progress)
+    budget = options.get("budget", BUDGET)
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        budget = max(budget - spent, min(budget, 1))
+    result = tune_problem(
+        kernel, wanted, runner, options.get("predictor"),
+        budget=budget, regret=options.get("regret"),
+        objective=_objective(options.get("objective", "time")),
+        limits=[x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())],
+        searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,
+        verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
+        progress=progress,
+    )  # fmt: skip
+    return Best(kernel, result)
+
+
+def show(best: Best) -> None:
+    """Print what came of tuning on stderr."""
+    console = Console(stderr=True, highlight=False)
+    result = best.result
+    title = f"{best.kernel.name} on {result.device}: best of {len(result.trace)} measured"
+    print_table(console, title, (result.objective.unit, "status", "configuration"), best.rows())
+    console.print(best.headline(), markup=False, soft_wrap=True)
+
+
+def with_working_default(
+    kernel: Wrapped, problem: Problem, runner: Runner, record: StoredRecord, progress: Progress
+) -> tuple[Wrapped, int]:
+    """Return ``kernel`` with a default that works, and how many measurements that took.
+
+    They go to the store.
+
+    A default that somebody gave must work. Else some others are tried.
+
+    Raises:
+        MeasurementError: none does; the message says why the first does not.
+    """
+    first, space = kernel.default(problem), kernel.space(problem)
+    if any(m.ok and m.config == first for m in record.known(problem)):
+        return kernel, 0
+    others = [] if kernel.has_own_default else space.sample(TRIES, np.random.default_rng(0))
+    why = ""
+    candidates = list(dict.fromkeys([first, *others]))
+    for spent, config in enumerate(candidates, start=1):
+        tried = kernel if config == first else kernel.with_default(config)
+        reason = _try(tried, problem, config, runner, record, progress)
+        if not reason:
+            return tried, spent
+        why = why or reason
+    if others:
+        raise MeasurementError(
+            f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
+        )
+    raise MeasurementError(f"the default of {kernel.name}, {first}, does not work: {why}")
+
+
+def _try(
+    kernel: Wrapped, problem: Problem, config: Configuration, runner: Runner,
+    record: StoredRecord, progress: Progress,
+) -> str:  # fmt: skip
+    """Return why a configuration does not work as default; nothing if it does."""
+    try:
+        (measured,) = runner.run(kernel, problem, [config])
+    except MeasurementError as e:
+        return str(e)
+    record.append(measured)
+    if measured.ok:
+        progress.say(f"{kernel.name} takes {measured.time_ms:.3g} ms by default: {config}")
+        return ""
+    status = measured.status
+    return f"{status.value}: {measured.error}; {_ADVICE[status]}"
+
+
+def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:
+    power = _objective(options.get("objective", "time")).needs_power
+    if options.get("isolated", True):
+        return IsolatedRunner(device, timing, options.get("limit_s", LIMIT_S), power)
+    return InProcessRunner(device, timing, power)
+
+
+def _objective(named: Objective | str) -> Objective:
+    known = [objective.value for objective in Objective]
+    if named not in known:
+        raise UnknownName("objective", str(named), known)
+    return Objective(named)
