@@ -65,6 +65,7 @@ class Parcel:
             raise MeasurementError(
                 f"{here} cannot import kernel {self.name!r} ({e}): {advice}"
             ) from e
+        vars(kernel).pop("source_hash", None)  # what it was where it comes from
         if kernel.source_hash != self.source:
             raise MeasurementError(
                 f"{here} has other code of kernel {self.name!r} ({kernel.source_hash}) than asked "

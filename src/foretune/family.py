@@ -8,6 +8,7 @@ A family turns the sizes of a problem into work and into quantities that mean so
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Family(ABC):
     knows_cost: bool = True
     """Whether `cost` says anything; a predictor of one that does not has no roofline."""
 
-    @property  # not kept: a pickled kernel must not say what its code was elsewhere
+    @cached_property  # it goes along with a kernel of a script, whose code is nowhere else
     def source_hash(self) -> str:
         """Identifies the code: sixteen hexadecimal digits; see `foretune.source`."""
         return code_hash(type(self), Family)
