@@ -122,6 +122,7 @@ INSTALL = {
     "cmaes": "'foretune[bench]'",
     "constraint": "python-constraint2",
     "yaml": "pyyaml",
+    "ray": "'foretune[ray]'",
 }
 """What pip installs to bring a module."""
 

@@ -18,7 +18,7 @@ def print_table(
     console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
     """Print a table; columns of numbers flush right."""
-    console.print(Text(title, style="italic"), soft_wrap=True)
+    console.print(Text(title, style="italic"))
     table = Table(box=None, pad_edge=False)
     for i, column in enumerate(columns):
         numeric = all(row[i][:1].isdigit() or row[i][:1] in "–-" for row in rows)

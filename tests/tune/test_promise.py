@@ -17,8 +17,10 @@ ANOTHER_PROCESS = """
 import json, sys
 from toy_kernel import FakeRunner, Toy
 from foretune import registry
+from foretune.collect import conditions
 from foretune.tune import tune_problem
 
+conditions.BUSY = conditions.STOLEN = float("inf")  # other tests are at work beside this
 registry._OURS["kernels"]["toy"] = "toy_kernel:Toy"
 
 told = {}

@@ -35,7 +35,7 @@ def cluster(cpu):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-        from ray.cluster_utils import Cluster
+        Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
         node = {"num_cpus": 1, "resources": resources_of([cpu]), "include_dashboard": False,
                 "object_store_memory": 80 * 2**20}  # fmt: skip
