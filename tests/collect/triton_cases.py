@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretune.collect import InProcessRunner, Timing, local_devices
+from foretune.collect.workbench import AGAIN
 from foretune.device import Device
 
 
@@ -176,7 +177,7 @@ def measure(kernel, problem, configs) -> Iterator[dict[str, Any]]:
         yield {"problem": str(problem), "config": dict(m.config), "error": m.relative_error,
                "limit": limit}  # fmt: skip
     times = runner.race(kernel, problem, configs, box_s=0.0)
-    (library,) = times.keys() - {config.id for config in configs}
+    (library,) = times.keys() - {AGAIN, *(config.id for config in configs)}
     yield {"problem": str(problem), "library": library, "error": 0.0, "limit": times[library].min()}
 
 
