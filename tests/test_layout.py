@@ -53,10 +53,11 @@ MODULES = module_files()
 def test_what_lies_beside_the_code_lands_in_a_wheel(name):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"][f"foretune.{name}"]
+    package = ROOT / "src" / "foretune" / name
     kinds = {".csv", ".html", ".css", ".js"}
-    there = {p for p in (ROOT / name).rglob("*") if p.suffix in kinds}
+    there = {p for p in package.rglob("*") if p.suffix in kinds}
     assert there
-    assert there <= {p for pattern in patterns for p in (ROOT / name).glob(pattern)}
+    assert there <= {p for pattern in patterns for p in package.glob(pattern)}
 
 
 def imports_of(path: Path) -> set[str]:
