@@ -16,11 +16,10 @@ from foretune.collect.metering import metered
 from foretune.collect.meters import find_meter
 from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
 from foretune.collect.versions import versions
-from foretune.datasets.schema import POWER_MARGIN
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Inputs, Kernel, Launch, TimedLaunch, WrongResult
-from foretune.measurement import Measurement, Status
+from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 

@@ -1,28 +1,26 @@
 """The run log: measurements on disk the moment they are made, a Parquet file when it is closed."""
 
-import json
+import math
 import os
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import pandas as pd
 
-from foretune.datasets.runs import (
-    from_measurements,
-    journal_of,
-    latest,
-    read_runs,
-    to_measurements,
-    to_row,
-    write_runs,
-)
+from foretune.datasets.journal import Journal, digest, journal_of, read_journal
+from foretune.datasets.row_keys import RowName, row_key
+from foretune.datasets.run_file import RunFile, extend
+from foretune.datasets.runs import frame_of_rows, read_runs, to_measurement, to_row
 from foretune.datasets.schema import validate
+from foretune.decoding import decoding
 from foretune.device import Device
-from foretune.errors import OutputError
+from foretune.errors import OutputError, RunTableError
 from foretune.locking import Lock
 from foretune.measurement import Measurement
-from foretune.problem import Problem
-from foretune.space import Configuration
+
+LONGEST_JOURNAL = 20_000
+"""Rows after which a journal is folded while the log is open, or a quarter of the file's rows."""
 
 
 class RunLog:
@@ -30,7 +28,7 @@ class RunLog:
 
     Every row is on the disk, in a journal beside the file, before `append` returns, so neither a
     killed process nor a power cut loses any: opening the log again, or `read_runs`, finds the rows.
-    Closing folds the journal into the Parquet file.
+    Closing folds the journal into the Parquet file. Only the keys of rows are kept in memory.
 
     Args:
         path: the Parquet file, existing or not.
@@ -44,20 +42,14 @@ class RunLog:
     def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
         self.path = Path(path)
         self._device = device
-        self._known: dict[tuple[str, str, Problem, Configuration], Measurement] = {}
+        specs = device.specs if device is not None else {}
+        self._power_limit_w = specs.get("power_limit_w", math.inf)
         self._lock = Lock(self.path)
         try:
-            if self.path.exists() or _has_rows(journal_of(self.path)):
-                for m in to_measurements(latest(read_runs(self.path))):
-                    self._known[self._key(m)] = m
+            self._open()
         except BaseException:
             self._lock.release()
             raise
-        try:
-            drop_half_line(journal_of(self.path))
-            self._journal = journal_of(self.path).open("a", encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"cannot write to {self.path.parent}: {e.strerror or e}") from e
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +58,8 @@ class RunLog:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._known)
+        """How many different (kernel, device, problem, configuration) have been measured."""
+        return self._distinct
 
     def append(self, measurement: Measurement) -> None:
         """Write one row.
@@ -76,35 +69,34 @@ class RunLog:
             OutputError: the disk is full or gone; every row before this one is kept. Or somebody
                 deleted the journal.
         """
-        validate(from_measurements([measurement], self._device), str(self.path))
-        try:
-            row = json.dumps(to_row(measurement, self._device), default=float)
-            self._journal.write(row + "\n")
-            self._journal.flush()
-            os.fsync(self._journal.fileno())
-            gone = not os.fstat(self._journal.fileno()).st_nlink
-        except OSError as e:
-            raise OutputError(f"cannot write {self._journal.name}: {e.strerror or e}") from e
-        if gone:
-            raise OutputError(
-                f"{self._journal.name} was deleted while measurements went there: those since it "
-                "was opened are lost; start again"
-            )
-        self._known[self._key(measurement)] = measurement
+        measurement.check(self._power_limit_w)
+        place = self._journal.append(to_row(measurement, self._device))
+        self._note(row_key(_name(measurement)), place)
+        if self._lines >= max(LONGEST_JOURNAL, len(self._keys) // 4):
+            self._fold()
+            self._open()
 
-    def find(
-        self, like: Measurement | tuple[str, str, Problem, Configuration]
-    ) -> Measurement | None:
-        """Return the newest measurement of the same (kernel, device, problem, configuration)."""
-        return self._known.get(self._key(like) if isinstance(like, Measurement) else like)
+    def find(self, like: Measurement | RowName) -> Measurement | None:
+        """Return the last measurement of the same (kernel, device, problem, configuration)."""
+        name = _name(like) if isinstance(like, Measurement) else like
+        key = row_key(name)
+        if (place := self._places.get(key)) is not None:
+            row = self._journal.at(place)
+        elif (number := self._number(key)) is not None and self._file is not None:
+            row = self._file.row(number)
+        else:
+            return None
+        found = to_measurement(row)
+        return found if _name(found) == name else None
 
-    def measurements(self) -> list[Measurement]:
-        """Return the newest measurement of everything in the log, oldest first."""
-        return list(self._known.values())
+    def kernels(self) -> set[str]:
+        """Return the names of the kernels that have rows."""
+        journal = {self._journal.at(place)["kernel"] for place in self._places.values()}
+        return journal | (self._file.kernels() if self._file is not None else set())
 
     def runs(self) -> pd.DataFrame:
         """Return all rows as a run table (empty if nothing has been measured)."""
-        if not self._known:
+        if not self._distinct:
             return pd.DataFrame()
         return read_runs(self.path)
 
@@ -113,34 +105,53 @@ class RunLog:
         if self._journal.closed:
             return
         try:
-            self._journal.close()
-            if self._known and journal_of(self.path).exists():  # else somebody deleted it
-                # Twice in both, where a process was killed between this line and the next.
-                runs = read_runs(self.path)
-                objects = [c for c in runs if runs[c].dtype == object]
-                lists = [c for c in objects if runs[c].map(pd.api.types.is_list_like).any()]
-                same = runs.drop(columns=lists).duplicated()
-                write_runs(self.path, runs[~same])
-            journal_of(self.path).unlink(missing_ok=True)
-        except OutputError:
-            raise
-        except OSError as e:
-            raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
+            self._fold()
         finally:
             self._lock.release()
 
-    @staticmethod
-    def _key(m: Measurement) -> tuple[str, str, Problem, Configuration]:
-        return m.kernel, m.device, m.problem, m.config
+    def _open(self) -> None:
+        """Read the keys of what is there, and open the journal."""
+        journal = journal_of(self.path)
+        self._file = RunFile(self.path) if self.path.exists() else None
+        keys = np.zeros(0, dtype=np.uint64) if self._file is None else self._file.keys()
+        # Of equal keys the last row counts; the file's order is that in which they were measured.
+        self._keys, back = np.unique(keys[::-1], return_index=True)
+        self._numbers = len(keys) - 1 - back
+        self._places: dict[int, int] = {}
+        self._lines, self._distinct = 0, len(self._keys)
+        if self._file is not None and digest(journal) == self._file.notes.folded:
+            # A process was killed between writing the file and removing the journal.
+            journal.unlink(missing_ok=True)
+        rows = list(read_journal(journal)) if journal.exists() else []
+        with decoding(journal, RunTableError, "is damaged: {}"):
+            if rows:
+                validate(frame_of_rows([row for _, row in rows]), str(journal))
+            for place, row in rows:
+                self._note(row_key(_name(to_measurement(row))), place)
+        self._journal = Journal(journal)
+
+    def _note(self, key: int, place: int) -> None:
+        self._distinct += key not in self._places and self._number(key) is None
+        self._places[key] = place
+        self._lines += 1
+
+    def _number(self, key: int) -> int | None:
+        """Return the number of the file's last row with a key."""
+        at = int(np.searchsorted(self._keys, np.uint64(key)))
+        found = at < len(self._keys) and int(self._keys[at]) == key
+        return int(self._numbers[at]) if found else None
+
+    def _fold(self) -> None:
+        journal = self._journal.path
+        try:
+            self._journal.close()
+            if self._lines and journal.exists():  # else somebody deleted it
+                rows = [row for _, row in read_journal(journal)]
+                extend(self.path, frame_of_rows(rows), digest(journal))
+            journal.unlink(missing_ok=True)
+        except OSError as e:
+            raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
 
 
-def _has_rows(journal: Path) -> bool:
-    return journal.exists() and b"\n" in journal.read_bytes()
-
-
-def drop_half_line(journal: Path) -> None:
-    """Remove what a process that was killed while writing left behind the last whole line."""
-    if journal.exists():
-        whole = journal.read_bytes().rpartition(b"\n")
-        if whole[2]:
-            os.truncate(journal, len(whole[0]) + len(whole[1]))
+def _name(m: Measurement) -> RowName:
+    return m.kernel, m.device, m.problem, m.config

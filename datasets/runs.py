@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from foretune.datasets.journal import digest, journal_of, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
-from foretune.decoding import decoding, read_bytes, read_parquet, regular
+from foretune.decoding import decoding, open_parquet, regular
 from foretune.device import Device
 from foretune.errors import RunTableError
 from foretune.measurement import Measurement, Status
@@ -20,9 +22,11 @@ from foretune.problem import Problem
 from foretune.replacing import replacing
 from foretune.space import Configuration
 
+PIECE = 1 << 14
+"""Rows of one group in a file, and in memory at once where a log is opened."""
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
-"""Names the columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON."""
+_FOLDED_KEY = b"foretune.folded_journal"
 _OF_A_STORE = (b"SQLite format 3\0", b'{"format": "foretune tuned results"')
 _SCALARS = (
     "time_ms", "power_w", "energy_mj", "compile_s", "relative_error", "error", "source",
@@ -30,9 +34,25 @@ _SCALARS = (
 )  # fmt: skip
 
 
-def journal_of(path: Path) -> Path:
-    """Return where the rows of ``path`` are kept while they are being measured."""
-    return path.with_name(path.name + ".journal")
+@dataclass(frozen=True)
+class Notes:
+    """What a run table's file says of itself.
+
+    Attributes:
+        mixed: columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON.
+        folded: the digest of the journal whose rows it took in last.
+    """
+
+    mixed: set[str]
+    folded: str = ""
+
+    def encoded(self) -> dict[bytes, bytes]:
+        """Return it as Parquet keeps it, with the version of the schema."""
+        return {
+            _VERSION_KEY: str(SCHEMA_VERSION).encode(),
+            _MIXED_KEY: json.dumps(sorted(self.mixed)).encode(),
+            _FOLDED_KEY: self.folded.encode(),
+        }
 
 
 def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -42,12 +62,20 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
         RunTableError: the file is missing, truncated, of a newer schema, or holds impossible rows.
     """
     path = Path(path)
-    recovered = _read_journal(journal_of(path))
-    if not path.exists() and recovered is None:
+    parts, journal, folded = [], journal_of(path), ""
+    if path.exists():
+        file, notes = open_runs(path)
+        folded = notes.folded
+        with decoding(path, RunTableError, "is damaged: {}"):
+            parts.append(frame_of(file.read(), notes.mixed))
+    # Both are there where a process was killed between writing the one and removing the other.
+    if journal.exists() and digest(journal) != folded:
+        with decoding(journal, RunTableError, "is damaged: {}"):
+            parts += (
+                [frame_of_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
+            )
+    if not parts:
         raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
-    parts = [_read_parquet(path)] if path.exists() else []
-    if recovered is not None:
-        parts.append(recovered)
     with decoding(path, RunTableError, "is damaged: {}"):
         runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         return validate(runs, str(path))
@@ -62,16 +90,33 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     """
     path = Path(path)
     validate(runs, str(path))
-    mixed = [c for c in runs.columns if c.startswith(PLAIN_GROUPS) and _is_mixed(runs[c])]
-    encoded = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
-    try:
-        table = pa.Table.from_pandas(encoded, preserve_index=False)
-    except (pa.ArrowException, OverflowError, UnicodeError) as e:
-        raise RunTableError(f"{path}: Parquet cannot hold these values: {e}") from e
-    notes = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _MIXED_KEY: json.dumps(mixed).encode()}
+    table, mixed = encoded(runs, path)
+    notes = Notes(mixed).encoded()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
     with replacing(path) as new:
-        pq.write_table(table, new, compression="zstd")
+        pq.write_table(table, new, PIECE, compression="zstd")
+
+
+def encoded(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
+    """Return a run table as Parquet can hold it, and which columns became JSON for that.
+
+    Raises:
+        RunTableError: Parquet cannot hold it at all.
+    """
+    mixed = {c for c in runs.columns if c.startswith(PLAIN_GROUPS) and _is_mixed(runs[c])}
+    plain = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
+    try:
+        return pa.Table.from_pandas(plain, preserve_index=False), mixed
+    except (pa.ArrowException, OverflowError, UnicodeError) as e:
+        raise RunTableError(f"{path}: Parquet cannot hold these values: {e}") from e
+
+
+def frame_of(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
+    """Return the rows that Parquet held."""
+    runs = table.to_pandas()
+    there = [c for c in runs if c in mixed]
+    plain = {c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in there}
+    return runs.assign(**plain)
 
 
 def latest(runs: pd.DataFrame) -> pd.DataFrame:
@@ -89,7 +134,7 @@ def from_measurements(
     measurements: Iterable[Measurement], device: Device | None = None
 ) -> pd.DataFrame:
     """Return one row per measurement, with the descriptor of ``device`` if it is given."""
-    return _frame([to_row(m, device) for m in measurements])
+    return frame_of_rows([to_row(m, device) for m in measurements])
 
 
 def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
@@ -97,6 +142,12 @@ def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
     groups = {g: columns_of(runs, g) for g in ("problem", "config", "static")}
     records: list[dict[str, Any]] = runs.to_dict("records")
     return [_measurement(record, groups) for record in records]
+
+
+def to_measurement(row: Mapping[str, Any]) -> Measurement:
+    """Return the measurement that `to_row` made a row of."""
+    groups = ("problem", "config", "static")
+    return _measurement(row, {g: [c for c in row if c.startswith(f"{g}.")] for g in groups})
 
 
 def problems_of(runs: pd.DataFrame) -> list[Problem]:
@@ -166,18 +217,30 @@ def _is_mixed(values: pd.Series) -> bool:
     return values.dtype == object and kind in ("mixed", "mixed-integer")
 
 
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def frame_of_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return a run table of rows as `to_row` makes them."""
     runs = pd.DataFrame(rows)
+    return runs[in_order(runs.columns)]
+
+
+def in_order(columns: Iterable[str]) -> list[str]:
+    """Return the columns as readers like to see them: what was run and how, then what came out."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
-    rank = {c: i for i, g in enumerate(groups) for c in runs.columns if c == g or _in_group(c, g)}
-    return runs[sorted(runs.columns, key=lambda c: rank.get(c, len(groups)))]
+    columns = list(columns)
+    rank = {c: i for i, g in enumerate(groups) for c in columns if c == g or _in_group(c, g)}
+    return sorted(columns, key=lambda c: rank.get(c, len(groups)))
 
 
 def _in_group(column: str, group: str) -> bool:
     return group.endswith(".") and column.startswith(group)
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def open_runs(path: Path) -> tuple[pq.ParquetFile, Notes]:
+    """Return a run table's file, opened, and what it says of itself.
+
+    Raises:
+        RunTableError: it is something else, or of a newer schema.
+    """
     if _is_store(path):
         raise RunTableError(
             f"{path} is a tuning store, no run table: make one with 'foretune store export "
@@ -185,19 +248,17 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
     with decoding(path, RunTableError, f"is not a readable Parquet file: {hint}"):
-        table = read_parquet(path)
-        notes = table.schema.metadata or {}
-        version = int(notes.get(_VERSION_KEY, SCHEMA_VERSION))
+        file = open_parquet(path)
+        said = file.schema_arrow.metadata or {}
+        version = int(said.get(_VERSION_KEY, SCHEMA_VERSION))
+        mixed = set(json.loads(said.get(_MIXED_KEY, b"[]")))
+        notes = Notes(mixed, said.get(_FOLDED_KEY, b"").decode())
     if version > SCHEMA_VERSION:
         raise RunTableError(
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "install a newer Foretune"
         )
-    with decoding(path, RunTableError, "is damaged: {}"):
-        mixed = json.loads(notes.get(_MIXED_KEY, b"[]"))
-        runs = table.to_pandas()
-        plain = {c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in mixed}
-        return runs.assign(**plain)
+    return file, notes
 
 
 def _is_store(path: Path) -> bool:
@@ -207,19 +268,3 @@ def _is_store(path: Path) -> bool:
             return file.read(200).startswith(_OF_A_STORE)
     except (OSError, ValueError):
         return False
-
-
-def _read_journal(path: Path) -> pd.DataFrame | None:
-    if not path.exists():
-        return None
-    with decoding(path, RunTableError, "cannot be read: {}"):
-        lines = read_bytes(path).decode("utf-8").splitlines(keepends=True)
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
-            break  # a process was killed while it wrote this
-        says = "is damaged ({}): delete the line"
-        with decoding(f"{path}, line {number}", RunTableError, says):
-            rows.append(dict(json.loads(line)))
-    with decoding(path, RunTableError, "is damaged: {}"):
-        return _frame(rows) if rows else None

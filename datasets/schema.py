@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import RunTableError
-from foretune.measurement import Status
+from foretune.measurement import POWER_MARGIN, Status
 
 SCHEMA_VERSION = 1
 REQUIRED = ("kernel", "device", "status", "time_ms")
@@ -18,8 +18,6 @@ NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 SAMPLES = "time_ms_samples"
 PLAIN_GROUPS = ("problem.", "config.")
 NUMBER_GROUPS = ("device.", "static.", "counter.")
-POWER_MARGIN = 1.2
-"""A board may read above its limit for a moment; by a fifth is a wrong unit or a broken meter."""
 
 
 def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
@@ -27,8 +25,13 @@ def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
     return [c for c in runs.columns if c.startswith(f"{group}.")]
 
 
-def validate(runs: pd.DataFrame, name: str = "run table") -> pd.DataFrame:
+def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
     """Return ``runs`` unchanged if every row can be believed.
+
+    Args:
+        runs: the rows.
+        name: of the table, for messages.
+        first: number of the first row in that table.
 
     Raises:
         RunTableError: a column is missing or of the wrong type, or a row is impossible; the
@@ -37,7 +40,7 @@ def validate(runs: pd.DataFrame, name: str = "run table") -> pd.DataFrame:
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
     for row, reason in _row_problems(runs):
-        raise RunTableError(f"{name}, row {row}: {reason}")
+        raise RunTableError(f"{name}, row {first + row}: {reason}")
     return runs
 
 

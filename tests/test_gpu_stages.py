@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets import read_runs, to_measurements
-from foretune.datasets.runs import journal_of
+from foretune.datasets.journal import journal_of
 
 pytest.importorskip("triton")
 

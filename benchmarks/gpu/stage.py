@@ -22,9 +22,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # machine.py, beside 
 
 from machine import markdown
 
-from foretune.datasets.log import drop_half_line
+from foretune.datasets.journal import drop_half_line, journal_of
 from foretune.datasets.runs import (
-    journal_of,
     read_runs,
     to_measurements,
     to_row,

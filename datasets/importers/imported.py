@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers.columns import without_unused
-from foretune.datasets.schema import POWER_MARGIN, validate
-from foretune.measurement import Status
+from foretune.datasets.schema import validate
+from foretune.measurement import POWER_MARGIN, Status
 
 
 @dataclass(frozen=True)

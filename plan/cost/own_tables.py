@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from foretune.datasets.importers.systems import device_of
-from foretune.datasets.runs import journal_of, latest, read_runs
+from foretune.datasets.journal import journal_of
+from foretune.datasets.runs import latest, read_runs
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 from foretune.plan.serve.deployments.deployment import ENGINES

@@ -21,6 +21,7 @@ from foretune.errors import ForetuneError
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 MOST_BYTES = 2 << 30
 """Of a file, and of what is packed in one."""
@@ -124,8 +125,8 @@ def read_arrays(path: Place) -> "dict[str, np.ndarray]":
         return {name: np.asarray(data[name]) for name in data.files}
 
 
-def read_parquet(path: Place, dictionaries: bool = False) -> "pa.Table":
-    """Return a Parquet table; its text as dictionaries if they are wanted.
+def open_parquet(path: Place, dictionaries: bool = False) -> "pq.ParquetFile":
+    """Return a Parquet file, opened; its text as dictionaries if they are wanted.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowException: it cannot be read, is damaged, or too large.
@@ -140,7 +141,12 @@ def read_parquet(path: Place, dictionaries: bool = False) -> "pa.Table":
         field.name for field in pq.read_schema(path)
         if dictionaries and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
     ]  # fmt: skip
-    return pq.ParquetFile(path, read_dictionary=texts).read()
+    return pq.ParquetFile(path, read_dictionary=texts)
+
+
+def read_parquet(path: Place, dictionaries: bool = False) -> "pa.Table":
+    """Return a Parquet table, with what `open_parquet` says."""
+    return open_parquet(path, dictionaries).read()
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

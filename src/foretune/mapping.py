@@ -58,7 +58,7 @@ class NamedValues(Mapping[str, Value]):
     @property
     def id(self) -> str:
         """Sixteen hexadecimal digits that identify these names and values."""
-        canonical = {name: _canonical(value) for name, value in self._items.items()}
+        canonical = {name: canonical_value(value) for name, value in self._items.items()}
         text = json.dumps(canonical, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -110,7 +110,7 @@ def parse_value(text: str) -> Value:
     return text
 
 
-def _canonical(value: Value) -> Value:
+def canonical_value(value: Value) -> Value:
     """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
     whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
     return int(value) if whole else value

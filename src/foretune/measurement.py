@@ -2,12 +2,16 @@
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from foretune.errors import RunTableError
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+POWER_MARGIN = 1.2
+"""A board may read above its limit for a moment; by a fifth is a wrong unit or a broken meter."""
 
 
 class Status(StrEnum):
@@ -67,3 +71,37 @@ class Measurement:
     def ok(self) -> bool:
         """Whether the run succeeded and its time can be used."""
         return self.status is Status.OK
+
+    def check(self, power_limit_w: float = math.inf) -> None:
+        """Raise if this cannot be a row of a run table.
+
+        Args:
+            power_limit_w: of the device.
+
+        Raises:
+            RunTableError: it contradicts itself, or is impossible.
+        """
+        for reason in self._contradictions(power_limit_w):
+            raise RunTableError(f"{self.kernel} {self.config}: {reason}")
+
+    def _contradictions(self, power_limit_w: float) -> Iterator[str]:
+        for what, text in (("kernel", self.kernel), ("device", self.device)):
+            if not text:
+                yield f"{what} is empty"
+        if not self.problem and not self.config:
+            yield "neither its problem nor its configuration says what was run"
+        timed, metered = not math.isnan(self.time_ms), not math.isnan(self.power_w)
+        if self.ok and (timed or not metered) and not _is_amount(self.time_ms):
+            yield f"status is ok but time_ms is {self.time_ms}"
+        if not self.ok and timed:
+            yield f"the run failed but time_ms is {self.time_ms}"
+        if metered and not _is_amount(self.power_w):
+            yield f"power_w is {self.power_w}: leave it empty where there is no meter"
+        if self.power_w > power_limit_w * POWER_MARGIN:
+            yield f"power_w is {self.power_w}, far above the device's power limit"
+        if not math.isnan(self.energy_mj) and not _is_amount(self.energy_mj):
+            yield f"energy_mj is {self.energy_mj}"
+
+
+def _is_amount(value: float) -> bool:
+    return value > 0 and math.isfinite(value)

@@ -3,12 +3,17 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from foretune.datasets import RunLog, from_measurements, read_runs, write_runs
-from foretune.datasets.runs import journal_of
+from foretune.datasets.journal import journal_of, read_journal
+from foretune.datasets.schema import validate
+from foretune.device import Device
 from foretune.errors import OutputError, RunTableError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -128,7 +133,8 @@ def test_the_newest_is_found(path):
         assert log.find(run(x=1)).time_ms == 2.0
         assert len(log) == 1
     with RunLog(path) as log:
-        assert [m.time_ms for m in log.measurements()] == [2.0]
+        assert len(log) == 1
+        assert log.find(run(x=1)).time_ms == 2.0
     assert len(read_runs(path)) == 2  # nothing is thrown away
 
 
@@ -138,9 +144,14 @@ def test_appending_to_a_file_with_other_columns(path, toy_device):
         log.append(run(x=4, flag=True))
         log.append(run(x="auto"))
     with RunLog(path) as log:
-        assert [m.config for m in log.measurements()] == [
-            {"x": 1, "mode": "a"}, {"x": 2, "mode": "b"}, {"x": 4, "flag": True}, {"x": "auto"},
-        ]  # fmt: skip
+        assert len(log) == 4
+        for config in (
+            {"x": 1, "mode": "a"},
+            {"x": 2, "mode": "b"},
+            {"x": 4, "flag": True},
+            {"x": "auto"},
+        ):
+            assert log.find(run(**config)).config == config
         assert log.find(run(x=4, flag=True)) is not None
 
 
@@ -185,7 +196,7 @@ def test_an_empty_log_leaves_nothing(path):
     with RunLog(path) as log:
         assert len(log) == 0
         assert log.runs().empty
-        assert log.measurements() == []
+        assert log.kernels() == set()
     assert list(path.parent.iterdir()) == []
 
 
@@ -276,8 +287,8 @@ class Full:
 def test_a_full_disk_is_one_error_and_loses_nothing(path, monkeypatch):
     log = RunLog(path)
     log.append(run(x=1))
-    log._journal.close()
-    monkeypatch.setattr(log, "_journal", Full())
+    log._journal._file.close()
+    monkeypatch.setattr(log._journal, "_file", Full())
     with pytest.raises(OutputError, match="No space left on device"):
         log.append(run(x=2))
     with pytest.raises(OutputError, match="No space left on device"):
@@ -286,3 +297,88 @@ def test_a_full_disk_is_one_error_and_loses_nothing(path, monkeypatch):
     with RunLog(path) as again:  # the lock is free
         again.append(run(x=2))
     assert configs(path) == [1, 2]
+
+
+CELLS = st.none() | st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.sampled_from("ab")
+ROWS = st.lists(
+    st.builds(
+        lambda x, y, time_ms, samples: replace(
+            run(time_ms, **{n: v for n, v in (("z", 0), ("x", x), ("y", y)) if v is not None}),
+            time_ms_samples=tuple(samples),
+        ),
+        CELLS, CELLS, st.floats(0.1, 9), st.lists(st.floats(0.1, 9), max_size=2),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(st.lists(ROWS, max_size=3))
+def test_whatever_is_folded_in_pieces_is_found_and_read(tmp_path_factory, parts):
+    path = tmp_path_factory.mktemp("log") / "runs.parquet"
+    last = {}
+    for rows in parts:
+        with RunLog(path) as log:
+            for m in rows:
+                log.append(m)
+                last[log_name(m)] = m
+                assert log.find(m) == m
+            assert len(log) == len(last)
+    with RunLog(path) as log:
+        assert len(log) == len(last)
+        for name, m in last.items():
+            assert log.find(name) == m
+        assert log.find(run(x="never")) is None
+        if last:
+            assert log.kernels() == {"toy"}
+            assert len(log.runs()) == sum(map(len, parts))
+
+
+def log_name(m):
+    return m.kernel, m.device, m.problem, m.config
+
+
+def test_a_long_journal_is_folded_while_the_log_is_open(path, monkeypatch):
+    monkeypatch.setattr("foretune.datasets.log.LONGEST_JOURNAL", 4)
+    with RunLog(path) as log:
+        for x in range(10):
+            log.append(run(time_ms=1.0 + x, x=x))
+        assert len(read_journal_rows(path)) == 2
+        assert [log.find(run(x=x)).time_ms for x in range(10)] == [1.0 + x for x in range(10)]
+        assert configs(path) == list(range(10))
+    assert configs(path) == list(range(10))
+
+
+def read_journal_rows(path):
+    return list(read_journal(journal_of(path)))
+
+
+def test_the_last_row_counts_whatever_its_clock_said(path):
+    with RunLog(path) as log:
+        log.append(run(time_ms=1.0, x=1, recorded_at="2030-01-01T00:00:00"))
+        log.append(run(time_ms=2.0, x=1))
+        assert log.find(run(x=1)).time_ms == 2.0
+    with RunLog(path) as log:
+        assert log.find(run(x=1)).time_ms == 2.0
+
+
+AMOUNTS = st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1.0, 100.0])
+
+
+@given(st.builds(
+    lambda status, time_ms, power_w, energy_mj, kernel: replace(
+        run(x=1), status=status, time_ms=time_ms, power_w=power_w, energy_mj=energy_mj,
+        kernel=kernel,
+    ),
+    st.sampled_from(Status), AMOUNTS, AMOUNTS, AMOUNTS, st.sampled_from(["", "toy"]),
+))  # fmt: skip
+def test_one_row_and_a_table_are_judged_alike(m):
+    device = Device("Toy CPU", "cpu", specs={"power_limit_w": 50.0})
+    said = []
+    for judge in (lambda: m.check(50.0), lambda: validate(from_measurements([m], device))):
+        try:
+            judge()
+            said.append(True)
+        except RunTableError:
+            said.append(False)
+    assert said[0] == said[1]

@@ -101,6 +101,9 @@ class Database:
         from sqlalchemy import URL, create_engine
         from sqlalchemy.pool import NullPool
 
+        from foretune.tune.store.migrations import migrate
+        from foretune.tune.store.tables import SCHEMA_VERSION
+
         if self._url in ("sqlite://", ":memory:"):
             raise StoreError("a database in memory forgets everything: name a file")
         if self._path is not None and self._path.suffix == ".json":
@@ -113,8 +116,12 @@ class Database:
             self._expect_file(engine.url.database if engine.dialect.name == "sqlite" else None)
         if engine.dialect.name == "sqlite":
             _prepare_sqlite(engine, self._patience_s)
-        if not _is_ready(engine):
+        found = _version(engine)
+        if found is None:
             self._create(engine)
+        elif found < SCHEMA_VERSION:
+            with engine.connect() as connection, connection.execution_options(writes=True).begin():
+                migrate(connection)
         return engine
 
     def _expect_file(self, file: str | None) -> None:
@@ -136,7 +143,7 @@ class Database:
         try:
             _make_tables(engine)
         except DBAPIError:  # PostgreSQL lets two create a table, and fails the second
-            if not _is_ready(engine):
+            if _version(engine) is None:
                 raise
 
     @contextmanager
@@ -209,8 +216,8 @@ def _prepare_sqlite(engine: "Engine", patience_s: float) -> None:
     event.listen(engine, "begin", begun)
 
 
-def _is_ready(engine: "Engine") -> bool:
-    """Return whether the tables are there.
+def _version(engine: "Engine") -> int | None:
+    """Return the version of the tables; None where there are none.
 
     Raises:
         StoreError: a newer Foretune made them.
@@ -221,14 +228,14 @@ def _is_ready(engine: "Engine") -> bool:
 
     with engine.connect() as connection:
         if not inspect(connection).has_table(version.name):
-            return False
+            return None
         found = connection.execute(select(version.c.version)).scalar()
     if found is not None and found > SCHEMA_VERSION:
         raise StoreError(
             f"the store has version {found}, this Foretune knows up to {SCHEMA_VERSION}: "
             "install a newer Foretune, or set FORETUNE_STORE to another file"
         )
-    return found is not None
+    return found
 
 
 def _make_tables(engine: "Engine") -> None:

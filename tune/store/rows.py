@@ -3,10 +3,11 @@
 Rows are plain dictionaries and tuples; what their JSON means is not known here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, delete, insert, literal, or_, select
+from sqlalchemy import Connection, Table, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from foretune.tune.store.tables import begun, choices, measurements, subjects
@@ -34,13 +35,13 @@ class Rows:
         """Return (problem, record) of each configuration measured, oldest first."""
         c = measurements.c
         query = select(c.described, c.record).where(*_within(measurements, subject, problem))
-        return self._all(query.order_by(c.moment, c.problem, c.config))
+        return self._all(query.order_by(c.sequence, c.problem, c.config))
 
     def chosen(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
         """Return (problem, record) of each choice, oldest first."""
         c = choices.c
         query = select(c.described, c.record).where(*_within(choices, subject, problem))
-        return self._all(query.order_by(c.moment, c.problem))
+        return self._all(query.order_by(c.sequence, c.problem))
 
     def begun(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
         """Return (pid, start of that process, configuration) of the marks of a host."""
@@ -72,20 +73,20 @@ class Rows:
         self._insert_missing(subjects, [subject])
 
     def write_measured(self, rows: Sequence[Row]) -> None:
-        """Write measurements; of the same configuration the later one stays."""
-        self._write_best(measurements, rows, ("moment",), equal=True)
+        """Write measurements; they take the place of those of the same configuration."""
+        self._write(measurements, rows)
 
     def write_chosen(self, rows: Sequence[Row]) -> None:
-        """Write choices; of the same problem the one that rests on more stays, then the later."""
-        self._write_best(choices, rows, ("measured", "moment"))
+        """Write choices; they take the place of those that rest on no more measurements."""
+        self._write(choices, rows, lambda new, old: new.measured >= old.measured)
 
     def propose_first(self, choice: Row) -> None:
         """Write a choice if its problem has none."""
-        self._insert_missing(choices, [choice])
+        self._insert_missing(choices, self._numbered(choices, [choice]))
 
     def propose(self, choice: Row) -> None:
         """Write a choice if its problem has none, or one that rests on fewer measurements."""
-        self._write_best(choices, [choice], ("measured",))
+        self._write(choices, [choice], lambda new, old: new.measured > old.measured)
 
     def mark(self, mark: Row) -> None:
         """Write who measures a configuration."""
@@ -117,38 +118,39 @@ class Rows:
     def _insert_missing(self, table: Table, rows: Sequence[Row]) -> None:
         insert_missing(self._connection, table, rows)
 
-    def _write_best(
-        self, table: Table, rows: Sequence[Row], by: Sequence[str], equal: bool = False
+    def _write(
+        self, table: Table, rows: Sequence[Row], better: Callable[[Any, Any], Any] | None = None
     ) -> None:
-        """Write rows; one with the same key as another takes its place if it is larger.
-
-        Args:
-            table: where to.
-            rows: what.
-            by: columns to compare, the first that differs decides.
-            equal: whether it takes its place, too, if no column differs.
-        """
-        if not rows:
-            return
+        """Write rows; one takes the place of another with the same key, if it is ``better``."""
         # In one order, so that two who write the same rows wait for each other and never both.
-        rows = sorted(rows, key=lambda row: [row[column.name] for column in table.primary_key])
-        if (own := _INSERT.get(self._connection.dialect.name)) is not None:
+        rows = sorted(
+            self._numbered(table, rows),
+            key=lambda row: [row[column.name] for column in table.primary_key],
+        )
+        if rows and (own := _INSERT.get(self._connection.dialect.name)) is not None:
             statement = own(table)
             new = {c.name: statement.excluded[c.name] for c in table.c if not c.primary_key}
             statement = statement.on_conflict_do_update(
                 index_elements=list(table.primary_key),
                 set_=new,
-                where=_larger(statement.excluded, table.c, by, equal),
+                where=better(statement.excluded, table.c) if better else None,
             )
             self._connection.execute(statement, rows)
             return
         for row in rows:
             same = _same(table, row)
-            query = select(*(table.c[name] for name in by)).where(*same).with_for_update()
-            there, new_row = self._connection.execute(query).first(), tuple(row[n] for n in by)
-            if there is None or new_row > tuple(there) or (equal and new_row == tuple(there)):
+            there = self._connection.execute(select(table).where(*same).with_for_update()).first()
+            if there is None or better is None or better(SimpleNamespace(**row), there):
                 self._connection.execute(delete(table).where(*same))
                 self._connection.execute(insert(table), [row])
+
+    def _numbered(self, table: Table, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows with their place in the order of writing.
+
+        Two transactions at the same time may use the same numbers: then neither came first.
+        """
+        last = self._connection.execute(select(func.max(table.c.sequence))).scalar() or 0
+        return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -169,11 +171,3 @@ def _within(table: Table, subject: str | None, problem: str | None) -> list[Any]
 
 def _same(table: Table, row: Row) -> list[Any]:
     return [column == row[column.name] for column in table.primary_key]
-
-
-def _larger(new: Any, old: Any, by: Sequence[str], equal: bool) -> Any:
-    """Return the condition that ``new`` comes after ``old``; see `Rows._write_best`."""
-    condition: Any = literal(equal)
-    for name in reversed(by):
-        condition = or_(new[name] > old[name], and_(new[name] == old[name], condition))
-    return condition

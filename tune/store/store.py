@@ -17,7 +17,7 @@ from foretune.tune.store.database import Database
 from foretune.tune.store.process import Process, this_process
 from foretune.tune.store.record import from_choice, from_record, moment, to_choice, to_record
 from foretune.tune.store.shipped import ShippedStore
-from foretune.tune.store.subject import Choice, Merged, Subject
+from foretune.tune.store.subject import Choice, Conflict, Merged, Subject
 from foretune.tune.store.tuned import Tuned
 
 PATIENCE_S = 10.0
@@ -25,6 +25,10 @@ PATIENCE_S = 10.0
 
 LONGEST_S = 120.0
 """After so long another process's mark no longer keeps a configuration from being measured."""
+
+
+CLOCKS_DIFFER_S = 3600.0
+"""By so much may the clocks of two machines differ."""
 
 
 class Store(Tuned):
@@ -64,7 +68,7 @@ class Store(Tuned):
         return self._database.name
 
     def put(self, subject: Subject, measurements: Iterable[Measurement]) -> None:
-        """Keep measurements, failures too; of the same configuration the newest stays.
+        """Keep measurements, failures too; of the same configuration the last one stays.
 
         Raises:
             UsageError: one is of another kernel or device than the subject.
@@ -78,7 +82,7 @@ class Store(Tuned):
                 table.unmark(row)
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
-        """Return the newest measurement of each configuration, oldest first."""
+        """Return the last measurement of each configuration, in the order they were put there."""
         with self._database.reading() as table:
             rows = table.measured(subject.id, problem.id if problem is not None else None)
         with self._damage():
@@ -207,39 +211,40 @@ class Store(Tuned):
     def merge(self, path: str | os.PathLike[str]) -> Merged:
         """Take in an exported file: newer measurements replace those there, and better choices.
 
-        Better is a choice that rests on more measurements, or on as many and is later.
-
-        Merging a file twice changes nothing the second time.
+        Better is a choice that rests on more measurements, or on as many and is later. What says it
+        was made in the future does not count as newer. Merging a file twice changes nothing the
+        second time.
 
         Raises:
             StoreError: the file cannot be read, or is something else; nothing is taken in.
         """
         new = ShippedStore(path)
         known = set(self.subjects())
-        counts = [self._take(new, subject) for subject in new.subjects()]
-        measured, chosen, same = (sum(part) for part in zip((0, 0, 0), *counts, strict=True))
-        return Merged(len(set(new.subjects()) - known), measured, chosen, same)
+        merged = Merged(len(set(new.subjects()) - known))
+        for subject in new.subjects():
+            merged += self._take(new, subject)
+        return merged
 
-    def _take(self, new: Tuned, subject: Subject) -> tuple[int, int, int]:
-        """Return how many measurements and choices were news, and how many were not."""
-        there = {(m.problem, m.config): moment(m.recorded_at) for m in self.measurements(subject)}
-        offered = new.measurements(subject)
-        news = [
-            m for m in offered if moment(m.recorded_at) > there.get((m.problem, m.config), -1.0)
-        ]
-        standing = {p: _standing(choice) for p, choice in self.choices(subject).items()}
-        proposed = new.choices(subject)
-        later = [
-            _chosen_row(subject, p, choice)
-            for p, choice in proposed.items()
-            if p not in standing or _standing(choice) > standing[p]
-        ]
+    def _take(self, new: Tuned, subject: Subject) -> Merged:
+        """Take in what is news of one subject."""
+        there = {(m.problem, m.config): m for m in self.measurements(subject)}
+        offered = {(m.problem, m.config): m for m in new.measurements(subject)}
+        news = {k: m for k, m in offered.items() if k not in there or _newer(m, there[k])}
+        standing, proposed = self.choices(subject), new.choices(subject)
+        better = {
+            p: c for p, c in proposed.items()
+            if p not in standing or _standing(c) > _standing(standing[p])
+        }  # fmt: skip
+        conflicts = [
+            conflict for key in offered.keys() & there.keys()
+            if (conflict := Conflict.between(there[key], offered[key], key in news))
+        ]  # fmt: skip
         with self._database.writing() as table:
             table.know(_subject_row(subject))
-            table.write_measured([_measured_row(subject, m) for m in news])
-            table.write_chosen(later)
-        same = len(offered) - len(news) + len(proposed) - len(later)
-        return len(news), len(later), same
+            table.write_measured([_measured_row(subject, m) for m in news.values()])
+            table.write_chosen([_chosen_row(subject, p, c) for p, c in better.items()])
+        same = len(offered) - len(news) + len(proposed) - len(better)
+        return Merged(0, len(news), len(better), same, tuple(sorted(conflicts)))
 
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._damage():
@@ -278,21 +283,29 @@ def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
     return {
         "subject": subject.id, "problem": m.problem.id, "described": _json(m.problem),
         "config": m.config.id, "record": json.dumps(to_record(m)),
-        "moment": moment(m.recorded_at),
     }  # fmt: skip
 
 
 def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str, Any]:
     return {
         "subject": subject.id, "problem": problem.id, "described": _json(problem),
-        "record": json.dumps(from_choice(choice)), "moment": moment(choice.chosen_at),
-        "measured": choice.measured,
+        "record": json.dumps(from_choice(choice)), "measured": choice.measured,
     }  # fmt: skip
 
 
 def _standing(choice: Choice) -> tuple[int, float]:
     """Return what decides between two choices that are merged."""
-    return choice.measured, moment(choice.chosen_at)
+    return choice.measured, _past(choice.chosen_at)
+
+
+def _newer(one: Measurement, other: Measurement) -> bool:
+    return _past(one.recorded_at) > _past(other.recorded_at)
+
+
+def _past(iso: str) -> float:
+    """Return a moment; one in the future is of a wrong clock, and counts as unknown."""
+    when = moment(iso)
+    return when if when <= time.time() + CLOCKS_DIFFER_S else 0.0
 
 
 def _mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:

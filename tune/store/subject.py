@@ -3,9 +3,10 @@
 import datetime
 import hashlib
 import json
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Literal, Self, get_args
 
+from foretune.measurement import Measurement
 from foretune.space import Configuration
 
 How = Literal["measured", "predicted", "all", "verified"]
@@ -16,6 +17,10 @@ CANDIDATES = "candidates"
 """What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
 GOAL = "tuned_for"
 """Likewise: what was minimised, within which limits, where that is not just time."""
+
+
+DISAGREE = 1.25
+"""Two times of the same contradict each other where one is longer than the other by this factor."""
 
 
 @dataclass(frozen=True, order=True)
@@ -84,6 +89,39 @@ class Summary:
     choices: int
 
 
+@dataclass(frozen=True, order=True)
+class Conflict:
+    """Two measurements of the same that contradict each other; the newer one stayed.
+
+    Attributes:
+        what: kernel, device, problem and configuration.
+        kept: what the one that stayed says.
+        dropped: what the other says.
+    """
+
+    what: str
+    kept: str
+    dropped: str
+
+    @classmethod
+    def between(cls, there: Measurement, offered: Measurement, taken: bool) -> Self | None:
+        """Return the conflict of a measurement with one that is merged; None if they agree."""
+        times = sorted((there.time_ms, offered.time_ms))
+        if there.ok == offered.ok and not times[1] > DISAGREE * times[0]:
+            return None
+        m = offered
+        what = f"{m.kernel} on {m.device}, {m.problem}: {m.config}"
+        kept, dropped = (offered, there) if taken else (there, offered)
+        return cls(what, _outcome(kept), _outcome(dropped))
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.kept} kept, {self.dropped} dropped"
+
+
+def _outcome(m: Measurement) -> str:
+    return f"{m.time_ms:.4g} ms" if m.ok else m.status.value.replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Merged:
     """What a merge brought.
@@ -93,9 +131,14 @@ class Merged:
         measurements: measurements that were not there, or newer than those there.
         choices: choices that were not there, or better than those there.
         unchanged: measurements and choices that were there already, or are older or worse.
+        conflicts: measurements that were there and say something else.
     """
 
-    subjects: int
-    measurements: int
-    choices: int
-    unchanged: int
+    subjects: int = 0
+    measurements: int = 0
+    choices: int = 0
+    unchanged: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+
+    def __add__(self, more: "Merged") -> "Merged":
+        return Merged(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))

@@ -5,15 +5,20 @@ Everything that varies is one column of JSON: a kernel with another parameter ne
 
 from typing import Any
 
-from sqlalchemy import Column, Double, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
 
 def _key(name: str, length: int) -> Column[Any]:
     return Column(name, String(length), primary_key=True)
+
+
+def _sequence() -> Column[Any]:
+    """Return the order in which rows were written: clocks of a fleet differ, and are set back."""
+    return Column("sequence", BigInteger, nullable=False, index=True, server_default="0")
 
 
 version = Table("foretune_version", metadata, Column("version", Integer, primary_key=True))
@@ -25,14 +30,14 @@ measurements = Table(
     "foretune_measurements", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),
     Column("described", Text, nullable=False),  # the problem, JSON
     Column("record", Text, nullable=False),
-    Column("moment", Double, nullable=False),
+    _sequence(),
 )  # fmt: skip
 choices = Table(
     "foretune_choices", metadata, _key("subject", 32), _key("problem", 16),
     Column("described", Text, nullable=False),
     Column("record", Text, nullable=False),
-    Column("moment", Double, nullable=False),
     Column("measured", Integer, nullable=False),
+    _sequence(),
 )  # fmt: skip
 begun = Table(
     "foretune_begun", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),

@@ -73,7 +73,7 @@ def collect(
         RunLog(out, measuring.device) as log,
         progress_bar() as progress,
     ):
-        if others := {m.kernel for m in log.measurements()} - {kernel}:
+        if others := log.kernels() - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
         record = StoredRecord(chosen, measuring.device, where, log)
         done = collect_runs(chosen, plan, record, measuring, progress)

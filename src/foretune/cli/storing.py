@@ -27,6 +27,9 @@ ALSO = typer.Option([], "--set", help="What every problem holds too: 'top_k=8' (
 LONGEST_VALUE = 16
 """Characters of a value in a table; --json has all."""
 
+MOST_CONFLICTS = 10
+"""That a merge shows; --json has all."""
+
 commands = typer.Typer(
     help="What has been tuned: list, show, export, merge, forget; to and from vLLM.",
     no_args_is_help=True,
@@ -125,7 +128,10 @@ def merge(
     store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
-    """Take in exported files: the newest measurement of each configuration stays."""
+    """Take in exported files: the newest measurement of each configuration stays.
+
+    Measurements of the same that contradict each other are listed.
+    """
     from foretune.tune.store import Store
 
     target, output, merged = Store(store), Output(as_json), []
@@ -136,6 +142,10 @@ def merge(
             f"{file}: {news.measurements} new measurements, {news.choices} new choices, "
             f"{news.unchanged} known already"
         )
+        for conflict in news.conflicts[:MOST_CONFLICTS]:
+            output.say(f"  {conflict}")
+        if (more := len(news.conflicts) - MOST_CONFLICTS) > 0:
+            output.say(f"  and {more} more conflicts (--json lists all)")
     output.result({"store": target.name, "merged": merged})
 
 

@@ -85,7 +85,7 @@ class TestMeasurements:
             static={"registers": 40.0}, environment="triton 3.9.0", source="online",
         )  # fmt: skip
         later = measured(time_ms=math.nan, at="2026-01-02T00:00:00+00:00", x=2)
-        Store(where).put(SUBJECT, [later, first, measured(LARGE, x=1)])
+        Store(where).put(SUBJECT, [first, later, measured(LARGE, x=1)])
         again = Store(where)
         ok, failed = again.measurements(SUBJECT, SMALL)
         nan = {"energy_mj": ok.energy_mj, "relative_error": ok.relative_error}
@@ -103,16 +103,15 @@ class TestMeasurements:
         assert len(known(store)) == 3
 
     @pytest.mark.parametrize("fallback", [False, True])
-    def test_the_newest_wins_whoever_comes_last(self, store, fallback, monkeypatch):
+    def test_the_last_one_stays_whatever_its_clock_said(self, store, fallback, monkeypatch):
         if fallback:  # what databases without an upsert get
             monkeypatch.setattr(rows, "_INSERT", {})
-        store.put(SUBJECT, [measured(time_ms=2.0, at="2026-01-02T00:00:00+00:00", x=1)])
+        store.put(SUBJECT, [measured(time_ms=2.0, at="2030-01-02T00:00:00+00:00", x=1)])
+        store.put(SUBJECT, [measured(time_ms=5.0, at="2026-01-02T00:00:00+00:00", x=2)])
         store.put(SUBJECT, [measured(time_ms=9.0, at="2026-01-01T00:00:00+00:00", x=1)])
-        assert [m.time_ms for m in store.measurements(SUBJECT)] == [2.0]
-        store.put(SUBJECT, [measured(time_ms=3.0, at="2026-01-02T02:00:00+02:00", x=1)])
-        assert [m.time_ms for m in store.measurements(SUBJECT)] == [3.0], "same moment: the last"
-        store.put(SUBJECT, [measured(time_ms=math.nan, at="2026-01-03T00:00:00", x=1)])
-        assert [m.status for m in store.measurements(SUBJECT)] == [Status.COMPILE_ERROR]
+        assert [m.time_ms for m in store.measurements(SUBJECT)] == [5.0, 9.0]
+        store.put(SUBJECT, [measured(time_ms=math.nan, at="1999-01-03T00:00:00", x=1)])
+        assert [m.status for m in store.measurements(SUBJECT)][1] == Status.COMPILE_ERROR
         first = store.choose(SUBJECT, SMALL, choice(1))
         assert first == store.choose(SUBJECT, SMALL, choice(2)) == choice(1)
         assert store.choose(SUBJECT, SMALL, choice(3, measured=9)) == choice(1)
@@ -204,7 +203,7 @@ MEASUREMENTS = st.builds(
         Status.OK if ok else Status.TIMEOUT, time_ms if ok else math.nan,
         time_ms_samples=tuple(samples), power_w=power_w, static=static, error=error,
     ),
-    DESCRIBED, DESCRIBED, st.booleans(), POSITIVE, st.lists(POSITIVE, max_size=3),
+    DESCRIBED, DESCRIBED.filter(bool), st.booleans(), POSITIVE, st.lists(POSITIVE, max_size=3),
     POSITIVE | st.just(math.nan), st.dictionaries(NAMES, POSITIVE, max_size=2), st.text(),
 )  # fmt: skip
 
@@ -411,10 +410,12 @@ class TestFiles:
     def test_merging_brings_news_once(self, filled, tmp_path):
         filled.export(tmp_path / "a.json")
         new = Store(tmp_path / "other.db")
-        new.put(SUBJECT, [measured(x=1, time_ms=5.0, at="2030-01-01T00:00:00+00:00")])
+        new.put(SUBJECT, [measured(x=1, time_ms=5.0, at="2026-06-01T00:00:00+00:00")])
         new.choose(SUBJECT, SMALL, choice(7, at="2020-01-01T00:00:00+00:00"))
-        assert new.merge(tmp_path / "a.json") == Merged(1, 3, 1, 1)
-        assert new.merge(tmp_path / "a.json") == Merged(0, 0, 0, 5)
+        merged = new.merge(tmp_path / "a.json")
+        assert replace(merged, conflicts=()) == Merged(1, 3, 1, 1)
+        assert [(c.kept, c.dropped) for c in merged.conflicts] == [("5 ms", "1 ms")]
+        assert replace(new.merge(tmp_path / "a.json"), conflicts=()) == Merged(0, 0, 0, 5)
         assert {m.time_ms for m in new.measurements(SUBJECT, SMALL)} == {5.0, 1.0}
         assert new.choice(SUBJECT, SMALL) == choice(1), "chosen later"
         more = choice(8, measured=9, at="2020-01-01T00:00:00.000+00:00")
@@ -482,6 +483,24 @@ class TestFiles:
             filled.export(tmp_path / "file" / "a.json")
         with pytest.raises(UnknownName, match="did you mean 'softmax'"):
             filled.export(tmp_path / "a.json", kernel="softmix")
+
+
+class TestConflicts:
+    def test_what_contradicts_is_listed_and_the_newer_one_stays(self, store, tmp_path):
+        late, early = "2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
+        other = Store(tmp_path / "other.db")
+        other.put(SUBJECT, [measured(time_ms=2.0, at=late, x=i) for i in (1, 2, 3, 4)])
+        other.export(tmp_path / "other.json")
+        store.put(SUBJECT, [measured(time_ms=2.1, at=early, x=1)])  # agrees
+        store.put(SUBJECT, [measured(time_ms=math.nan, at=early, x=2)])
+        store.put(SUBJECT, [measured(time_ms=4.0, at="2199-01-01T00:00:00+00:00", x=3)])
+        merged = store.merge(tmp_path / "other.json")
+        assert [(c.kept, c.dropped) for c in merged.conflicts] == [
+            ("2 ms", "compile error"), ("2 ms", "4 ms"),
+        ]  # fmt: skip
+        assert "n=64,dtype=fp16: x=2: 2 ms kept, compile error dropped" in str(merged.conflicts[0])
+        assert {m.time_ms for m in store.measurements(SUBJECT)} == {2.0}
+        assert store.merge(tmp_path / "other.json") == Merged(0, 0, 0, 4)
 
 
 class TestTrouble:
@@ -564,13 +583,34 @@ class TestTrouble:
         Store(file).put(SUBJECT, [measured(x=1)])
         assert len(Store(file).measurements(SUBJECT)) == 1
 
+    def test_an_older_version_is_brought_up_to_date(self, file):
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=1), measured(x=2)])
+        store.choose(SUBJECT, SMALL, choice(1))
+        before = known(store)
+        raw = sqlite3.connect(file)
+        for table in ("foretune_measurements", "foretune_choices"):  # what version 1 had
+            raw.execute(f"DROP INDEX ix_{table}_sequence")
+            raw.execute(f"ALTER TABLE {table} ADD COLUMN moment DOUBLE NOT NULL DEFAULT 0")
+            raw.execute(f"UPDATE {table} SET moment = -sequence")
+            raw.execute(f"ALTER TABLE {table} DROP COLUMN sequence")
+        raw.execute("UPDATE foretune_version SET version = 1")
+        raw.commit()
+        raw.close()
+        again = Store(file)
+        assert known(again) == before
+        assert [m.config["x"] for m in again.measurements(SUBJECT)] == [2, 1]
+        assert again.choice(SUBJECT, SMALL) == choice(1)
+        again.put(SUBJECT, [measured(x=3)])
+        assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [2, 1, 3]
+
     def test_a_newer_version(self, file):
         Store(file).subjects()
         raw = sqlite3.connect(file)
         raw.execute("UPDATE foretune_version SET version = 9")
         raw.commit()
         raw.close()
-        with pytest.raises(StoreError, match="version 9, this Foretune knows up to 1: install a"):
+        with pytest.raises(StoreError, match="version 9, this Foretune knows up to 2: install a"):
             Store(file).subjects()
 
     def test_a_file_that_vanished_is_made_again(self, file):

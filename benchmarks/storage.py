@@ -1,0 +1,160 @@
+"""What keeping measurements costs: seconds and memory of a long table, of a long run, of the store.
+
+python benchmarks/storage.py [--table 1000000] [--run 20000]
+
+Each line is a process of its own. Memory is the most it ever held, beyond what it held once its
+modules were loaded.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foretune.measurement import Measurement
+
+COLUMNS = ("what", "rows", "seconds", "ms per row", "MB more", "MB at most")
+SEEN = 500
+"""Rows that are looked up, spread over the whole table."""
+
+
+def names(rows: int) -> Iterator[dict[str, object]]:
+    """Yield what each row says was run: a thousand configurations of each problem."""
+    for i in range(rows):
+        yield {
+            "M": i // 1000, "N": 64, "dtype": "fp16", "BLOCK_M": i % 10, "BLOCK_N": i // 10 % 10,
+            "stages": i // 100 % 10, "order": "xy"[i % 2], "num_warps": 4,
+        }  # fmt: skip
+
+
+def measurements(rows: int) -> Iterator["Measurement"]:
+    """Yield what a run would have measured."""
+    from foretune.measurement import Measurement, Status
+    from foretune.problem import Problem
+    from foretune.space import Configuration
+
+    for i, name in enumerate(names(rows)):
+        split = list(name.items())
+        yield Measurement(
+            "toy", Problem(dict(split[:3])), Configuration(dict(split[3:])), "Toy CPU", Status.OK,
+            1.0 + i, (1.0, 2.0, 3.0), compile_s=0.1, relative_error=0.0,
+        )  # fmt: skip
+
+
+def make_table(path: Path, rows: int) -> None:
+    """Write the long table."""
+    import pandas as pd
+
+    from foretune.datasets import write_runs
+
+    runs = pd.DataFrame(names(rows))
+    problem = {c: f"problem.{c}" for c in ("M", "N", "dtype")}
+    runs = runs.rename(columns=lambda c: problem.get(c, f"config.{c}")).assign(
+        kernel="toy", device="Toy CPU", status="ok", time_ms=1.5, compile_s=0.1, error="",
+        source="foretune", recorded_at="2026-01-01T00:00:00", environment="abc",
+        time_ms_samples=[[1.0, 2.0, 3.0]] * rows,
+    )  # fmt: skip
+    write_runs(path, runs.assign(**{"device.cores": 4.0, "device.power_limit_w": 100.0}))
+
+
+def most_mb() -> float:
+    """Return the most memory this process ever held, in megabytes."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def report(what: str, rows: int, work: Callable[[], object]) -> None:
+    """Print one line of the table."""
+    before, begun = most_mb(), time.perf_counter()
+    work()
+    seconds = time.perf_counter() - begun
+    cells = (what, f"{rows:,}", f"{seconds:.2f}", f"{1e3 * seconds / rows:.3f}",
+             f"{most_mb() - before:.0f}", f"{most_mb():.0f}")  # fmt: skip
+    print("\t".join(cells), flush=True)
+
+
+def table(path: Path, rows: int) -> None:
+    """Open the long table, look rows up, add one, close."""
+    from foretune.datasets import RunLog
+
+    one = next(measurements(1))
+    logs: list[RunLog] = []
+    report("open a run log", rows, lambda: logs.append(RunLog(path)))
+    (log,) = logs
+    wanted = [m for i, m in enumerate(measurements(rows)) if i % max(1, rows // SEEN) == 0]
+
+    def look() -> None:
+        missing = [m for m in wanted if log.find(m) is None]
+        assert not missing
+
+    report("find rows in it", len(wanted), look)
+    log.append(one)
+    report("close it with one more row", rows, log.close)
+
+
+def run(path: Path, rows: int) -> None:
+    """Keep measurements in a log, one by one."""
+    from foretune.datasets import RunLog
+
+    with RunLog(path) as log:
+
+        def keep(some: int) -> None:
+            for m in measurements(some):
+                log.append(m)
+
+        report("keep a row (first tenth)", rows // 10, lambda: keep(rows // 10))
+        report("keep a row (all)", rows, lambda: keep(rows))
+
+
+def store(path: Path, rows: int) -> None:
+    """Put measurements into a store, one by one."""
+    from foretune.tune.store import Store, Subject
+
+    kept, subject = Store(path), Subject("toy", "abc", "Toy CPU", "toy 1")
+    kept.put(subject, [])
+
+    def put(some: int) -> None:
+        for m in measurements(some):
+            kept.put(subject, [m])
+
+    report("put into a store (first tenth)", rows // 10, lambda: put(rows // 10))
+    report("put into a store (all)", rows, lambda: put(rows))
+
+
+def main() -> None:
+    """Print the table, or one part of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=int, default=1_000_000)
+    parser.add_argument("--run", type=int, default=20_000)
+    parser.add_argument("--part", choices=("make", "table", "run", "store"))
+    parser.add_argument("--path", type=Path)
+    options = parser.parse_args()
+    parts = {"make": make_table, "table": table, "run": run, "store": store}
+    if options.part:
+        many = options.table if options.part in ("make", "table") else options.run
+        parts[options.part](options.path, many)
+        return
+    from machine import heading, markdown
+
+    from foretune.collect import local_device
+
+    lines: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for part, file in (("make", "a.parquet"), ("table", "a.parquet"), ("run", "b.parquet"),
+                           ("store", "c.db")):  # fmt: skip
+            command = [sys.executable, __file__, "--part", part, "--path", f"{folder}/{file}",
+                       "--table", str(options.table), "--run", str(options.run)]  # fmt: skip
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            lines += [line.split("\t") for line in said.splitlines()]
+    print(heading("What keeping measurements costs", local_device()))
+    print(markdown(COLUMNS, lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Row keys: one number for each (kernel, device, problem, configuration), of a row or of a table.
+
+A key is the sum, modulo 2^64, of a hash of each name with its value: neither the order of columns
+nor empty cells change it. A table hashes each distinct value of a column once.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foretune.datasets.schema import PLAIN_GROUPS
+from foretune.mapping import canonical_value
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+RowName = tuple[str, str, Problem, Configuration]
+"""What was run: kernel, device, problem, configuration."""
+
+
+def row_key(name: RowName) -> int:
+    """Return the key of one row."""
+    return sum(_hash(column, value) for column, value in _cells(name)) % 2**64
+
+
+def row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) -> np.ndarray:
+    """Return the key of every row of a table, unsigned 64-bit integers.
+
+    Args:
+        table: with the columns of a run table; others are ignored.
+        mixed: its columns that hold JSON.
+    """
+    keys = np.zeros(table.num_rows, dtype=np.uint64)
+    for column in table.schema.names:
+        if is_key(column):
+            keys += _column_hashes(column, table.column(column), column in mixed)
+    return keys
+
+
+def is_key(column: str) -> bool:
+    """Return whether a column of a run table says what was run."""
+    return column in ("kernel", "device") or column.startswith(PLAIN_GROUPS)
+
+
+def _cells(name: RowName) -> Iterator[tuple[str, Any]]:
+    kernel, device, problem, config = name
+    yield from (("kernel", kernel), ("device", device))
+    yield from ((f"problem.{n}", v) for n, v in problem.items())
+    yield from ((f"config.{n}", v) for n, v in config.items())
+
+
+def _column_hashes(column: str, cells: "pa.Array | pa.ChunkedArray", mixed: bool) -> np.ndarray:
+    if isinstance(cells, pa.ChunkedArray):
+        cells = cells.combine_chunks()
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    values = cells.dictionary.to_pylist()
+    if mixed:
+        values = [None if v is None else json.loads(v) for v in values]
+    # The last one stands for empty cells.
+    hashes = [0 if v is None or v != v else _hash(column, v) for v in values] + [0]
+    codes = cells.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return np.array(hashes, dtype=np.uint64)[codes]
+
+
+def _hash(column: str, value: Any) -> int:
+    text = json.dumps([column, canonical_value(value)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
