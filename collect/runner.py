@@ -1,27 +1,16 @@
 """Runners: measure configurations here, or in a process that may hang or die."""
 
 import math
-import os
-import pickle
-import secrets
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self
+from functools import partial
+from typing import Self
 
-import cloudpickle
 import numpy as np
 
-from foretune.collect.channel import Channel
-from foretune.collect.child import ending, kill
 from foretune.collect.conditions import Watch
 from foretune.collect.nvidia import local_gpus
+from foretune.collect.service import Service
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment
 from foretune.device import Device
@@ -30,8 +19,6 @@ from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-
-_START_S, _HELLO_S = 60.0, 5.0
 
 
 class Runner(ABC):
@@ -163,11 +150,10 @@ class IsolatedRunner(Runner):
     ) -> None:
         self.device = device
         self.limit_s = limit_s
-        self._options = (sys.path, device, timing, power)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
-        self._asked = 0
-        self._unused = True
+        self._bench = Service(
+            partial(Workbench, device, timing, power),
+            ("the kernel", "measure with InProcessRunner"),
+        )
 
     def run(
         self,
@@ -180,10 +166,9 @@ class IsolatedRunner(Runner):
         self.check(kernel)
         for config in configs:
             measured = self._measure(kernel, problem, config, incumbent_ms)
-            if measured.status is Status.WRONG_RESULT and not self._unused:
+            if measured.status is Status.WRONG_RESULT and self._bench.answered > 1:
                 self.close()
                 measured = self._measure(kernel, problem, config, incumbent_ms)
-            self._unused = False
             yield measured
 
     def race(
@@ -193,7 +178,7 @@ class IsolatedRunner(Runner):
         configs = list(configs)
         limit_s = self.limit_s * (len(configs) + 1) + box_s
         try:
-            result: dict[str, np.ndarray] = self._ask(
+            result: dict[str, np.ndarray] = self._bench.ask(
                 limit_s, "race", kernel, problem, configs, box_s
             )
             return result
@@ -205,13 +190,7 @@ class IsolatedRunner(Runner):
 
     def close(self) -> None:
         """Kill the child process, and what it started."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self._process is not None:
-            kill(self._process)
-            self._process = None
-        self._unused = True
+        self._bench.close()
 
     def check(self, kernel: Kernel) -> None:
         """Do nothing if ``kernel`` runs on this device.
@@ -226,7 +205,7 @@ class IsolatedRunner(Runner):
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float
     ) -> Measurement:
         try:
-            answer = self._ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
+            answer = self._bench.ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
         except TimeoutError:
             reason = f"not done after {self.limit_s:g} s"
             return unmeasured(kernel, problem, config, self.device, Status.TIMEOUT, reason)
@@ -237,93 +216,6 @@ class IsolatedRunner(Runner):
             reason = "the process answered something else than it was asked"
             return unmeasured(kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason)
         return answer
-
-    def _ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
-        try:
-            question = cloudpickle.dumps((method, arguments))
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
-            raise MeasurementError(
-                f"the kernel cannot be sent to another process: {e}; measure with InProcessRunner"
-            ) from e
-        channel = self._channel or self._start()
-        self._asked += 1
-        try:
-            channel.send(self._asked, question, limit_s)
-            answer, usable = self._answer(channel, limit_s)
-        except TimeoutError:
-            self.close()
-            raise
-        except (EOFError, OSError):
-            assert self._process is not None
-            died = ending(self._process)
-            self.close()
-            raise ChildProcessError(f"the process died: {died}") from None
-        except Exception as e:
-            self.close()
-            raise ChildProcessError(f"its answer cannot be read: {type(e).__name__}: {e}") from e
-        except BaseException:  # Ctrl-C: the child is in the middle of something
-            self.close()
-            raise
-        if not usable:  # a launch took the device's context along: the next needs a new process
-            self.close()
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def _answer(self, channel: Channel, limit_s: float) -> Any:
-        """Return the answer to the last question; answers to others are dropped."""
-        deadline = time.monotonic() + limit_s
-        while True:
-            number, answer = channel.receive(max(0.0, deadline - time.monotonic()))
-            if number == self._asked:
-                return answer
-
-    def _start(self) -> Channel:
-        try:
-            self._channel = self._connect()
-            self._channel.send(0, self._options, _START_S)
-        except OSError as e:
-            self.close()
-            raise MeasurementError(f"the measuring process cannot be started: {e}") from e
-        self._unused = True
-        return self._channel
-
-    def _connect(self) -> Channel:
-        with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-            key = secrets.token_bytes(16)
-            with _listening(Path(folder)) as (listener, address):
-                self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-m",
-                        "foretune.collect.worker",
-                        address,
-                        str(os.getpid()),
-                    ],
-                    stdin=subprocess.PIPE,
-                    start_new_session=True,
-                )
-                assert self._process.stdin is not None
-                self._process.stdin.write(key)
-                self._process.stdin.close()
-                return self._accept(listener, key)
-
-    def _accept(self, listener: socket.socket, key: bytes) -> Channel:
-        assert self._process is not None
-        listener.settimeout(0.5)
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                channel = Channel(listener.accept()[0], key)
-                channel.receive(_HELLO_S)
-            except (TimeoutError, EOFError):  # nobody yet, or somebody else
-                continue
-            return channel
-        code = self._process.poll()
-        self.close()
-        what = f"ended with exit code {code}" if code is not None else "does not answer"
-        raise MeasurementError(f"the measuring process {what}: see its message above")
 
 
 def check_importable(kernel: Kernel) -> None:
@@ -357,17 +249,3 @@ def unmeasured(
         error=reason,
         environment=environment(kernel),
     )
-
-
-@contextmanager
-def _listening(folder: Path) -> Iterator[tuple[socket.socket, str]]:
-    """Listen in a folder, or where there are no such sockets on this machine alone."""
-    if os.name == "posix":
-        listener, address = socket.socket(socket.AF_UNIX), str(folder / "socket")
-        listener.bind(address)
-    else:
-        listener = socket.create_server(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-    with listener:
-        listener.listen()
-        yield listener, address

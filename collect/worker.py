@@ -1,4 +1,4 @@
-"""The child process of an `IsolatedRunner`: answers its parent until the connection closes.
+"""The child process of a `Service`: answers its parent until the connection closes.
 
 Run as ``python -m foretune.collect.worker ADDRESS PARENT`` with the connection's key on standard
 input; PARENT is the process id of who started it, which may be gone before this begins.
@@ -13,12 +13,11 @@ from typing import Any
 
 from foretune.collect.channel import Channel
 from foretune.collect.child import begin
-from foretune.collect.workbench import Workbench
 from foretune.errors import ForetuneError, MeasurementError
 
 
 def serve(address: str, key: bytes, parent: int) -> None:
-    """Answer (method of `Workbench`, arguments) with its result or the error it raised.
+    """Answer (method of the served object, arguments) with its result or the error it raised.
 
     Each answer has its question's number, and says whether this process can go on; if not, its
     parent ends it.
@@ -29,9 +28,9 @@ def serve(address: str, key: bytes, parent: int) -> None:
         if hasattr(os, "register_at_fork"):  # who is forked by a kernel must not answer
             os.register_at_fork(after_in_child=sock.close)
         channel.send(0, None)
-        path, device, timing, power = channel.receive()[1]
+        path, make = channel.receive()[1]
         sys.path += [p for p in path if p not in sys.path]  # the kernel's module may lie anywhere
-        workbench = Workbench(device, timing, power)
+        served = pickle.loads(make)()
         while True:
             number = 0
             try:
@@ -40,8 +39,8 @@ def serve(address: str, key: bytes, parent: int) -> None:
             except (ImportError, AttributeError) as e:
                 answer: Any = MeasurementError(f"the kernel cannot be imported elsewhere: {e}")
             else:
-                answer = _answer(workbench, method, arguments)
-            channel.send(number, (answer, not workbench.lost))
+                answer = _answer(served, method, arguments)
+            channel.send(number, (answer, not getattr(served, "lost", False)))
 
 
 def connected(address: str) -> socket.socket:
@@ -54,9 +53,9 @@ def connected(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)))
 
 
-def _answer(workbench: Workbench, method: str, arguments: tuple[Any, ...]) -> Any:
+def _answer(served: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     try:
-        return getattr(workbench, method)(*arguments)
+        return getattr(served, method)(*arguments)
     except ForetuneError as e:
         return e
     except Exception as e:

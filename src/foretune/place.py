@@ -43,6 +43,23 @@ def kernel_at(place: str) -> Kernel:
     return _kernel(getattr(module, name), place)
 
 
+def object_at(place: str) -> Any:
+    """Return what is at ``FILE.py:NAME`` or ``MODULE:NAME``.
+
+    Raises:
+        UsageError: there is no such file, module or name.
+        ForetuneError: the code at that place fails when it is imported.
+    """
+    where, colon, name = place.rpartition(":")
+    if not colon:
+        raise UsageError(f"{place} does not say which function: write {place}:NAME")
+    module = _module(where)
+    if not hasattr(module, name):
+        offered = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UnknownName(f"function in {where}", name, offered)
+    return getattr(module, name)
+
+
 def _kernel(thing: Any, place: str) -> Kernel:
     if isinstance(thing, Kernel):
         return thing

@@ -182,7 +182,7 @@ def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch
         rows, processes = [], []
         for row in runner.run(fragile, PROBLEM, configs):
             rows.append(row.status)
-            processes.append(runner._process)
+            processes.append(runner._bench._process)
     statuses = [Status.OK, Status.RUNTIME_ERROR, Status.COMPILE_ERROR, Status.OK]
     assert rows == statuses
     assert processes[0] is not None

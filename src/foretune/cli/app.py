@@ -17,6 +17,7 @@ from foretune.cli import (
     explaining,
     exporting,
     importing,
+    judging,
     machine,
     policy,
     predictors,
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_GROUPS = (campaign, runs, planning, tuning, policy, storing)
+_GROUPS = (campaign, runs, planning, tuning, judging, policy, storing)
 _COMMANDS = (
     datasets.datasets, predictors.train, predictors.evaluate, predictors.predict,
     calibrating.choose, calibrating.calibrate, explaining.explain, drifting.drift,

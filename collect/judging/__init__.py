@@ -1,0 +1,1 @@
+"""Implementations to be judged, each in a process of its own."""

@@ -1,0 +1,153 @@
+"""A contestant: one implementation, alone in its process, called on inputs it has never seen.
+
+What is right is not known in this process, so no output can be copied from it. Each call gets new
+values at the addresses of the last ones, so nothing that remembers an address, a shape or a value
+is right. The time ends when all work on all streams has ended, and the output is copied at once.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.wrapped.values import as_numpy, copied, is_array, leaves, put, same_bits
+from foretune.mapping import Value
+from foretune.place import object_at
+
+Code = str | Callable[..., Any]
+"""A function, or the place of one: ``FILE.py:NAME`` or ``MODULE:NAME``."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One array that a call returned or wrote.
+
+    Attributes:
+        kind: its class and type of numbers, e.g. ``numpy.ndarray of float32``.
+        values: a copy, on the host.
+    """
+
+    kind: str
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call left behind.
+
+    Attributes:
+        returned: what it returned, in order.
+        written: which of its arguments it changed, by number, and what they hold now.
+    """
+
+    returned: tuple[Output, ...]
+    written: Mapping[int, Output]
+
+
+class Contestant:
+    """Calls one implementation.
+
+    Args:
+        code: the implementation. It is loaded after the first inputs are made, so that it cannot
+            replace the clock or what waits for a GPU.
+        inputs: makes the positional arguments of a call from a problem's parameters and ``seed``.
+    """
+
+    def __init__(self, code: Code, inputs: Code) -> None:
+        self._code = code
+        self._make = _loaded(inputs)
+        self._function: Callable[..., Any] | None = None
+        self._clock = time.perf_counter_ns
+        self._wait: Callable[[], None] = _nothing
+        self._args: tuple[Any, ...] = ()
+        self._outcome = Outcome((), {})
+
+    def run(self, problem: Mapping[str, Value], seed: int) -> float:
+        """Call it once on inputs of a seed, and return the time in milliseconds.
+
+        Raises:
+            Exception: whatever it raises.
+        """
+        function = self._prepare(problem, seed)
+        before = [copied(leaf) for leaf in leaves(self._args)]
+        args, clock, wait = self._args, self._clock, self._wait
+        wait()
+        start = clock()
+        returned = function(*args)
+        wait()
+        elapsed_ms = (clock() - start) * 1e-6
+        outputs = tuple(_output(leaf) for leaf in leaves(returned) if leaf is not None)
+        changed = [
+            i for i, (leaf, was) in enumerate(zip(leaves(args), before, strict=True))
+            if is_array(leaf) and not same_bits(leaf, was)
+        ]  # fmt: skip
+        now = list(leaves(args))
+        self._outcome = Outcome(outputs, {i: _output(now[i]) for i in changed})
+        return elapsed_ms
+
+    def outcome(self) -> Outcome:
+        """Return what the last call left behind; nobody said at the call that it would be asked."""
+        return self._outcome
+
+    def burst(self, problem: Mapping[str, Value], seed: int, calls: int) -> None:
+        """Call it many times on the same inputs; who asked looks at a clock of its own."""
+        function = self._prepare(problem, seed)
+        for _ in range(calls):
+            function(*self._args)
+        self._wait()
+
+    def _prepare(self, problem: Mapping[str, Value], seed: int) -> Callable[..., Any]:
+        made = self._make(**problem, seed=seed)
+        new = made if isinstance(made, tuple) else (made,)
+        if not _takes(self._args, new):
+            self._args = new
+        if self._function is None:
+            self._wait = _waiting()
+            self._function = _loaded(self._code)
+        return self._function
+
+
+def _takes(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    """Write new values where old ones are; return whether that was possible."""
+    pairs = list(zip(leaves(old), leaves(new), strict=False))
+    if not old or len(pairs) != len(list(leaves(new))) or not all(_alike(*p) for p in pairs):
+        return False
+    for there, value in pairs:
+        if is_array(there):
+            put(there, value)
+    return True
+
+
+def _alike(old: Any, new: Any) -> bool:
+    if not is_array(old):
+        return not is_array(new) and bool(old == new)
+    shapes = [getattr(x, "shape", None) or len(x) for x in (old, new)]
+    kinds = [getattr(x, "dtype", None) for x in (old, new)]
+    return type(old) is type(new) and shapes[0] == shapes[1] and kinds[0] == kinds[1]
+
+
+def _output(leaf: Any) -> Output:
+    kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
+    dtype = getattr(leaf, "dtype", None)
+    said = kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
+    return Output(said, np.array(as_numpy(leaf), copy=True))
+
+
+def _waiting() -> Callable[[], None]:
+    """Return what waits for all streams of torch's GPU; nothing, where inputs are no tensors."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        wait: Callable[[], None] = torch.cuda.synchronize
+        return wait
+    return _nothing
+
+
+def _nothing() -> None:
+    """Wait for nothing: on the host a call ends when it returns."""
+
+
+def _loaded(code: Code) -> Callable[..., Any]:
+    return object_at(code) if isinstance(code, str) else code

@@ -1,0 +1,85 @@
+"""``foretune judge``: is an implementation that somebody wrote right, and is it faster?"""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output
+from foretune.console import progress_bar
+from foretune.problem import Problem
+
+if TYPE_CHECKING:
+    from foretune.tune.results import Contender
+
+EPILOG = "Example: foretune judge new.py:sums old.py:sums --problem N=1000 --problem N=4096"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command(epilog=EPILOG)(judge)
+
+
+def judge(
+    candidate: str = typer.Argument(help="The function to judge: FILE.py:NAME."),
+    reference: str = typer.Argument(help="The function that is right: FILE.py:NAME."),
+    problem: list[str] = typer.Option(
+        ..., help="Parameters of --inputs, 'N=1024,M=64'; better several (repeatable)."
+    ),
+    inputs: str = typer.Option(
+        "", help="FILE.py:NAME of what makes arguments; else 'inputs' beside the reference."
+    ),
+    beside: list[str] = typer.Option(
+        [], help="One more rival, 'blas=FILE.py:NAME'; the fastest counts (repeatable)."
+    ),
+    tolerance: float = typer.Option(1e-4, help="Largest relative error of an output."),
+    box: float = typer.Option(2.0, help="Seconds of comparison per problem."),
+    limit: float = typer.Option(30.0, help="Seconds one call may take, loading included."),
+    device: str = options.DEVICE,
+    as_json: bool = options.JSON,
+) -> None:
+    """Say whether a function computes what another one does, and how much faster.
+
+    Each runs alone in a process, on inputs that it has never seen. What would only look fast is
+    refused, with the reason, and the exit code is 1: answers that are remembered or come later,
+    inputs that are changed, narrower types, clocks that lie.
+    """
+    from foretune.collect import local_device
+    from foretune.tune.judging.judge import judge as judged
+
+    options.positive(box, "--box")
+    options.positive(limit, "--limit")
+    output = Output(as_json)
+    with progress_bar() as progress:
+        verdict = judged(
+            candidate,
+            reference,
+            [Problem.parse(text) for text in problem],
+            inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
+            beside=options.pairs(beside, "--beside"),
+            tolerance=tolerance,
+            box_s=box,
+            limit_s=limit,
+            device=local_device(device, measure=False),
+            progress=progress,
+        )
+    if verdict.rulings:
+        names = [c.name for c in sorted(verdict.rulings[0].contenders, key=lambda c: c.name)]
+        rows = [
+            [
+                str(ruling.problem),
+                *(f"{times[name]:.4g}" for name in names),
+                _interval(ruling.candidate),
+            ]
+            for ruling in verdict.rulings
+            for times in [{c.name: c.value for c in ruling.contenders}]
+        ]
+        output.table("Times in ms", ["problem", *names, "speed-up (95 %)"], rows)
+    output.say(str(verdict))
+    output.result(verdict.summary())
+    if verdict.refused:
+        raise typer.Exit(1)
+
+
+def _interval(candidate: "Contender") -> str:
+    return f"{candidate.ratio:.2f} ({candidate.ratio_low:.2f}–{candidate.ratio_high:.2f})"
