@@ -14,6 +14,7 @@ import foretune.collect
 from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
 from foretune.tune import tuner
+from foretune.tune.judging import judge as judging
 from foretune.tune.wrapped import cache_file, function, tuning
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -83,3 +84,11 @@ def test_a_class_in_a_file(monkeypatch, capsys):
     place = f"{EXAMPLES / 'row_sums.py'}:RowSums"
     assert main(["tune", place, "--problem", "N=512", "--budget", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["best"]["problem"] == {"N": 512}
+
+
+def test_judging(monkeypatch, capsys):
+    monkeypatch.setattr(judging, "MOST_ROUNDS", judging.LEAST_ROUNDS)
+    python(monkeypatch, "judge.py")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("vectorised: right, and faster: ")
+    assert second.startswith("remembered: refused: wrong: ")

@@ -58,7 +58,8 @@ class Contestant:
 
     def __init__(self, code: Code, inputs: Code) -> None:
         self._code = code
-        self._make = _loaded(inputs)
+        self._inputs = inputs
+        self._make: Callable[..., Any] | None = None
         self._function: Callable[..., Any] | None = None
         self._clock = time.perf_counter_ns
         self._wait: Callable[[], None] = _nothing
@@ -100,6 +101,8 @@ class Contestant:
         self._wait()
 
     def _prepare(self, problem: Mapping[str, Value], seed: int) -> Callable[..., Any]:
+        if self._make is None:
+            self._make = _loaded(self._inputs)
         made = self._make(**problem, seed=seed)
         new = made if isinstance(made, tuple) else (made,)
         if not _takes(self._args, new):

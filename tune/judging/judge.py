@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,12 @@ def judge(
     wanted = [Problem(p) for p in problems]
     if not wanted:
         raise UsageError("there is no problem to judge on: give at least one")
-    codes = {CANDIDATE: candidate, REFERENCE: reference, **(beside or {})}
+    # The reference comes first: what is wrong with the inputs is not the candidate's fault.
+    codes = {REFERENCE: reference, CANDIDATE: candidate, **(beside or {})}
+    for code in (inputs, *codes.values()):
+        file = code.rpartition(":")[0] if isinstance(code, str) else ""
+        if file.endswith(".py") and not Path(file).is_file():
+            raise UsageError(f"there is no file {file}: give FILE.py:NAME or MODULE:NAME")
     if len(codes) != 2 + len(beside or {}):
         raise UsageError(f"{CANDIDATE!r} and {REFERENCE!r} are names of the judge's own")
     device = device or Device("CPU", "cpu")

@@ -122,6 +122,13 @@ def test_what_proves_nothing_is_an_error():
         judge("honest", beside={"candidate": "cheats:slower"})
 
 
+def test_inputs_that_fail_are_no_fault_of_the_candidate():
+    with pytest.raises(MeasurementError, match=r"reference cannot be compared .* 'nothing'"):
+        judge("honest", inputs="cheats:nothing")
+    with pytest.raises(UsageError, match=r"there is no file new.py: give FILE.py:NAME"):
+        ft.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
+
+
 def test_a_rival_that_fails_is_no_fault_of_the_candidate():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared on n=64: ValueError"):
         judge("honest", reference="cheats:raises")
