@@ -3,9 +3,9 @@
     python benchmarks/picture.py SPACES docs/evaluations.svg [--only convolution,gemm__]
 
 Replays every space of SPACES that has tables of the same kernel on other devices (`search.py` says
-what SPACES holds): Foretune with a predictor learned on those other devices, Foretune alone, Optuna's
-TPE, and random search. Draws the mean over spaces of the median share of the best performance, and
-prints it after 1, 5, 10, 20 and 50 evaluations.
+what SPACES holds): Foretune with a predictor learned on those other devices, Foretune alone,
+Optuna's TPE, and random search. Draws the mean over spaces of the median share of the best
+performance, and prints it after 1, 5, 10, 20 and 50 evaluations.
 """
 
 import argparse
@@ -16,11 +16,11 @@ import pandas as pd
 from machine import markdown
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from search import has_prior, search
 from spaces import complete_spaces
 
 from foretune.console import progress_bar
 from foretune.datasets import read_runs
+from search import has_prior, search  # noqa: TID251 (the script beside this one)
 
 LINES = {
     ("surrogate", "leave-device-out"): ("Foretune, predictor from other GPUs", "#0b6fb8", "-"),

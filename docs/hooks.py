@@ -75,4 +75,6 @@ def commands() -> str:
     command = typer.main.get_command(app)
     context = typer.Context(command, info_name="foretune")
     text = get_docs_for_click(obj=command, ctx=context, name="foretune", title="Commands")
-    return re.sub(r"^(\* `[^`]+`: .*)$", lambda line: line[1].replace("<", "&lt;"), text, flags=re.M)
+    return re.sub(
+        r"^(\* `[^`]+`: .*)$", lambda line: line[1].replace("<", "&lt;"), text, flags=re.M
+    )

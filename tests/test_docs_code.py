@@ -12,19 +12,15 @@ from typer.core import TyperCommand
 
 import foretune
 from foretune.cli.app import app
-from foretune.collect import InProcessRunner, Timing, probe
-from foretune.tune import tuner
+from foretune.collect import InProcessRunner, Timing
 from foretune.tune.judging import judge as judging
 from foretune.tune.wrapped import cache_file, function, tuning
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = ("your-own-kernel.md",)  # its blocks are files of one folder: tests/testing
-UNFIT = {
-    "add.py": "triton",
-    "one_problem.py": "numba",
-}
-"""Blocks that need an optional package."""
+UNFIT = {"add.py": "triton"}
+"""Files that need an optional package."""
 
 
 def blocks(page, *languages):
@@ -51,15 +47,13 @@ def _quick(tmp_path, monkeypatch):
     for module in (tuning, function, cache_file):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     function._device.cache_clear()
-    monkeypatch.setattr(probe, "local_cpu", lambda measure: DEVICE)  # not measured again
-    monkeypatch.setattr(tuner, "FINALISTS", 1)
-    here = lambda device: InProcessRunner(device, quick)  # noqa: E731
-    monkeypatch.setattr(foretune, "IsolatedRunner", here, raising=False)
 
 
 @pytest.mark.parametrize(("page", "i", "text"), PYTHON, ids=[f"{p}-{i}" for p, i, _ in PYTHON])
 def test_a_block_is_python(page, i, text):
     compile(text, f"{page}-{i}", "exec")
+    named = set(re.findall(r"\b(?:ft|foretune)\.(\w+)", re.sub(r"(import|from) [^\n]*", "", text)))
+    assert not named - set(dir(foretune)) - {"testing"}
 
 
 @pytest.mark.usefixtures("_quick")
