@@ -78,4 +78,4 @@ def commands() -> str:
     text = re.sub(r"\x08\n((?: {2}.*\n)+)", r"```text\n\1```\n", text)  # kept as it was typed
     text = re.sub(r"\*\*Commands\*\*:\n\n(?:\* .*\n)+", "", text)  # cut short there
     text = text.replace("foretune collect kernel", "foretune collect")
-    return re.sub(r"^\* `[^`]+`: .*$", lambda line: line[0].replace("<", "&lt;"), text, flags=re.M)
+    return re.sub(r"(?<=`: ).*$", lambda said: said[0].replace("<", "&lt;"), text, flags=re.M)
