@@ -17,20 +17,20 @@ def locate(place: str | os.PathLike[str]) -> Path:
     """Return the path meant by ``place``: a path, ``installed``, or a system (``h200_sxm``).
 
     Raises:
-        RunTableError: ``installed`` was asked for, and the package is not there.
+        RunTableError: it is in the package, which is not there.
     """
     path = Path(place)
     if path.exists() or len(path.parts) != 1:
         return path
     data = installed_data()
-    if path.name == INSTALLED:
-        if data is None:
-            raise RunTableError(
-                "AIConfigurator's data is not installed: pip install aiconfigurator-core, "
-                "or give a folder of its tables"
-            )
-        return data
-    return data / path if data is not None and (data / path).is_dir() else path
+    if data is None and not path.suffix:
+        raise RunTableError(
+            f"{path} is no file here, and AIConfigurator's data is not installed: pip install "
+            "aiconfigurator-core, or give a folder of its tables"
+        )
+    if data is None or path.name == INSTALLED:
+        return data or path
+    return data / path if (data / path).is_dir() else path
 
 
 def installed_data() -> Path | None:

@@ -263,10 +263,11 @@ def test_the_installed_data(tmp_path, monkeypatch):
         import_runs("b60", "aiconfigurator")
 
 
-def test_nothing_is_installed(monkeypatch):
+@pytest.mark.parametrize("place", ["installed", "h200_sxm"])
+def test_nothing_is_installed(monkeypatch, place):
     monkeypatch.setattr(aiconfigurator_data, "installed_data", lambda: None)
     with pytest.raises(RunTableError, match="pip install aiconfigurator-core, or give a folder"):
-        import_runs("installed", "aiconfigurator")
+        import_runs(place, "aiconfigurator")
 
 
 def test_a_sample_of_a_table_under_another_name(tmp_path):

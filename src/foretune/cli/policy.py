@@ -8,6 +8,7 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import PolicyError
+from foretune.extras import require
 from foretune.problem import Problem
 
 HELD_OUT = 8
@@ -40,6 +41,7 @@ def train(
     as_json: bool = options.JSON,
 ) -> None:
     """Train a policy over many problems; one in eight is held out and scored."""
+    require("torch", "rl", "a policy")  # before what takes long
     from foretune.models.saved.named import read_predictor
     from foretune.registry import get_kernel
     from foretune.search.policies.policy import Policy, name_groups
