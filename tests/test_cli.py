@@ -14,7 +14,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy
 import foretune.collect
 import foretune.tune.doctor
 from foretune.cli import main
-from foretune.collect import IsolatedRunner, Timing
+from foretune.collect import IsolatedRunner, Timing, conditions
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
 from foretune.tune.campaign.preset import PRESETS, Preset
@@ -81,6 +81,17 @@ def test_collect_and_go_on(capsys):
     again = run_json(capsys, *arguments)
     assert (again["rows"], again["reused"]) == (0, 8)
     assert set(read_runs("r.parquet")["problem.n"]) == {20, 40}
+
+
+def test_a_busy_machine_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(conditions, "BUSY", -1.0)
+    monkeypatch.setattr(conditions, "LOOK_S", 0.01)
+    arguments = ["collect", "toy", "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
+    assert main([*arguments, "--wait-quiet", "0.001", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "kept the CPU busy" in json.loads(captured.out)["disturbed"]
+    assert "times may be off: other processes" in captured.err
+    assert "not quiet after 0.001 s: other processes" in captured.err
 
 
 def test_one_file_holds_one_kernel(capsys, runs):
