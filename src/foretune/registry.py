@@ -15,7 +15,7 @@ from typing import Any
 from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
 from foretune.extras import EXTRA_OF
 from foretune.kernel import Kernel
-from foretune.place import is_place, kernel_at
+from foretune.place import full_place, is_place, kernel_at
 
 TRITON_PREFIX = "triton_"
 """How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
@@ -152,6 +152,7 @@ def get_kernel(name: str) -> Kernel:
     """
     if is_place(name):
         kernel = kernel_at(name)
+        kernel.place = full_place(name)
         kind = type(kernel)
         if not hasattr(kernel, "knobs"):  # of a class, which can be made again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
