@@ -93,7 +93,7 @@ def local_cpu(measure: bool = True) -> Device:
         specs |= probe_cpu(measure=measure)
         source = f"operating system; rates measured (probe {PROBE_VERSION})"
     except MissingExtra:
-        source = "operating system; rates not measured: pip install 'foretune[cpu]'"
+        source = "operating system; rates not measured: pip install '.[cpu]'"
     return Device(
         name=cpu_name(),
         kind="cpu",

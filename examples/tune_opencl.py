@@ -1,6 +1,6 @@
 """An OpenCL kernel, with Kernel Tuner's names: change the import, and the rest stays.
 
-pip install 'foretune[opencl]'     # brings a runtime for the CPU
+pip install '.[opencl]'     # brings a runtime for the CPU
 python examples/tune_opencl.py [SIZE]
 """
 

@@ -46,7 +46,7 @@ def _cuda_missing() -> str | None:
     try:
         import torch
     except ImportError:
-        return "needs torch and a CUDA device: pip install 'foretune[gpu]'"
+        return "needs torch and a CUDA device: pip install '.[gpu]'"
     return None if torch.cuda.is_available() else "needs a CUDA device"
 
 
@@ -70,7 +70,7 @@ def _postgres_missing() -> str | None:
 
 
 def _ray_missing() -> str | None:
-    return None if find_spec("ray") else "needs Ray: pip install 'foretune[ray]'"
+    return None if find_spec("ray") else "needs Ray: pip install '.[ray]'"
 
 
 NEEDS = {
@@ -112,17 +112,17 @@ def _quiet_machine(monkeypatch):
 
 
 INSTALL = {
-    "torch": "'foretune[gpu]'",
-    "triton": "'foretune[gpu]'",
-    "gymnasium": "'foretune[rl]'",
-    "aiconfigurator_core": "'foretune[llm]'",
-    "numba": "'foretune[cpu]'",
-    "pyopencl": "'foretune[opencl]'",
-    "kernel_tuner": "'foretune[bench]'",
-    "cmaes": "'foretune[bench]'",
+    "torch": "'.[gpu]'",
+    "triton": "'.[gpu]'",
+    "gymnasium": "'.[rl]'",
+    "aiconfigurator_core": "'.[llm]'",
+    "numba": "'.[cpu]'",
+    "pyopencl": "'.[opencl]'",
+    "kernel_tuner": "'.[bench]'",
+    "cmaes": "'.[bench]'",
     "constraint": "python-constraint2",
     "yaml": "pyyaml",
-    "ray": "'foretune[ray]'",
+    "ray": "'.[ray]'",
 }
 """What pip installs to bring a module."""
 

@@ -179,10 +179,10 @@ def test_devices_and_doctor(capsys, monkeypatch):
 
 
 def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):
-    finding = Finding("torch", False, "pip install 'foretune[gpu]'")
+    finding = Finding("torch", False, "pip install '.[gpu]'")
     monkeypatch.setattr(foretune.tune.doctor, "examine", lambda: [finding])
     assert main(["doctor"]) == 0
-    assert "'foretune[gpu]'" in capsys.readouterr().out
+    assert "'.[gpu]'" in capsys.readouterr().out
 
 
 def test_a_kernel_whose_code_changed_needs_a_new_predictor(capsys, predictor):
@@ -244,7 +244,8 @@ def test_without_ray_one_line_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = fails(capsys, 1, "collect", "toy", "--out", "x", "--runner", "ray")
     assert said == (
-        "measuring on Ray needs ray, which is not installed: pip install 'foretune[ray]'"
+        "measuring on Ray needs ray, which is not installed: in Foretune's checkout, "
+        "pip install '.[ray]'"
     )
 
 

@@ -15,7 +15,7 @@ MATMUL = ("--arg", "a=fp16*", "--arg", "b=fp16*", "--arg", "c=fp16*", "--arg", "
           "N=4096", "--arg", "K=4096")  # fmt: skip
 TILE = "BM=64,BN=64,BK=32,num_warps=4"
 ADD = ("--arg", "x=fp16*", "--arg", "y=fp16*", "--arg", "out=fp16*", "--arg", "n=4096")
-JOBS = ("--jobs", "1", "--limit", "120")
+JOBS = ("--jobs", "1", "--time-limit", "120")
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_an_autotuners_own_configurations_are_the_default(capsys):
         (("here_only:add", *ADD, "--config", "BLOCK=64,num_warp=4", "--target", "sm_90"),
          "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,"),
         (("breaks_off:add", *ADD, "--target", "sm_90"), "'breaks_off' fails when imported: KeyErr"),
-        (("here_only:add", *ADD, "--target", "sm_90", "--limit", "0"), "--limit 0"),
+        (("here_only:add", *ADD, "--target", "sm_90", "--time-limit", "0"), "--time-limit 0"),
         (("here_only:add", *ADD, "--target", "sm_90", "--jobs", "-1"), "--jobs -1"),
     ],
 )  # fmt: skip

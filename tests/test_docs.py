@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import foretune
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     path
@@ -12,6 +14,7 @@ PAGES = [
     for path in sorted(ROOT.glob(pattern))
     if path.name != "CHANGELOG.md"  # speaks of what was
 ]
+PACKAGES = ("collect", "datasets", "features", "models", "plan", "search", "tune")
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
 
@@ -32,6 +35,32 @@ def test_paths_of_code_exist(page):
     folders = "src|datasets|collect|features|models|search|tune|plan|benchmarks|tests|examples"
     paths = re.findall(rf"\b((?:{folders})/[\w/]*\w+\.(?:py|csv))\b", text)
     assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+SAYS_HOW_TO_INSTALL = [
+    *PAGES,
+    *(ROOT / "examples").iterdir(),
+    *(p for folder in ("src/foretune", *PACKAGES) for p in (ROOT / folder).rglob("*.py")),
+]
+
+
+def test_nothing_installs_from_an_index_that_lacks_the_package():
+    wrong = re.compile(r"pip install [^\n`]*\bforetune(\[|\b)(?!.*whl)")
+    found = [named(p) for p in SAYS_HOW_TO_INSTALL if wrong.search(p.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_the_readme_is_one_screen_with_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 800
+    marks = [line for line in text.splitlines() if line in ("# the main job", "# the tests")]
+    assert marks == ["# the main job", "# the tests"]
+
+
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: foretune\.(\w+)$", page, re.M)
+    assert sorted(listed) == sorted(set(foretune.__all__) - {"__version__"})
 
 
 def test_the_architecture_is_a_short_read():

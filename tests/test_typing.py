@@ -17,7 +17,7 @@ reveal_type(ft.RuntimeRegressor().fit([[1.0]], [1.0]).predict_interval([[1.0]]))
 
 
 def test_misspelt_names_are_found(tmp_path, monkeypatch):
-    api = pytest.importorskip("mypy.api", reason="needs mypy: pip install 'foretune[dev]'")
+    api = pytest.importorskip("mypy.api", reason="needs mypy: pip install '.[dev]'")
     user = tmp_path / "user.py"
     user.write_text(USER)
     monkeypatch.chdir(ROOT)  # its settings and its cache

@@ -53,7 +53,7 @@ def examine() -> list[Finding]:
 
 def _package(module: str, extra: str, purpose: str) -> Finding:
     if importlib.util.find_spec(module) is None:
-        return Finding(module, False, f"{purpose}: pip install 'foretune[{extra}]'")
+        return Finding(module, False, f"{purpose}: pip install '.[{extra}]' in the checkout")
     return Finding(module, True, purpose)
 
 

@@ -135,7 +135,7 @@ def find_device(platform: int = 0, device: int = 0) -> Any:
     if not platforms:
         raise UsageError(
             "there is no OpenCL runtime: install your device's driver, or pip install "
-            "'foretune[opencl]' for one that runs on the CPU"
+            "'.[opencl]' for one that runs on the CPU"
         )
     if not 0 <= platform < len(platforms):
         listed = ", ".join(f"{i} ({p.name})" for i, p in enumerate(platforms))

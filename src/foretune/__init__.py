@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         tune_pareto,
         tune_problem,
     )
+    from foretune.tune.judging.judge import judge
+    from foretune.tune.judging.verdict import Verdict
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
     from foretune.tune.wrapped.best import Best

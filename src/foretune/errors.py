@@ -110,5 +110,6 @@ class MissingExtra(ForetuneError, ImportError):
 
     def __init__(self, module: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs {module}, which is not installed: pip install 'foretune[{extra}]'"
+            f"{purpose} needs {module}, which is not installed: in Foretune's checkout, "
+            f"pip install '.[{extra}]'"
         )

@@ -137,7 +137,7 @@ def test_without_torch_one_line_says_how_to_get_it(toy_device, monkeypatch):
         raise MissingExtra(module, extra, purpose)
 
     monkeypatch.setattr(llm_operators, "require", missing)
-    with pytest.raises(MissingExtra, match=r"pip install 'foretune\[gpu\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[gpu\]'"):
         OperatorBench(toy_device)
 
 

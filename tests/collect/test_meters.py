@@ -215,7 +215,7 @@ class TestNvml:
             raise MissingExtra("pynvml", "gpu", "metering power")
 
         monkeypatch.setattr(meters, "require", missing)
-        assert "pip install 'foretune[gpu]'" in NvmlMeter().unavailable_because()
+        assert "pip install '.[gpu]'" in NvmlMeter().unavailable_because()
 
     def test_no_driver(self):
         class NoDriver(FakeNvml):

@@ -143,7 +143,7 @@ def test_without_numba_rates_are_absent(monkeypatch):
     device = probe.local_cpu()
     assert "memory_gbps" not in device.specs
     assert "cores" in device.specs
-    assert "pip install 'foretune[cpu]'" in device.source
+    assert "pip install '.[cpu]'" in device.source
 
 
 def test_cache_sizes(tmp_path):

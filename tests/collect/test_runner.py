@@ -47,7 +47,7 @@ def test_failures_say_why(behaviour, reason):
 
 
 def test_what_nobody_can_measure_is_an_error(runner):
-    with pytest.raises(MissingExtra, match=r"pip install 'foretune\[toy\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[toy\]'"):
         list(runner.run(Toy(), PROBLEM, [config("no extra")]))
 
 

@@ -5,8 +5,8 @@ Its numbers are checked with those of all kernels in Triton, interpreted.
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
-pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
+pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 from foretune.collect.compiled import describe, find_target  # noqa: E402
 from foretune.collect.compiled.compiling import compile_full, specialise  # noqa: E402

@@ -317,7 +317,7 @@ def test_without_triton_a_kernel_says_how_to_get_it(monkeypatch):
     for module in [m for m in sys.modules if m.startswith("foretune.collect.kernels.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "triton", None)  # makes importing it fail
-    with pytest.raises(MissingExtra, match=r"triton_softmax.* pip install 'foretune\[gpu\]'"):
+    with pytest.raises(MissingExtra, match=r"triton_softmax.* pip install '\.\[gpu\]'"):
         registry.load("kernels", "triton_softmax")
 
 

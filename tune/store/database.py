@@ -164,7 +164,7 @@ class Database:
         except ModuleNotFoundError as e:
             raise StoreError(
                 f"the store's database needs {e.name}, which is not installed: pip install it "
-                "(PostgreSQL: pip install 'foretune[postgres]', URL postgresql+psycopg://…)"
+                "(PostgreSQL: pip install '.[postgres]', URL postgresql+psycopg://…)"
             ) from e
 
     def _advice(self, reason: str) -> str:

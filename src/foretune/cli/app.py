@@ -5,8 +5,10 @@ import signal
 import sys
 import threading
 import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from foretune.cli import (
     calibrating,
@@ -33,9 +35,41 @@ from foretune.version import __version__
 
 INTERRUPTED = 130
 
+HELP = """Predict before you measure, verify before you trust.
+
+Most people start here:
+
+\b
+  foretune campaign matmul          try it all on this machine (3 minutes)
+  foretune tune FILE.py:NAME …      tune a function or kernel of yours
+  foretune plan MODEL --system …    plan the deployment of a language model
+"""
+PANELS = {
+    "Tune": ("tune", "campaign", "report", "judge", "replay"),
+    "Tune Triton kernels": ("inspect", "precompile", "warm-up"),
+    "Learn": (
+        "collect", "import", "datasets", "train", "evaluate", "predict", "explain", "choose",
+        "calibrate", "drift", "policy",
+    ),
+    "Plan": ("plan",),
+    "Keep": ("store", "export"),
+    "Machine": ("devices", "doctor"),
+}  # fmt: skip
+"""Heading of the help -> its commands."""
+
+
+class Grouped(TyperGroup):
+    """Commands in the order of `PANELS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return sorted(super().list_commands(ctx), key=list(_PANEL_OF).index)
+
+
 app = typer.Typer(
     name="foretune",
-    help="Predict before you measure, verify before you trust.",
+    cls=Grouped,
+    help=HELP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -51,6 +85,10 @@ for _group in _GROUPS:
 app.command("import")(importing.import_)
 for _command in _COMMANDS:
     app.command()(_command)
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+_ENTRIES: list[Any] = [*app.registered_commands, *app.registered_groups]
+for _entry in _ENTRIES:
+    _entry.rich_help_panel = _PANEL_OF[_entry.name or _entry.callback.__name__.replace("_", "-")]
 
 
 def _version(wanted: bool) -> None:

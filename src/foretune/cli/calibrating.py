@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 def choose(
     predictor: str = options.PREDICTOR,
     files: list[Path] = typer.Argument(
-        None, help="Run tables of what is to be predicted; else what the predictor learned."
+        None, help="Run tables of what you will predict. Default: what the predictor learned."
     ),
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
-    count: int = typer.Option(64, help="Runs per device: 10 tell little, over 512 hardly more."),
+    count: int = typer.Option(
+        64, help="Runs per device: 10 teach little, more than 512 hardly more."
+    ),
     device: str = typer.Option(
         None,
-        help="Where they will be measured: cpu, cuda:0 or a device name; else as in the files.",
+        help="Where you will measure: cpu, cuda:0 or a name. Default: as in the files.",
     ),
-    out: Path = typer.Option(..., help="CSV file to write, a run per line."),
+    out: Path = typer.Option(..., help="CSV file to write, one run per line."),
     seed: int = options.SEED,
     as_json: bool = options.JSON,
 ) -> None:
-    """Choose the few runs on a new device that 'calibrate' learns most from.
+    """Choose the few runs to measure on a new device, for 'calibrate'.
 
     With the time of each in a column time_ms, 'foretune import --format generic' reads the file;
     'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
@@ -81,11 +83,11 @@ def calibrate(
     files: list[Path] = typer.Argument(help="Run tables of the new device: 10 … 1500 runs."),
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
-    check: list[Path] = typer.Option([], help="Runs to score before and after."),
+    check: list[Path] = typer.Option([], help="Run tables to score before and after (repeatable)."),
     out: Path = typer.Option(..., help="Folder for the calibrated predictor."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Correct a predictor for a device it never saw, with a few runs measured there."""
+    """Correct a predictor for a new device, with a few runs measured there."""
     from foretune.cli.run_files import read_files
     from foretune.models import evaluate_predictor
     from foretune.models.saved.named import read_predictor

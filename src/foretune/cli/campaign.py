@@ -29,21 +29,23 @@ def campaign(
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    preset: str = typer.Option("quick", help="quick, or full: eight times the runs."),
-    problem: list[str] = typer.Option([], help="Tune this one (repeatable); else unseen ones."),
+    preset: str = typer.Option("quick", help="Size: quick, or full (eight times the runs)."),
+    problem: list[str] = typer.Option(
+        [], help="Problem to tune (repeatable). Default: problems not trained on."
+    ),
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
     searcher: str = options.SEARCHER,
     budget: str | None = typer.Option(
-        None, help="New measurements of each search; auto: until the regret is small."
+        None, help="New measurements per search, or auto: until the expected regret is small."
     ),
     regret: float | None = options.REGRET,
     predictor: str = typer.Option(
-        "none", help=f"Go on from this one. {options.NAMED}; auto: the one that comes along."
+        "none", help=f"Start from this predictor. {options.NAMED}; auto: the shipped one."
     ),
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
     tracking_uri: str = typer.Option(
-        None, help="MLflow; default $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
+        None, help="MLflow server. Default: $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
     ),
     validate: str = options.VALIDATE_FULL,
     seed: int = options.SEED,
@@ -52,9 +54,9 @@ def campaign(
     wait_quiet: float = options.WAIT_QUIET,
     as_json: bool = options.JSON,
 ) -> None:
-    """Profile a kernel, learn from it, tune unseen problems, verify, report.
+    """Profile a kernel, train a predictor, tune unseen problems, verify, report.
 
-    Everything is tracked in MLflow. Interrupted, the same command goes on where it stopped.
+    MLflow tracks everything. If it is interrupted, run the same command again to continue.
     """
     from foretune.registry import get_kernel, load
     from foretune.tune.campaign.campaign import run_campaign
@@ -86,7 +88,7 @@ def report(
     folder: Path = typer.Argument(help="A campaign's folder, e.g. campaigns/matmul-001."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Write a campaign's HTML report again from what it measured."""
+    """Write the HTML report of a campaign again."""
     from foretune.tune.campaign.campaign import rebuild_report
 
     output = Output(as_json)

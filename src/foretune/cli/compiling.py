@@ -15,7 +15,7 @@ from foretune.errors import OutputError, UsageError
 if TYPE_CHECKING:
     from foretune.collect.compiled import Compiled
 
-KERNEL = typer.Argument(help="The kernel: MODULE:NAME, looked for here too.")
+KERNEL = typer.Argument(help="The kernel: MODULE:NAME; the current folder is searched, too.")
 ARG = typer.Option(
     [],
     "--arg",
@@ -23,11 +23,11 @@ ARG = typer.Option(
     "repeatable.",
 )
 CONFIG = typer.Option(
-    [], "--config", help="BLOCK=128,num_warps=4 (repeatable); default: those of its autotuner."
+    [], "--config", help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
 )
 TARGET = typer.Option(..., "--target", help="sm_80, sm_90, sm_100, sm_120, gfx942, …")
-JOBS = typer.Option(0, "--jobs", help="Processes at once; 0: as many as there are cores.")
-LIMIT = typer.Option(60.0, "--limit", help="Seconds one configuration may take to compile.")
+JOBS = typer.Option(0, "--jobs", help="Parallel processes; 0: one per core.")
+TIME_LIMIT = typer.Option(60.0, "--time-limit", help="Most seconds to compile a configuration.")
 _UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
 
 
@@ -36,19 +36,23 @@ def inspect(
     arg: list[str] = ARG,
     config: list[str] = CONFIG,
     target: str = TARGET,
-    ttgir: bool = typer.Option(False, "--ttgir", help="The first stages only: fast, no registers."),
+    ttgir: bool = typer.Option(
+        False, "--ttgir", help="Only the first stages: fast, but without registers."
+    ),
     jobs: int = JOBS,
-    limit: float = LIMIT,
+    time_limit: float = TIME_LIMIT,
     as_json: bool = options.JSON,
 ) -> None:
-    """Show what compiled code says of itself: registers, spills, shared memory, occupancy, ….
+    """Show registers, spills, shared memory and occupancy of compiled configurations.
 
     No GPU is needed, and nothing runs. Exits with 1 if a configuration fails.
     """
     from foretune.collect.compiled import FEATURES
 
     output = Output(as_json)
-    outcomes = _compile(kernel, arg, config, target, jobs, limit, "ttgir" if ttgir else "full", "")
+    outcomes = _compile(
+        kernel, arg, config, target, jobs, time_limit, "ttgir" if ttgir else "full", ""
+    )
     rows = [[_text(o.config), *_cells(o)] for o in outcomes if o.static]
     columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "deep", "unit", "B", "s")
     if rows:
@@ -74,17 +78,17 @@ def precompile(
     target: str = TARGET,
     cache_dir: Path = typer.Option(..., "--cache-dir", help="Triton's cache (TRITON_CACHE_DIR)."),
     jobs: int = JOBS,
-    limit: float = LIMIT,
+    time_limit: float = TIME_LIMIT,
     as_json: bool = options.JSON,
 ) -> None:
-    """Build configurations into a Triton cache, so that launches elsewhere need not compile them.
+    """Compile configurations into a Triton cache, so that launches elsewhere need not.
 
     Launch with the same Triton and TRITON_CACHE_DIR set to the folder, at the same path.
     Exits with 1 if a configuration fails.
     """
     output = Output(as_json)
     _expect_writable(cache_dir)
-    outcomes = _compile(kernel, arg, config, target, jobs, limit, "full", str(cache_dir))
+    outcomes = _compile(kernel, arg, config, target, jobs, time_limit, "full", str(cache_dir))
     built = sum(o.ok for o in outcomes)
     seconds = sum(o.compile_s for o in outcomes if o.ok)
     output.say(
@@ -121,7 +125,7 @@ def _exit_if_any_failed(outcomes: "list[Compiled]") -> None:
 
 
 def _compile(
-    kernel: str, arg: list[str], config: list[str], target: str, jobs: int, limit: float,
+    kernel: str, arg: list[str], config: list[str], target: str, jobs: int, time_limit: float,
     tier: str, cache_dir: str,
 ) -> "list[Compiled]":  # fmt: skip
     from foretune.collect.compiled import compile_configs, find_target
@@ -138,7 +142,7 @@ def _compile(
         progress.start("compiling", len(configs))
         for position, outcome in compile_configs(
             kernel, (), configs, found, kwargs=arguments, tier=tier, jobs=jobs or None,
-            limit_s=options.positive(limit, "--limit"), cache_dir=cache_dir or None,
+            limit_s=options.positive(time_limit, "--time-limit"), cache_dir=cache_dir or None,
         ):  # fmt: skip
             outcomes[position] = outcome
             progress.advance(_text(outcome.config))

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 def datasets(
     name: str | None = typer.Argument(None, help="Show the card of this one."),
-    out: Path | None = typer.Option(None, help="Write a copy of its table here, Parquet."),
+    out: Path | None = typer.Option(None, help="Write a copy of its table to this file (Parquet)."),
     as_json: bool = options.JSON,
 ) -> None:
-    """List the measured run tables that come with Foretune, or show the card of one."""
+    """List the shipped run tables, or show one."""
     from foretune.datasets import card, load, shipped, write_runs
 
     output = Output(as_json)

@@ -19,7 +19,7 @@ def drift(
     map_: list[str] = options.MAP,
     as_json: bool = options.JSON,
 ) -> None:
-    """Compare a predictor with fresh measurements; exit code 0 if it holds, 1 if it has drifted.
+    """Check whether a predictor still holds on new measurements; exit code 1 if not.
 
     'foretune train --resume' then goes on with the fresh runs.
     """

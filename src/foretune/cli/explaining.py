@@ -23,16 +23,18 @@ LINES = 15
 
 def explain(
     predictor: str = options.PREDICTOR,
-    kernel: str | None = typer.Option(None, help="The predictor's; another is refused."),
-    problem: str | None = typer.Option(None, help="M=…,N=…,…: compare two configurations of it."),
+    kernel: str | None = typer.Option(None, help="Kernel; it must be the predictor's."),
+    problem: str | None = typer.Option(
+        None, help="Problem M=…,N=…,… on which to compare two configurations."
+    ),
     config: list[str] = typer.Option(
-        [], help="NAME=VALUE,…, default or best; give two: why is the second faster?"
+        [], help="NAME=VALUE,…, default or best. Give two: why is the second faster?"
     ),
     device: str | None = options.TRAINED_DEVICE,
     target: str = typer.Option("time_ms", help="time_ms or power_w."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Say what predictions rest on; with two configurations, why one is predicted faster.
+    """Show what predictions rest on, or why one configuration is predicted faster.
 
     Contributions are exact (TreeSHAP), so this needs a predictor of model xgboost.
     """

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from foretune.tune.exporting import Exported, Score, Shares
 
-MOST = typer.Option(8, "--max-configs", help="How many configurations the function may use.")
+MOST = typer.Option(8, "--max-configs", help="Most configurations that the function uses.")
 
 
 def export(
-    files: list[Path] = typer.Argument(None, help="Run tables (Parquet); else a store is taken."),
-    kernel: str = typer.Option(None, help="Of this kernel, where there are several."),
-    device: str = typer.Option(None, help="On this device, where there are several."),
+    files: list[Path] = typer.Argument(None, help="Run tables (Parquet). Default: the store."),
+    kernel: str = typer.Option(None, help="Kernel, if there are several."),
+    device: str = typer.Option(None, help="Device, if there are several."),
     store: str = typer.Option(
-        None, "--store", help="Tuning store or exported file; default: as in 'foretune store'."
+        None, "--store", help="Store or exported file. Default: as in 'foretune store'."
     ),
     out: Path = typer.Option(..., help="Python file to write."),
     max_configs: int = MOST,
-    depth: int = typer.Option(None, help="Questions of the decision tree; else what serves best."),
+    depth: int = typer.Option(None, help="Depth of the decision tree. Default: the best one."),
     objective: str = options.OBJECTIVE,
     group: str = typer.Option(
         "problem", help="What is held out together: problem, or columns (problem.N,…)."

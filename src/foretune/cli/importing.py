@@ -18,17 +18,17 @@ def import_(
     files: list[str] = typer.Argument(
         help="Files or folders; for aiconfigurator also 'installed' or a system, e.g. h200_sxm."
     ),
-    format: str = typer.Option(..., help="Whose results: aiconfigurator, kerneltuner, generic, …"),
-    out: Path = typer.Option(..., help="Run table to write, Parquet."),
+    format: str = typer.Option(..., help="Format: aiconfigurator, kerneltuner, generic, …"),
+    out: Path = typer.Option(..., help="Run table to write (Parquet)."),
     kernel: str = typer.Option(
-        "", help="Only this kernel; what to call it where files do not say."
+        "", help="Only this kernel; or its name, if the files do not say it."
     ),
-    device: str = typer.Option("", help="Name of the device, where the files do not say it."),
+    device: str = typer.Option("", help="Name of the device, if the files do not say it."),
     map_: list[str] = typer.Option(
-        [], "--map", help="generic, triton: 'time_ms=latency_us*0.001', 'problem.M=m' (repeatable)."
+        [], "--map", help="Column: 'time_ms=latency_us*0.001', 'problem.M=m' (repeatable)."
     ),
     set_: list[str] = typer.Option(
-        [], "--set", help="The same value in every row: 'problem.M=64' (repeatable)."
+        [], "--set", help="Set one value in every row: 'problem.M=64' (repeatable)."
     ),
     as_json: bool = options.JSON,
 ) -> None:

@@ -22,33 +22,33 @@ def register(app: typer.Typer) -> None:
 
 def judge(
     candidate: str = typer.Argument(help="The function to judge: FILE.py:NAME."),
-    reference: str = typer.Argument(help="The function that is right: FILE.py:NAME."),
+    reference: str = typer.Argument(help="The reference: FILE.py:NAME."),
     problem: list[str] = typer.Option(
-        ..., help="Parameters of --inputs, 'N=1024,M=64'; better several (repeatable)."
+        ..., help="Arguments of --inputs: 'N=1024,M=64'. Give several (repeatable)."
     ),
     inputs: str = typer.Option(
-        "", help="FILE.py:NAME of what makes arguments; else 'inputs' beside the reference."
+        "", help="FILE.py:NAME that makes the arguments. Default: 'inputs' beside the reference."
     ),
     beside: list[str] = typer.Option(
-        [], help="One more rival, 'blas=FILE.py:NAME'; the fastest counts (repeatable)."
+        [], help="Another rival: 'blas=FILE.py:NAME'. The fastest counts (repeatable)."
     ),
     tolerance: float = typer.Option(1e-4, help="Largest relative error of an output."),
     box: float = typer.Option(2.0, help="Seconds of comparison per problem."),
-    limit: float = typer.Option(30.0, help="Seconds one call may take, loading included."),
+    time_limit: float = typer.Option(30.0, help="Most seconds of one call, with loading."),
     device: str = options.DEVICE,
     as_json: bool = options.JSON,
 ) -> None:
-    """Say whether a function computes what another one does, and how much faster.
+    """Check whether a function is right, and how much faster it is than another.
 
-    Each runs alone in a process, on inputs that it has never seen. What would only look fast is
-    refused, with the reason, and the exit code is 1: answers that are remembered or come later,
-    inputs that are changed, narrower types, clocks that lie.
+    Each function runs in its own process, on inputs that it has never seen. Code that only looks
+    fast is refused with the reason, and exit code 1: remembered or late answers, changed inputs,
+    narrower types, manipulated clocks.
     """
     from foretune.collect import local_device
     from foretune.tune.judging.judge import judge as judged
 
     options.positive(box, "--box")
-    options.positive(limit, "--limit")
+    options.positive(time_limit, "--time-limit")
     output = Output(as_json)
     with progress_bar() as progress:
         verdict = judged(
@@ -59,7 +59,7 @@ def judge(
             beside=options.pairs(beside, "--beside"),
             tolerance=tolerance,
             box_s=box,
-            limit_s=limit,
+            limit_s=time_limit,
             device=local_device(device, measure=False),
             progress=progress,
         )

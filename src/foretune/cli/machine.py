@@ -9,11 +9,11 @@ from foretune.cli.output import Output
 
 
 def devices(
-    known: bool = typer.Option(False, "--known", help="The shipped spec table instead."),
-    ray: bool = typer.Option(False, "--ray", help="For 'ray start --resources' instead."),
+    known: bool = typer.Option(False, "--known", help="List the known devices instead."),
+    ray: bool = typer.Option(False, "--ray", help="Print them for 'ray start --resources'."),
     as_json: bool = options.JSON,
 ) -> None:
-    """List this machine's devices with their descriptors."""
+    """List the devices of this machine, with their rates."""
     from foretune.collect import local_devices
     from foretune.collect.fleet.resource import resources_of
     from foretune.device import known_devices
@@ -39,7 +39,7 @@ def devices(
 
 
 def doctor(as_json: bool = options.JSON) -> None:
-    """Say what works on this machine, what does not, and what to do about it."""
+    """Check what works on this machine, and what to do about the rest."""
     from foretune.tune.doctor import examine
 
     output = Output(as_json)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,48 +18,88 @@ if TYPE_CHECKING:
     from foretune.kernel import Kernel
     from foretune.models import Predictor
 
+
+def registered_names(group: str) -> Callable[[str], list[str]]:
+    """Return what completes the names of a group of the registry in a shell."""
+
+    def complete(incomplete: str) -> list[str]:
+        from foretune.registry import registered
+
+        return [name for name in registered(group) if name.startswith(incomplete)]
+
+    return complete
+
+
+def _one_of(*names: str) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
 KERNEL = typer.Argument(
-    help="Name of a kernel, which 'foretune doctor' lists; or your own: FILE.py:NAME."
+    help="Name of a kernel ('foretune doctor' lists them), or your own: FILE.py:NAME.",
+    autocompletion=registered_names("kernels"),
 )
-ONLY_KERNEL = typer.Option(None, help="Of this kernel only, where a file holds several.")
-NAMED = "Folder of a predictor or a campaign, models:/NAME@ALIAS or runs:/ID"
-GUIDE = typer.Option(
-    "auto", "--predictor", help=f"{NAMED}; auto: the one that comes with Foretune; none."
-)
+ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
+NAMED = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or runs:/ID"
+GUIDE = typer.Option("auto", "--predictor", help=f"{NAMED}; auto: the shipped one; none.")
 PREDICTOR = typer.Argument(help=f"{NAMED}.")
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
-MAP = typer.Option([], "--map", help="Of a CSV file: 'time_ms=latency_us*0.001' (repeatable).")
+MAP = typer.Option(
+    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
+)
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 TRAINED_DEVICE = typer.Option(
-    None, "--device", help="cpu, cuda:0 or a name; where training had one, that one."
+    None, "--device", help="cpu, cuda:0 or a name. Default: the device of the training data."
 )
-JSON = typer.Option(False, "--json", help="One JSON object on stdout, everything else on stderr.")
-OBJECTIVE = typer.Option("time", "--objective", help="time, energy or edp.")
-MODEL = typer.Option("xgboost", "--model", help="xgboost, random_forest or ensemble.")
+JSON = typer.Option(
+    False, "--json", help="Print one JSON object on stdout, everything else on stderr."
+)
+OBJECTIVE = typer.Option(
+    "time",
+    "--objective",
+    help="What to minimize: time, energy or edp (energy × delay).",
+    autocompletion=_one_of("time", "energy", "edp"),
+)
+MODEL = typer.Option(
+    "xgboost",
+    "--model",
+    help="Kind of model: xgboost, random_forest or ensemble.",
+    autocompletion=registered_names("models"),
+)
 SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
-SEARCHER = typer.Option("surrogate", "--searcher", help=SEARCHERS)
-_VALIDATE = "none, quick (a fifth held out, once) or full (each in turn)."
-VALIDATE = typer.Option("quick", "--validate", help=_VALIDATE)
-VALIDATE_FULL = typer.Option("full", "--validate", help=_VALIDATE)
-SEED = typer.Option(0, "--seed", min=0, help="Of everything random.")
+SEARCHER = typer.Option(
+    "surrogate", "--searcher", help=SEARCHERS, autocompletion=registered_names("searchers")
+)
+_VALIDATE = "Validation: none, quick (hold out a fifth, once) or full (every fold)."
+VALIDATE = typer.Option(
+    "quick", "--validate", help=_VALIDATE, autocompletion=_one_of("none", "quick", "full")
+)
+VALIDATE_FULL = typer.Option(
+    "full", "--validate", help=_VALIDATE, autocompletion=_one_of("none", "quick", "full")
+)
+SEED = typer.Option(0, "--seed", min=0, help="Seed of everything random.")
 STORE = typer.Option(
-    None, "--store", help="Path or database URL; else $FORETUNE_STORE, else your cache folder."
+    None,
+    "--store",
+    help="Store: path or database URL. Default: $FORETUNE_STORE, else your cache folder.",
 )
 NO_STORE = typer.Option(
-    False, "--no-store", help="Measure anew what the store knows, and tell it nothing."
+    False, "--no-store", help="Do not read or write the store; measure everything."
 )
 RUNNER = typer.Option(
-    "local", "--runner", help="local: this device; ray: all equal ones of a cluster."
+    "local", "--runner", help="local (this device) or ray (all equal devices of a cluster)."
 )
 RAY_ADDRESS = typer.Option(
     None, "--ray-address", envvar="RAY_ADDRESS",
-    help="Of the Ray cluster, auto for this machine's; without, one is started here.",
+    help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
 REGRET = typer.Option(
-    None, "--regret", help="Stop where the best is expected to be this close to the optimum: 0.03."
+    None, "--regret", help="Stop when the expected regret is below this. Default with auto: 0.03."
 )
 WAIT_QUIET = typer.Option(
-    0.0, "--wait-quiet", min=0, help="Wait so many seconds at most until nothing else runs here."
+    0.0,
+    "--wait-quiet",
+    min=0,
+    help="Before comparing, wait up to this many seconds until the machine is quiet.",
 )
 
 

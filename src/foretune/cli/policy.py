@@ -15,7 +15,7 @@ HELD_OUT = 8
 SCORED = 8
 """Most of the problems learned from that are scored."""
 
-policy = typer.Typer(help="Train a policy on a predictor; let it propose configurations at once.")
+policy = typer.Typer(help="Train a policy that proposes configurations at once, without searching.")
 
 
 def register(app: typer.Typer) -> None:

@@ -35,34 +35,36 @@ def train(
     context: typer.Context,
     files: list[Path] = options.RUNS,
     model: str = options.MODEL,
-    target: list[str] = typer.Option([], help="time_ms, power_w (repeatable); else what is there."),
+    target: list[str] = typer.Option(
+        [], help="time_ms or power_w (repeatable). Default: what the runs hold."
+    ),
     map_: list[str] = options.MAP,
     sizes: str = typer.Option(
-        "", help="Columns of a CSV file that say what is computed; the others say how. Else all."
+        "", help="Columns of a CSV file that are the problem; the others are the configuration."
     ),
     group: str = typer.Option(
-        "problem", help="What is held out together: problem, device, or columns (problem.N,…)."
+        "problem", help="Hold out together: problem, device, or columns (problem.N,…)."
     ),
     validate: str = options.VALIDATE,
     split: list[str] = typer.Option(
         [], help="What to hold out: random, grouped, device, time (repeatable)."
     ),
-    compiled: bool = typer.Option(False, help="Learn from static.… columns too."),
-    flops: str = typer.Option("", help="Operations of a launch, of columns: '2*M*N*K'."),
+    compiled: bool = typer.Option(False, help="Also learn from static.… columns (compiled code)."),
+    flops: str = typer.Option("", help="Operations of a launch, from columns: '2*M*N*K'."),
     bytes_: str = typer.Option("", "--bytes", help="Bytes it moves: '2*(M*K + K*N + M*N)'."),
     blocks: str = typer.Option("", help="Blocks launched: '-(-M//BLOCK_M) * -(-N//BLOCK_N)'."),
     kernel: str = options.ONLY_KERNEL,
     resume: str = typer.Option(
         None,
-        help="Go on with this predictor: its rows, model, targets, seed; the newest row wins.",
+        help="Continue this predictor with its rows, model, targets and seed.",
     ),
-    curve: bool = typer.Option(False, help="Show how the error falls with the number of runs."),
-    mlflow: str = typer.Option(None, help="Log to this MLflow too: sqlite:///mlflow.db or a URL."),
+    curve: bool = typer.Option(False, help="Show the learning curve: error by number of runs."),
+    mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
     seed: int = options.SEED,
     as_json: bool = options.JSON,
 ) -> None:
-    """Train a predictor, with honest validation."""
+    """Train a predictor, and validate it on held-out runs."""
     from foretune.features.families.given_work import GivenWork
     from foretune.models import Predictor, train_predictor
     from foretune.models.predictor import only_kernel

@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 SHOWN = (10, 50, 200)
 """Evaluations after which people see the share of the optimum; JSON holds more."""
+NAMES = options.registered_names("searchers")
 COLUMNS = ("searcher", "95 %", "99 %", "hit", *(f"at {n}" for n in SHOWN), "score", "ms")
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 
 
 def replay(
-    files: list[Path] = typer.Argument(help="Run tables (Parquet) of whole spaces."),
+    files: list[Path] = typer.Argument(help="Run tables (Parquet), each of a whole space."),
     searcher: list[str] = typer.Option(
-        ["surrogate", "random"], help=f"{options.SEARCHERS} Repeatable."
+        ["surrogate", "random"],
+        help=f"{options.SEARCHERS} (repeatable).",
+        autocompletion=NAMES,
     ),
     budget: int = typer.Option(200, help="Evaluations per repeat."),
     repeats: int = typer.Option(20, help="Independent searches per searcher."),
@@ -37,15 +40,14 @@ def replay(
     ),
     objective: str = options.OBJECTIVE,
     seed: int = options.SEED,
-    jobs: int = typer.Option(1, help="Processes that share the repeats; -1: one per core."),
+    jobs: int = typer.Option(1, help="Parallel processes; -1: one per core."),
     plot: Path = typer.Option(None, help="Draw the curves: FILE.svg or FILE.png."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Tune recorded spaces: how many evaluations does a searcher need?
+    """Compare searchers on recorded spaces, without hardware.
 
-    A searcher sees a time only by spending an evaluation. A prior is learned from the runs of
-    --prior on other devices; the space's own device is left out of them entirely. Or it is what a
-    predictor says that has not learned from the space.
+    A searcher learns a time only by spending an evaluation. --prior trains a predictor on the runs
+    of other devices, leaving out the space's own, or names a predictor that never saw the space.
     """
     from foretune.registry import load
     from foretune.search.prior import check_source, prior_from

@@ -25,18 +25,18 @@ def collect(
     context: typer.Context,
     kernel: str = options.KERNEL,
     problems: list[str] = typer.Option(
-        ["8"], help="How many to draw, or 'M=64,N=64,K=64;M=…' (repeatable)."
+        ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
     ),
-    configs: int = typer.Option(20, help="Configurations per problem, the default among them."),
+    configs: int = typer.Option(20, help="Configurations per problem, including the default."),
     rows: Path | None = typer.Option(
-        None, help="Measure the runs of this table instead, e.g. of 'foretune choose'."
+        None, help="Measure the rows of this table instead, e.g. from 'foretune choose'."
     ),
-    out: Path = typer.Option(..., help="Run table to write or go on with, Parquet."),
+    out: Path = typer.Option(..., help="Run table to write or to continue (Parquet)."),
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    box: float = typer.Option(0.25, help="Seconds one configuration is timed for at most."),
-    limit: float = typer.Option(30.0, help="Seconds after which a configuration is given up."),
+    box: float = typer.Option(0.25, help="Most seconds of timing per configuration."),
+    time_limit: float = typer.Option(30.0, help="Most seconds per configuration."),
     wait_quiet: float = options.WAIT_QUIET,
     seed: int = options.SEED,
     store: str | None = options.STORE,
@@ -45,8 +45,8 @@ def collect(
 ) -> None:
     """Profile a kernel over problems and configurations.
 
-    Rows are on disk the moment they are measured; the same command goes on where it stopped. What
-    the store knows of this kernel on this device is taken from there, and new rows go there, too.
+    Each row is on disk as soon as it is measured: if the command is interrupted, run it again to
+    continue. Rows that the store knows are taken from there, and new rows go there, too.
     """
     from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
     from foretune.collect.conditions import wait_until_quiet
@@ -58,7 +58,7 @@ def collect(
     chosen, where = get_kernel(kernel), options.read_store(store, no_store)
     options.at_least_one(configs, "--configs")
     options.positive(box, "--box")
-    options.positive(limit, "--limit")
+    options.positive(time_limit, "--time-limit")
     if rows is None:
         wanted = options.read_problems(chosen, problems, seed)
         plan = plan_configurations(chosen, wanted, configs, seed)
@@ -71,7 +71,7 @@ def collect(
             options.check_memory(chosen, problem)
     output, timing = Output(as_json), Timing(box_s=box)
     with (
-        options.make_runner(runner, ray_address, chosen, device, timing, limit) as measuring,
+        options.make_runner(runner, ray_address, chosen, device, timing, time_limit) as measuring,
         RunLog(out, measuring.device) as log,
         progress_bar() as progress,
     ):

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from foretune.tune.store.tuned import Tuned
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune store list' shows them.")
-DEVICE = typer.Option(None, help="On this device, where there are several.")
+DEVICE = typer.Option(None, help="Device, if there are several.")
 NAMES = typer.Option(
-    [], "--name", help="What the kernel calls M, E, N, …: 'M=num_tokens' (repeatable)."
+    [], "--name", help="The kernel's name for M, E, N, …: 'M=num_tokens' (repeatable)."
 )
-ALSO = typer.Option([], "--set", help="What every problem holds too: 'top_k=8' (repeatable).")
+ALSO = typer.Option([], "--set", help="Set one value in every problem: 'top_k=8' (repeatable).")
 
 LONGEST_VALUE = 16
 """Characters of a value in a table; --json has all."""
@@ -31,7 +31,7 @@ MOST_CONFLICTS = 10
 """That a merge shows; --json has all."""
 
 commands = typer.Typer(
-    help="What has been tuned: list, show, export, merge, forget; to and from vLLM.",
+    help="See, export, merge or delete what has been tuned.",
     no_args_is_help=True,
 )
 
@@ -58,7 +58,7 @@ def open_tuned(where: str | None) -> "Tuned":
 
 @commands.command("list")
 def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
-    """List the kernels, and how much is known of each."""
+    """List the kernels that have been tuned."""
     tuned, output = open_tuned(store), Output(as_json)
     found = tuned.summary()
     rows: dict[str, list[list[str]]] = {}
@@ -81,7 +81,7 @@ def show(
     store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
-    """Show what was chosen for each problem of a kernel, and from what."""
+    """Show the choice for each problem of a kernel, and what it is based on."""
     tuned, output = open_tuned(store), Output(as_json)
     wanted = None if problem is None else Problem.parse(problem)
     found = {s: _problems(tuned, s, wanted) for s in tuned.of_kernel(kernel)}
@@ -97,7 +97,7 @@ def show(
 @commands.command()
 def export(
     file: Path = typer.Argument(None, help="File to write; or give --out."),
-    out: Path = typer.Option(None, "--out", help="The same."),
+    out: Path = typer.Option(None, "--out", help="The same as FILE."),
     kernel: str = typer.Option(None, help="Only this kernel."),
     store: str = options.STORE,
     as_json: bool = options.JSON,
@@ -154,12 +154,14 @@ def forget(
     kernel: str = typer.Argument(None, help="Name of a kernel; or give --all."),
     problem: str = typer.Option(None, help="Only problems with these values: M=…,…"),
     device: str = typer.Option(None, help="Only on this device."),
-    source: str = typer.Option(None, help="Only this code; its first digits will do."),
+    source: str = typer.Option(
+        None, help="Only this version of the code: the first digits of its hash."
+    ),
     everything: bool = typer.Option(False, "--all", help="Everything in the store."),
     store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
-    """Delete what is known, so that it is tuned again when it is next asked for."""
+    """Delete measurements and choices, so that they are made again."""
     from foretune.tune.store import Store
 
     if everything == (kernel is not None):
@@ -184,7 +186,7 @@ def forget(
 @commands.command("vllm-import")
 def vllm_import(
     files: list[Path] = typer.Argument(help="E=…,N=…,device_name=….json"),
-    kernel: str = typer.Option("fused_moe", help="The kernel they become choices of."),
+    kernel: str = typer.Option("fused_moe", help="Kernel that they are choices of."),
     device: str = DEVICE,
     name: list[str] = NAMES,
     also: list[str] = ALSO,

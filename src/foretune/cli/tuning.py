@@ -55,24 +55,26 @@ def register(app: typer.Typer) -> None:
 def tune(
     context: typer.Context,
     kernel: str = typer.Argument(
-        "", help="Name of a kernel, your own, FILE.py:NAME, or nothing and -- PROGRAM …"
+        "",
+        help="Name of a kernel, your own (FILE.py:NAME), a source file, or -- PROGRAM …",
+        autocompletion=options.registered_names("kernels"),
     ),
-    problem: str = typer.Option("", help="M=…,N=…,…"),
+    problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
     budget: str = typer.Option(
-        "", help="New measurements of the search, 10; auto: until the regret is small."
+        "", help="New measurements (default 10), or auto: until the expected regret is small."
     ),
     regret: float | None = options.REGRET,
     objective: list[str] = typer.Option(
-        ["time"], help="time, energy or edp; given twice, the Pareto front of both."
+        ["time"], help="time, energy or edp; two of them give a Pareto front."
     ),
     limit: list[str] = typer.Option(
-        [], help="COLUMN=MOST, like power_w=300: what breaks it is rejected (repeatable)."
+        [], help="Reject configurations above COLUMN=MOST, like power_w=300 (repeatable)."
     ),
     searcher: str = options.SEARCHER,
     predictor: str = options.GUIDE,
-    runs: Path = typer.Option(None, help="Run table that gets the measurements, too; Parquet."),
+    runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
     export: list[Path] = typer.Option(
-        [], help="File for the best configuration: .h, .json or .env (repeatable)."
+        [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
     ),
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
@@ -83,7 +85,7 @@ def tune(
     seed: int = options.SEED,
     param: list[str] = typer.Option(
         [],
-        help="KNOB=VALUE,VALUE,… or KNOB=8..256, by doubling; {KNOB} stands for it (repeatable).",
+        help="KNOB=VALUE,VALUE,… or KNOB=8..256 (doubling); {KNOB} inserts it (repeatable).",
         rich_help_panel=ANY,
     ),
     restrict: list[str] = typer.Option(
@@ -93,33 +95,33 @@ def tune(
     ),
     default: str = typer.Option(
         "",
-        help="KNOB=VALUE,…: what the best is compared with; else the first that works.",
+        help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
         rich_help_panel=ANY,
     ),
     name: str = typer.Option(
         "",
-        help="What the store calls it; else the program's file name.",
+        help="Name in the store. Default: the program's file name.",
         rich_help_panel=PROGRAMS,
     ),
     time: str = typer.Option(
         None,
-        help="Regular expression with one (group): the time in the output; else wall time.",
+        help="Regular expression whose (group) is the time in the output. Default: wall time.",
         rich_help_panel=PROGRAMS,
     ),
     time_unit: str = typer.Option(
-        "ms", help="Of that time: ns, us, ms, s.", rich_help_panel=PROGRAMS
+        "ms", help="Unit of that time: ns, us, ms or s.", rich_help_panel=PROGRAMS
     ),
     check: str = typer.Option(
         None, help="Regular expression that must be in the output.", rich_help_panel=PROGRAMS
     ),
     compare: str = typer.Option(
         "",
-        help="Command that judges what was left behind: exit code 0 is right.",
+        help="Command that checks the result: exit code 0 means right.",
         rich_help_panel=PROGRAMS,
     ),
     build: str = typer.Option(
         "",
-        help="Command run before, untimed; build into {dir}, and it runs once per configuration.",
+        help="Command to run first, untimed. If it builds into {dir}, once per configuration.",
         rich_help_panel=PROGRAMS,
     ),
     env: list[str] = typer.Option(
@@ -127,46 +129,46 @@ def tune(
     ),
     template: list[str] = typer.Option(
         [],
-        help="FILE:FILE, the second made from the first (repeatable).",
+        help="TEMPLATE:FILE, writes the second from the first (repeatable).",
         rich_help_panel=PROGRAMS,
     ),
     source: list[str] = typer.Option(
         [],
-        help="File that the program is made of: what is known counts while it stays.",
+        help="Source of the program: measurements count until it changes (repeatable).",
         rich_help_panel=PROGRAMS,
     ),
     repeats: int = typer.Option(None, help="Runs of each configuration.", rich_help_panel=PROGRAMS),
     time_limit: float = typer.Option(
-        60.0, help="Seconds of one run, after which it hangs.", rich_help_panel=PROGRAMS
+        60.0, help="Most seconds of one run.", rich_help_panel=PROGRAMS
     ),
     shell: bool = typer.Option(
-        False, "--shell", help="Let a shell read the commands.", rich_help_panel=PROGRAMS
+        False, "--shell", help="Run the commands in a shell.", rich_help_panel=PROGRAMS
     ),
     function: str = typer.Option(
         "", "--kernel", help="Function in the source.", rich_help_panel=SOURCES
     ),
     arg: list[str] = typer.Option(
         [],
-        help="TYPE[SIZES], random; TYPE[SIZES]=FILL; TYPE=NUMBER: float32[512,64] (in order).",
+        help="Argument, in order: float32[512,64] (random), float32[512]=0 (filled), int32=7.",
         rich_help_panel=SOURCES,
     ),
     size: str = typer.Option(
-        "", help="Of the problem, 1024,512: OpenCL's work items.", rich_help_panel=SOURCES
+        "", help="Problem size, 1024,512: work items in OpenCL.", rich_help_panel=SOURCES
     ),
     grid: str = typer.Option(
         "",
-        help="What divides it: block_size_x*tile,block_size_y; else the work group.",
+        help="Divide it by block_size_x*tile,block_size_y. Default: the work group.",
         rich_help_panel=SOURCES,
     ),
     option: list[str] = typer.Option(
-        [], help="Of the compiler (repeatable).", rich_help_panel=SOURCES
+        [], help="Option of the compiler (repeatable).", rich_help_panel=SOURCES
     ),
     as_json: bool = options.JSON,
 ) -> None:
     """Tune one problem and verify the winner against the default and the library.
 
-    What the store knows of this kernel on this device is not measured again; it gets what is.
-    With several objectives, find and verify their Pareto front.
+    Nothing that the store knows of this kernel on this device is measured again. With two
+    objectives, find and verify their Pareto front.
 
     A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
 

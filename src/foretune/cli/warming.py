@@ -11,11 +11,11 @@ from foretune.errors import UsageError
 
 
 def warm_up(
-    calls: Path = typer.Argument(help="Calls that FORETUNE_RECORD_CALLS=FILE wrote down."),
-    kernel: str = typer.Option(None, help="Those of this kernel only: MODULE:NAME."),
+    calls: Path = typer.Argument(help="File of calls, written by FORETUNE_RECORD_CALLS=FILE."),
+    kernel: str = typer.Option(None, help="Only calls of this kernel: MODULE:NAME."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Choose configurations of Triton kernels for recorded calls; the store keeps them.
+    """Tune Triton kernels ahead of time, for recorded calls.
 
     The program that makes the calls finds the choices there, and does not wait.
     """

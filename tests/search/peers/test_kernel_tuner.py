@@ -134,5 +134,5 @@ def test_without_kernel_tuner_it_says_how_to_get_it(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "kernel_tuner", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'foretune\[bench\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[bench\]'"):
         load("searchers", "kt_pso")(SPACE)

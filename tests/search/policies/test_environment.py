@@ -226,5 +226,5 @@ def test_what_cannot_be_an_environment():
 def test_without_gymnasium_it_says_how_to_get_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "foretune.search.policies.environment")
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'foretune\[rl\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
         importlib.import_module("foretune.search.policies.environment")

@@ -230,7 +230,7 @@ def test_what_cannot_be_trained():
 def test_without_torch_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for make in (lambda: Policy.train([UNSEEN]), lambda: make_searcher("policy", SPACE)):
-        with pytest.raises(MissingExtra, match=r"pip install 'foretune\[rl\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
             make()
 
 

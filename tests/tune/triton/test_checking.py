@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
-triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 import foretune  # noqa: E402
 from foretune.errors import ForetuneWarning  # noqa: E402

@@ -2,8 +2,8 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
-triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 import triton.language as tl  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
-pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
+pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 from torch._inductor import select_algorithm  # noqa: E402
 from torch._inductor.ir import FixedLayout  # noqa: E402

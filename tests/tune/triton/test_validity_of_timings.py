@@ -4,8 +4,8 @@ import linecache
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'foretune[gpu]'")
-triton = pytest.importorskip("triton", reason="needs triton: pip install 'foretune[gpu]'")
+pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
+triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 import tuned_kernels  # noqa: E402
 

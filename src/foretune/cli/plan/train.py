@@ -92,7 +92,7 @@ def _row(row: "pd.Series[Any]") -> list[str]:
 def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
     """Return what to know where operators of the system were never measured."""
     if measured is None:
-        return ["operators are rooflines: no measured tables (pip install 'foretune[llm]')"]
+        return ["operators are rooflines: no measured tables (pip install '.[llm]')"]
     if system in measured:
         return []
     borrowed = f"no operator was measured on {system}: efficiencies are those of other GPUs"

@@ -1,0 +1,80 @@
+"""What the site has beside docs/: pages of other folders, the examples, the commands' reference.
+
+Links are written so that they work in the repository. Here each is turned into the link that works
+on the site; one that leads to a file that is no page stays as it is, and `--strict` refuses it.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from typer.cli import get_docs_for_click
+
+from foretune.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = (
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "benchmarks/README.md",
+    "benchmarks/gpu/README.md",
+    "datasets/README.md",
+)
+ON_SITE = {"README.md": "index.md", "examples": "examples/index.md"}
+"""Paths in the repository, and where they are on the site if not at the same place."""
+LANGUAGES = {".py": "python", ".c": "c", ".sh": "bash"}
+LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what does not lie in docs/."""
+    for path in ("README.md", *OUTSIDE):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        files.append(File.generated(config, ON_SITE.get(path, path), content=text))
+    files.append(File.generated(config, "examples/index.md", content=examples()))
+    files.append(File.generated(config, "reference/commands.md", content=commands()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Return the page with links as the site needs them."""
+    here = page.file.src_uri
+    places = {there: path for path, there in ON_SITE.items()}
+    path = places.get(here, here if here in OUTSIDE else f"docs/{here}")
+
+    def rewrite(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1]))
+        anchor = link[2] or ""
+        if target.startswith("examples/"):
+            name = posixpath.basename(target)
+            target, anchor = "examples", f"#{name.replace('.', '')}"
+        target = ON_SITE.get(target, target.removeprefix("docs/"))
+        return f"]({posixpath.relpath(target, posixpath.dirname(here) or '.')}{anchor})"
+
+    return LINK.sub(rewrite, markdown)
+
+
+def examples() -> str:
+    """Return a page with every file of examples/."""
+    parts = ["# Examples\n\nEach file runs as it stands, on a CPU.\n"]
+    for file in sorted((ROOT / "examples").iterdir()):
+        if file.suffix in LANGUAGES:
+            code = file.read_text(encoding="utf-8")
+            parts.append(f"## {file.name}\n\n````{LANGUAGES[file.suffix]}\n{code}````\n")
+    return "\n".join(parts)
+
+
+def commands() -> str:
+    """Return the reference of the commands, made from the commands."""
+    command = typer.main.get_command(app)
+    context = typer.Context(command, info_name="foretune")
+    text = get_docs_for_click(obj=command, ctx=context, name="foretune", title="Commands")
+    return re.sub(
+        r"^(\* `[^`]+`: .*)$", lambda line: line[1].replace("<", "&lt;"), text, flags=re.M
+    )
