@@ -42,13 +42,16 @@ if TYPE_CHECKING:
     from foretune.space import Configuration, SearchSpace
     from foretune.tune import (
         PRESETS,
+        Calls,
         Campaign,
         ParetoResult,
         Preset,
         TuneResult,
+        WorkloadResult,
         run_campaign,
         tune_pareto,
         tune_problem,
+        tune_workload,
     )
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "Best",
+    "Calls",
     "Campaign",
     "Configuration",
     "Cost",
@@ -88,6 +92,7 @@ __all__ = [
     "Store",
     "Timing",
     "TuneResult",
+    "WorkloadResult",
     "__version__",
     "autotune",
     "best",
@@ -111,6 +116,7 @@ __all__ = [
     "tune_pareto",
     "tune_problem",
     "tune_program",
+    "tune_workload",
     "write_runs",
 ]
 
@@ -133,8 +139,9 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "registry": ("get_kernel",),
             "search": ("make_searcher",),
             "space": ("Configuration", "SearchSpace"),
-            "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
-                     "tune_pareto", "tune_problem"),
+            "tune": ("PRESETS", "Calls", "Campaign", "ParetoResult", "Preset", "TuneResult",
+                     "WorkloadResult", "run_campaign", "tune_pareto", "tune_problem",
+                     "tune_workload"),
             "tune.triton": ("autotune", "listen", "patch_inductor", "patch_triton"),
             "tune.store": ("Store",),
             "collect.wrapped.wrapped": ("powers_of_two",),
