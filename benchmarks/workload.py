@@ -2,12 +2,14 @@
 
     python workload.py TABLE.parquet… [--problems 20] [--draws 3]
 
-Each table was measured exhaustively on a real GPU. A workload is some problems of it, drawn at
-random, each called so often that shares of the time at the default (the first configuration of the
-list) are spread like those of a real model (log-normal). Possible is the gain from the defaults to
-the best of every list; printed is the share of it after so many measurements in all, where the next
-one goes where the whole workload loses most (`foretune.search.workload`), and where every problem
-has its turn (equal shares), with the same searcher, which knows all measurements either way.
+Each table holds problems that were measured with every configuration of a list; ``shipped`` are the
+CPU kernels' runs that come with Foretune. A workload is some problems of a table, drawn at random,
+each called so often that shares of the time at the default are spread like those of a real model
+(log-normal). The default is the kernel's own, else the first configuration that runs. Possible is
+the gain from the defaults to the best of every list; printed is the share of it after so many
+measurements in all, mean over draws (and the least), where the next one goes where the whole
+workload loses most (`foretune.search.workload`), and where every problem has its turn (equal
+shares), with the same process, which knows all measurements either way.
 """
 
 import argparse
@@ -15,16 +17,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import recorded_tables
-from machine import markdown
-from recorded_tables import Recorded
+import pandas as pd
+from machine import heading, markdown
 
+from foretune.collect import local_device
+from foretune.datasets import read_runs
+from foretune.errors import UnknownName
+from foretune.features import family_for, row_roofline_ms
+from foretune.registry import get_kernel
+from foretune.search.replay.recorded import RecordedSpace, recorded_spaces
 from foretune.search.workload import Part, Workload
-from foretune.space import ListedSpace
 
 POINTS = (10, 30, 100)
 SPREAD = 1.0
 """Standard deviation of the logarithm of a problem's share of the time."""
+SHIPPED = Path(__file__).parents[1] / "datasets/shipped/amd-epyc-2-cores.parquet"
 
 
 class EqualShares(Workload):
@@ -36,55 +43,80 @@ class EqualShares(Workload):
         return -1e9 * len(self.measured[number]) + part.calls * part.work
 
 
-def workload(problems: Sequence[Recorded], kind: type[Workload], seed: int) -> list[float]:
-    """Return the share of the possible gain after each of `POINTS`."""
-    rng = np.random.default_rng(seed)
-    defaults = [r.time_ms[np.isfinite(r.time_ms)][0] for r in problems]
-    calls = np.exp(rng.normal(0.0, SPREAD, len(problems))) / defaults
-    parts = [
-        Part(
-            r.kernel, r.call.problem, ListedSpace(r.configs), float(n), work_of(r),
-            r.configs[int(np.flatnonzero(np.isfinite(r.time_ms))[0])],
-        )
-        for r, n in zip(problems, calls, strict=True)
-    ]  # fmt: skip
-    most = float(calls @ defaults - calls @ [r.time_ms.min() for r in problems])
-    search = kind(parts, seed=seed, device=problems[0].call.device)
-    slowest = [r.time_ms[np.isfinite(r.time_ms)].max() for r in problems]
-    gained = []
-    for n in range(1, POINTS[-1] + 1):
-        if (asked := search.ask()) is not None:
-            search.tell(asked[0], problems[asked[0]].run(asked[1]))
-        if n in POINTS:
-            chosen = [r.run(search.choice(i)).time_ms for i, r in enumerate(problems)]
-            now = np.where(np.isnan(chosen), slowest, chosen)
-            gained.append(float((calls @ defaults - calls @ now) / most))
-    return gained
-
-
-def work_of(recorded: Recorded) -> float:
-    """Return the operations of a problem, as far as its sizes tell."""
-    sizes = [v for n, v in recorded.call.problem.items() if n in recorded.call.arguments]
-    return float(np.prod([float(v) for v in sizes if isinstance(v, int) and v > 0]))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("tables", type=Path, nargs="+")
+    parser.add_argument("tables", nargs="+")
     parser.add_argument("--problems", type=int, default=20)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     kinds = {"where most is lost": Workload, "equal shares": EqualShares}
+    print(heading("Many problems, one budget", local_device()))
+    print(f"{options.draws} draws of {options.problems} problems\n")
     rows = []
-    for table in options.tables:
-        drawn = [
-            recorded_tables.read(table, options.problems, seed) for seed in range(options.draws)
-        ]
-        for name, kind in kinds.items():
-            found = [workload(problems, kind, seed) for seed, problems in enumerate(drawn)]
-            rows.append([table.stem, name, *(f"{v:.3f}" for v in np.mean(found, axis=0))])
-            print(rows[-1], flush=True)
+    for name in options.tables:
+        runs = read_runs(SHIPPED if name == "shipped" else Path(name))
+        seeds = range(options.seed, options.seed + options.draws)
+        drawn = {seed: problems(runs, options.problems, seed) for seed in seeds}
+        for how, kind in kinds.items():
+            found = np.array([gained(spaces, kind, seed) for seed, spaces in drawn.items()])
+            cells = [f"{m:.3f} ({w:.3f})" for m, w in zip(found.mean(0), found.min(0), strict=True)]
+            rows.append([Path(name).stem, how, *cells])
     print(markdown(["table", "next measurement", *map(str, POINTS)], rows))
+
+
+def problems(runs: pd.DataFrame, n: int, seed: int) -> list[RecordedSpace]:
+    """Return ``n`` problems of a table, drawn at random."""
+    columns = [c for c in runs if c.startswith("problem.")]
+    group = runs.groupby(["kernel", *columns], dropna=False, sort=False).ngroup()
+    some = np.random.default_rng(seed).permutation(int(group.max()) + 1)[:n]
+    ran = {g for g in some if (runs["status"][group == g] == "ok").any()}
+    return recorded_spaces(runs[group.isin(ran)], "workload")
+
+
+def gained(spaces: Sequence[RecordedSpace], kind: type[Workload], seed: int) -> list[float]:
+    """Return the share of the possible gain after each of `POINTS`."""
+    parts, defaults = [], np.empty(len(spaces))
+    share = np.exp(np.random.default_rng(seed).normal(0.0, SPREAD, len(spaces)))
+    for i, space in enumerate(spaces):
+        number = default_of(space)
+        defaults[i] = space.values[number]
+        calls, default = float(share[i] / defaults[i]), space.space[number]
+        parts.append(Part(space.kernel, space.problem, space.space, calls, work_of(space), default))
+    calls = share / defaults
+    possible = calls @ defaults - calls @ [space.optimum for space in spaces]
+    search, found = kind(parts, seed=seed, device=spaces[0].device), []
+    for n in range(1, POINTS[-1] + 1):
+        if (asked := search.ask()) is not None:
+            i, config = asked
+            search.tell(i, spaces[i].measurement(spaces[i].space.index(config)))
+        if n in POINTS:
+            chosen = [s.values[s.space.index(search.choice(i))] for i, s in enumerate(spaces)]
+            slowest = [s.values[np.isfinite(s.values)].max() for s in spaces]
+            now = np.where(np.isfinite(chosen), chosen, slowest)
+            found.append(float((calls @ defaults - calls @ now) / possible))
+    return found
+
+
+def default_of(space: RecordedSpace) -> int:
+    """Return the number of what runs if nothing is tuned."""
+    try:
+        number = space.space.number(get_kernel(space.kernel).default(space.problem))
+    except UnknownName:
+        number = None
+    if number is not None and np.isfinite(space.values[number]):
+        return number
+    return int(np.flatnonzero(np.isfinite(space.values))[0])
+
+
+def work_of(space: RecordedSpace) -> float:
+    """Return the least time that a problem can take on its device, by its roofline."""
+    row = {"kernel": space.kernel, **{f"problem.{k}": v for k, v in space.problem.items()}}
+    row |= {f"config.{k}": v for k, v in space.space[0].items()}
+    row |= {f"device.{k}": v for k, v in space.device.specs.items()}
+    runs = pd.DataFrame([row])
+    roofline_ms = row_roofline_ms(family_for(space.kernel, runs), runs)
+    return float(np.nan_to_num(roofline_ms[0], nan=1.0)) or 1.0
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from foretune.search.surrogate_process import (
 
 POOL = 8000
 """Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
-FIRST = 12
+FIRST = 6
 """Without a prior, measurements of the first design."""
 CONTRASTS = (2, 4, 8)
 """With a prior from elsewhere, after so many proposals one is far from all others instead: where
