@@ -33,9 +33,8 @@ from foretune.search.surrogate_process import (
 )
 
 POOL = 8000
-"""Candidates the process looks at; of a larger space some, which change as it learns: half of them
-random, half what the prior likes best, and the neighbours of the best so far."""
-FIRST = 12
+"""Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
+FIRST = 6
 """Without a prior, measurements of the first design."""
 CONTRASTS = (2, 4, 8)
 """With a prior from elsewhere, after so many proposals one is far from all others instead: where
@@ -119,7 +118,7 @@ class SurrogateSearcher(Searcher):
         measurements show every main effect.
         """
         last = np.array([max(len(v) - 1, 1) for v in self.space.parameters.values()])
-        return self.space.codes[numbers] / last
+        return self.space.codes_of(numbers) / last
 
     def _farthest(
         self, free: np.ndarray, chosen: list[int], place: Callable[[np.ndarray], np.ndarray]
@@ -232,8 +231,7 @@ class SurrogateSearcher(Searcher):
 
     def _refresh_pool(self) -> None:
         """Choose the candidates."""
-        runs = self._runs()
-        promise = None if self._believed is None else np.log(runs) - self._believed
+        promise = None if self._believed is None else np.log(self._runs()) - self._believed
         self._pool = pool(self, POOL, promise)
         self._judged = 0, -1
         self._judge()
@@ -247,6 +245,6 @@ class SurrogateSearcher(Searcher):
             self._p_valid = self._feasibility.of(self._pool, self.told)
 
     def _runs(self) -> np.ndarray:
-        """Return how likely every configuration is to run."""
-        valid = np.ones(len(self.space)) if self.prior is None else self.prior.p_valid
-        return np.maximum(valid, LEAST_VALID)
+        """Return how likely every configuration is to run, by the prior."""
+        assert self.prior is not None
+        return np.maximum(self.prior.p_valid, LEAST_VALID)

@@ -297,7 +297,7 @@ def _promising(
     chosen: dict[Problem, list[Configuration]] = {}
     for problem in problems:
         space = session.kernel.space(problem)
-        pool = rng.choice(len(space), size=min(GUIDED_POOL, len(space)), replace=False)
+        pool = space.draw(GUIDED_POOL, rng)
         time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
         best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
         measured = (session.kernel.name, device.name, problem)
