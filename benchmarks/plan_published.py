@@ -120,7 +120,7 @@ def tokens_per_s(
         clock = clocks(system, "trtllm")
         known[key] = StageTimes(model, layout, formats, clock, MOST_TOKENS, 2**15, 2 * MOST)
     each = Requests.at_once(ceil(count / layout.dp), isl, osl)
-    table = replay(each, scheduler, known[key].ms, layout.pp)
+    table = replay(each, scheduler, known[key], layout.pp)
     return float(1e3 * count * osl / table["last_ms"].max())
 
 
@@ -140,7 +140,7 @@ def as_benchmarked(
     batch, tokens = tuned(fit, isl, osl, layout.pp)
     used = activation_bytes(model, layout, tokens, batch) + communication_bytes(model, layout, tokens)
     cache = CACHE_SHARE * (room - used)
-    host = Host(beside=layout.pp == 1)
+    host = Host.of(system, layout.pp)
     return Scheduler(tokens, batch, cache / token, chunked=False, host=host, graphs=GRAPHS)
 
 

@@ -1,29 +1,67 @@
 """How an engine fills its steps, and what its own work costs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
+
+from foretune.plan.describe.system import System
+
+GRAPHS = (1, 2, 4, *range(8, 513, 8))
+"""Sizes of decode steps that engines capture by themselves (vLLM's ``cudagraph_capture_sizes``)."""
+
+
+SLOW_HOSTS = {"gb200": 1.65, "gb300": 1.65}
+"""Systems whose processor (Grace) takes longer for the same Python than x86 servers' do -> how much:
+a model that the processor limits answers 1.65 times as fast on B200 beside x86 as on GB200."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the processor does for every step, on each stage.
+    """What the processor does for every step, on each stage: Python in all three engines.
 
-    Scheduling, preparing inputs and handling the tokens of every request are Python in all three
-    engines. The defaults are what TensorRT-LLM's PyTorch flow takes, see `benchmarks/README.md`.
+    The defaults are those of TensorRT-LLM 1.0 (PyTorch flow): chosen, to one digit, on the published
+    throughput of Llama-3.1-70B in pipelines and of Qwen3-30B-A3B on one GPU.
 
     Attributes:
         step_ms: of a step.
-        request_ms: of each request in it.
-        beside: whether it runs while the GPU computes the step before (overlap scheduling).
+        request_ms: of each request in it: its inputs, and what comes of its token.
+        token_ms: of each token of a prompt in it.
+        active_ms: of each request that was let in, in whichever step: an engine goes through all
+            of them to choose.
+        layer_ms: to launch a layer's kernels where no graph does.
+        beside: whether it prepares a step while the GPU computes the one before (overlap
+            scheduling). Kernels are launched while the GPU computes those before in either case.
     """
 
     step_ms: float = 1.0
-    request_ms: float = 0.025
+    request_ms: float = 0.015
+    token_ms: float = 0.002
+    active_ms: float = 0.003
+    layer_ms: float = 0.4
     beside: bool = True
 
-    def ms(self, gpu_ms: float, requests: int) -> float:
-        """Return how long a step of ``requests`` takes whose GPU needs ``gpu_ms``."""
+    @classmethod
+    def of(cls, system: System, depth: int = 1) -> Self:
+        """Return that of a system's servers, with a pipeline of ``depth`` stages.
+
+        In pipelines engines do not overlap a step with the one before.
+        """
+        slow = SLOW_HOSTS.get(system.name, 1.0)
+        times = {f.name: slow * f.default for f in fields(cls) if f.name != "beside"}
+        return cls(**times, beside=depth == 1)
+
+    def ms(self, gpu_ms: float, requests: int, tokens: int, active: int, launched: float) -> float:
+        """Return how long a step takes whose GPU needs ``gpu_ms``.
+
+        Args:
+            requests: in the step.
+            tokens: of their prompts that it reads.
+            active: requests that were let in.
+            launched: layers without a graph.
+        """
         own = self.step_ms + self.request_ms * requests
-        return max(gpu_ms, own) if self.beside else gpu_ms + own
+        own += self.token_ms * tokens + self.active_ms * active
+        launch = self.layer_ms * launched
+        return max(gpu_ms, own + launch) if self.beside else own + max(gpu_ms, launch)
 
 
 @dataclass(frozen=True)
@@ -36,7 +74,8 @@ class Scheduler:
         cache_tokens: that the cache holds, of all requests in flight.
         chunked: whether a prompt may be read in several steps; else it waits for one with room.
         host: what its own work costs.
-        graphs: sizes that steps which only write answers are padded to; empty pads none.
+        graphs: sizes of captured graphs, which run steps that only write answers, padded to the
+            next size, or to the most requests.
         drafted: tokens that are guessed per request and step, and checked in the next.
         accepted: tokens that a request gains per step, on average.
     """
@@ -46,10 +85,11 @@ class Scheduler:
     cache_tokens: float
     chunked: bool = True
     host: Host = Host()  # noqa: RUF009  # immutable
-    graphs: tuple[int, ...] = ()
+    graphs: tuple[int, ...] = GRAPHS
     drafted: int = 0
     accepted: float = 1.0
 
-    def padded(self, requests: int) -> int:
-        """Return the size of the graph that runs a step of ``requests``."""
-        s=min((size for size in self.graphs if size >= requests), default=requests); return s if s <= self.batch else requests
+    def graph(self, requests: int) -> int:
+        """Return the size of the graph that runs ``requests`` answers; 0 if none does."""
+        size = min((size for size in self.graphs if size >= requests), default=0)
+        return min(size, max(self.batch, requests))

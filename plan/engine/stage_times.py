@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,17 @@ class StepLoad:
     def tokens(self) -> int:
         """Tokens that are computed."""
         return self.answers * self.each + sum(new for new, _ in self.prompts)
+
+
+class StageWork(NamedTuple):
+    """What a stage does in a step: milliseconds of its GPUs, and layers."""
+
+    ms: float
+    layers: int
+
+
+Stages = Callable[[StepLoad, int], list[StageWork]]
+"""Says the work of every stage for a step padded by so many answers."""
 
 
 class StageTimes:
@@ -95,10 +107,10 @@ class StageTimes:
         self._prompt = _Curve(tokens, each[:, 0])
         self._chunk = _Surface(tokens, context, each[:, 1:].ravel())
         ends = [stage_layers(model, layout, stage) for stage in range(layout.pp)]
-        self._shares = [(end - start) / model.layers for start, end in ends]
+        self._layers = [end - start for start, end in ends]
 
-    def ms(self, load: StepLoad, padded: int = 0) -> list[float]:
-        """Return the milliseconds of each stage, with what it sends to the next.
+    def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
+        """Return the work of each stage, with what it sends to the next.
 
         Args:
             load: what is computed.
@@ -110,12 +122,12 @@ class StageTimes:
             layers += self._answer(load.answers * load.each, load.context / load.answers + 1)
         for new, before in load.prompts:
             layers += self._chunk(new, before) if before else self._prompt(new)
-        stages = [share * layers for share in self._shares]
+        stages = [layers * n / self._model.layers for n in self._layers]
         stages[-1] += self._ends((load.answers + padded) * load.each + load.ends)
         if len(stages) > 1:
             sent = self._sent(tokens)
             stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
-        return stages
+        return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
 
     def _mixed(self, tokens: int) -> list[Operator]:
         parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]
@@ -197,4 +209,3 @@ def _between(sizes: Sequence[int], size: float) -> tuple[int, float]:
     return i, max((size - sizes[i]) / (sizes[i + 1] - sizes[i]), 0.0)
 
 
-Stages = Callable[[StepLoad, int], list[float]]
