@@ -36,7 +36,8 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System, find_system
-from foretune.plan.engine.replay import Requests, replay
+from foretune.plan.engine.replay import replay
+from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.scheduler import Host, Scheduler
 from foretune.plan.engine.stage_times import StageTimes
 
@@ -119,7 +120,7 @@ def tokens_per_s(
     if key not in known:
         clock = clocks(system, "trtllm")
         known[key] = StageTimes(model, layout, formats, clock, MOST_TOKENS, 2**15, 2 * MOST)
-    each = Requests.at_once(ceil(count / layout.dp), isl, osl)
+    each = Requests.alike(np.zeros(ceil(count / layout.dp)), isl, osl)
     table = replay(each, scheduler, known[key], layout.pp)
     return float(1e3 * count * osl / table["last_ms"].max())
 
