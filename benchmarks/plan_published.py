@@ -6,13 +6,18 @@ Nothing is learned from the rows: operators' times come from measured operators 
 are replayed step by step as ``trtllm-bench throughput`` runs them by default (TensorRT-LLM 1.0:
 ``docs/source/performance/perf-overview.md``, ``tensorrt_llm/bench/build/tuning.py`` and
 ``tensorrt_llm/bench/benchmark/utils/general.py``).
+
+With ``--aiconfigurator PYTHON``, an interpreter that has the package aiconfigurator, that is asked
+about the same rows.
 """
 
 import argparse
 import csv
 import json
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, log2
 from pathlib import Path
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from plan_beside import ask
 
 from foretune.errors import ForetuneError
 from foretune.plan.cost.clocks import OperatorClocks
@@ -56,6 +62,8 @@ TAKEN_GIB = 2.0
 MOST = 4096
 MOST_TOKENS = 32768
 """Requests and tokens beyond which ``trtllm-bench`` does not tune its limits."""
+SHARES = (1.0, 0.5, 0.25)
+"""Of the requests in flight, which AIConfigurator is asked about."""
 FIGURES = ("n", "ratio", "median_ape", "p90_ape", "within_20")
 
 
@@ -66,6 +74,7 @@ def main() -> None:
     parser.add_argument("--operators", type=Path, help="folder of measured operators")
     parser.add_argument("--models", default="", help="only models with one of these in their names")
     parser.add_argument("--rows", type=Path, metavar="CSV", help="write each row's prediction here")
+    parser.add_argument("--aiconfigurator", type=Path, metavar="PYTHON|ANSWERS.parquet")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with arguments.table.open(encoding="utf-8", newline="") as file:
@@ -73,9 +82,15 @@ def main() -> None:
     wanted = arguments.models.split(",")
     rows = [row for row in rows if any(name in row["model"] for name in wanted)]
     scored, refused = predictions(rows, OperatorClocks(find_tables(arguments.operators)))
+    rival = _asked(arguments.aiconfigurator, scored) if arguments.aiconfigurator else None
     if arguments.rows:
         scored.to_csv(arguments.rows, index=False)
-    result = {**summary(scored), "refused": refused}
+    result = {**summary(scored, scored["predicted"]), "refused": refused}
+    if rival is not None:
+        scored["aiconfigurator"] = rival
+        there = scored[rival.notna()]
+        result["aiconfigurator"] = summary(there, there["aiconfigurator"])
+        result["beside_aiconfigurator"] = summary(there, there["predicted"])
     if arguments.json:
         json.dump(result, sys.stdout)
         print()
@@ -92,7 +107,7 @@ def predictions(
     for row in rows:
         start = time.perf_counter()
         try:
-            predicted = tokens_per_s(row, clocks, known)
+            predicted, in_flight = tokens_per_s(row, clocks, known)
         except ForetuneError as error:
             refused[str(error)] = refused.get(str(error), 0) + 1
             continue
@@ -101,14 +116,14 @@ def predictions(
             f"{row['isl']}/{row['osl']}: {predicted / float(row['out_tok_s']):.3f} "
             f"({time.perf_counter() - start:.1f} s)", file=sys.stderr,
         )  # fmt: skip
-        found.append({**row, "predicted": predicted})
+        found.append({**row, "predicted": predicted, "in_flight": in_flight})
     return pd.DataFrame(found), refused
 
 
 def tokens_per_s(
     row: Mapping[str, str], clocks: OperatorClocks, known: dict[tuple[object, ...], StageTimes]
-) -> float:
-    """Return the generated tokens per second of a run of all its requests."""
+) -> tuple[float, int]:
+    """Return the generated tokens per second of a run of all its requests, and most in flight."""
     model, system = describe_model(row["model"]), find_system(row["system"])
     degrees = (int(row[name] or 1) for name in ("tp", "pp", "dp", "moe_tp", "moe_ep"))
     layout = Layout.as_recorded(model, *degrees)
@@ -122,7 +137,10 @@ def tokens_per_s(
         known[key] = StageTimes(model, layout, formats, clock, MOST_TOKENS, 2**15, 2 * MOST)
     each = Requests.alike(np.zeros(ceil(count / layout.dp)), isl, osl)
     table = replay(each, scheduler, known[key], layout.pp)
-    return float(1e3 * count * osl / table["last_ms"].max())
+    in_flight = layout.dp * min(
+        int(scheduler.cache_tokens // (isl + osl)), scheduler.batch * layout.pp, len(each)
+    )
+    return float(1e3 * count * osl / table["last_ms"].max()), in_flight
 
 
 def requests_of(isl: int, osl: int) -> int:
@@ -139,7 +157,9 @@ def as_benchmarked(
     token = request_bytes(model, layout, formats, isl + osl) / (isl + osl)
     fit = CACHE_SHARE * room / (token * (isl + osl)) * layout.dp
     batch, tokens = tuned(fit, isl, osl, layout.pp)
-    used = activation_bytes(model, layout, tokens, batch) + communication_bytes(model, layout, tokens)
+    used = activation_bytes(model, layout, tokens, batch) + communication_bytes(
+        model, layout, tokens
+    )
     cache = CACHE_SHARE * (room - used)
     host = Host.of(system, layout.pp)
     return Scheduler(tokens, batch, cache / token, chunked=False, host=host, graphs=GRAPHS)
@@ -156,18 +176,42 @@ def tuned(fit: float, isl: int, osl: int, pp: int) -> tuple[int, int]:
     if requests < 256:
         batch = max(64, 32 * ceil(requests / 32))
     else:
-        batch = (128 if requests < 1024 else 256) * ceil(requests / (128 if requests < 1024 else 256))
+        batch = (128 if requests < 1024 else 256) * ceil(
+            requests / (128 if requests < 1024 else 256)
+        )
     size = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
     return batch, max(2048, size * ceil(tokens / size), isl + batch)
 
 
-def summary(scored: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
+def _asked(rival: Path, scored: pd.DataFrame) -> "pd.Series[float]":
+    """Return what AIConfigurator says of the same rows, NaN where it refuses.
+
+    The most of what it says of as many requests in flight as the replay has, and of fewer.
+    """
+    names = {"tp_size": "tp", "pp_size": "pp", "attention_dp_size": "dp", "moe_tp_size": "moe_tp",
+             "moe_ep_size": "moe_ep", "isl": "isl", "osl": "osl"}  # fmt: skip
+    asked = pd.DataFrame({column: scored[name].astype(int) for column, name in names.items()})
+    asked = asked.assign(
+        model_path=scored["model"], system=scored["system"], backend="trtllm", mode="agg",
+        gemm_quant_mode=scored["weights"], moe_quant_mode=scored["moe"].replace("", None),
+    )  # fmt: skip
+    loads = [np.maximum(scored["in_flight"] * share, 1).astype(int) for share in SHARES]
+    tables = [asked.assign(silicon_concurrency=load, batch_size=load) for load in loads]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.parquet"
+        pd.concat(tables).to_parquet(path)
+        said = ask(rival, path)["tokens_per_s"].to_numpy(dtype=float)
+    with warnings.catch_warnings(action="ignore"):  # rows that it refuses at any load
+        return pd.Series(np.nanmax(said.reshape(len(SHARES), -1), axis=0), scored.index)
+
+
+def summary(
+    scored: pd.DataFrame, predicted: "pd.Series[float]"
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return errors by kind and stages, by group of the bars, by model and by system."""
     kind = pd.Series(np.where(scored["moe"].fillna("") == "", "dense", "experts"), scored.index)
     stages = scored["pp"].astype(int)
-    error = pd.Series(
-        scored["predicted"] / scored["out_tok_s"].astype(float), scored.index, name="ratio"
-    )
+    error = predicted / scored["out_tok_s"].astype(float)
     bars = (kind + ", one stage").where(stages == 1, "pipelines")
     names = {
         "groups": bars,
@@ -193,11 +237,16 @@ def _errors(ratio: np.ndarray) -> dict[str, float]:
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    print("| published | n | predicted / published | median error, % | 90th percentile | within 20 % |")
+    print(
+        "| published | n | predicted / published | median error, % | 90th percentile | within 20 % |"
+    )
     print("|---|---|---|---|---|---|")
     for part in ("groups", "stages", "models", "systems"):
         for name, line in result[part].items():
             print(f"| {name} | {_cells([line[key] for key in FIGURES])} |")
+    for source in ("aiconfigurator", "beside_aiconfigurator"):
+        for name, line in result.get(source, {}).get("groups", {}).items():
+            print(f"| {source}: {name} | {_cells([line[key] for key in FIGURES])} |")
     for reason, count in result["refused"].items():
         print(f"\nrefused, {count} rows: {reason}")
 

@@ -19,7 +19,9 @@ from foretune.plan.engine.scheduler import Scheduler
 from foretune.plan.engine.stage_times import Stages, StepLoad
 
 
-def replay(requests: Requests, scheduler: Scheduler, stages: Stages, depth: int = 1) -> pd.DataFrame:
+def replay(
+    requests: Requests, scheduler: Scheduler, stages: Stages, depth: int = 1
+) -> pd.DataFrame:
     """Return when each request got its first and its last token.
 
     Args:

@@ -75,7 +75,7 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
         raise RunTableError(f"{path} has {lack}: it needs {', '.join(COLUMNS)}, a row per request")
     columns = [*COLUMNS, *([CACHED] if CACHED in table else [])]
     numbers = table[columns].apply(pd.to_numeric, errors="coerce")
-    numbers[CACHED] = numbers[CACHED] if CACHED in numbers else 0
+    numbers[CACHED] = numbers.get(CACHED, 0)
     whole = (numbers[["isl", "osl", CACHED]] % 1 == 0).all(axis=1)
     sound = whole & (numbers["at_s"] >= 0) & (numbers["at_s"] < np.inf) & (numbers["isl"] >= 1)
     sound &= (numbers["osl"] >= 1) & (numbers[CACHED] >= 0) & (numbers[CACHED] < numbers["isl"])

@@ -10,16 +10,16 @@ GRAPHS = (1, 2, 4, *range(8, 513, 8))
 
 
 SLOW_HOSTS = {"gb200": 1.65, "gb300": 1.65}
-"""Systems whose processor (Grace) takes longer for the same Python than x86 servers' do -> how much:
-a model that the processor limits answers 1.65 times as fast on B200 beside x86 as on GB200."""
+"""Systems whose processor (Grace) takes longer for the same Python than x86 servers' do -> how many
+times as long: Qwen3-30B-A3B, which the processor limits, on GB200 and on B200 beside x86."""
 
 
 @dataclass(frozen=True)
 class Host:
     """What the processor does for every step, on each stage: Python in all three engines.
 
-    The defaults are those of TensorRT-LLM 1.0 (PyTorch flow): chosen, to one digit, on the published
-    throughput of Llama-3.1-70B in pipelines and of Qwen3-30B-A3B on one GPU.
+    The defaults are those of TensorRT-LLM 1.0 (PyTorch flow): chosen on the published throughput
+    of Llama-3.1-70B in pipelines and of Qwen3-30B-A3B on one GPU.
 
     Attributes:
         step_ms: of a step.
@@ -50,9 +50,10 @@ class Host:
         return cls(**times, beside=depth == 1)
 
     def ms(self, gpu_ms: float, requests: int, tokens: int, active: int, launched: float) -> float:
-        """Return how long a step takes whose GPU needs ``gpu_ms``.
+        """Return how long a step takes.
 
         Args:
+            gpu_ms: that the GPU needs for it.
             requests: in the step.
             tokens: of their prompts that it reads.
             active: requests that were let in.
@@ -84,7 +85,7 @@ class Scheduler:
     batch: int
     cache_tokens: float
     chunked: bool = True
-    host: Host = Host()  # noqa: RUF009  # immutable
+    host: Host = Host()
     graphs: tuple[int, ...] = GRAPHS
     drafted: int = 0
     accepted: float = 1.0

@@ -207,5 +207,3 @@ def _between(sizes: Sequence[int], size: float) -> tuple[int, float]:
     """Return the neighbour below, and how far above it a size lies (0 … 1; more beyond)."""
     i = min(max(bisect_right(sizes, size) - 1, 0), len(sizes) - 2)
     return i, max((size - sizes[i]) / (sizes[i + 1] - sizes[i]), 0.0)
-
-

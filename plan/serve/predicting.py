@@ -76,7 +76,7 @@ def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
     for index in loads.values():
         d = candidates[index[0]].deployment
         requests = np.array([candidates[i].deployment.of_a_worker for i in index])
-        memory = rank_memory(d.model, d.layout, d.formats, d.workload, requests)
+        memory = rank_memory(d.allocated, d.layout, d.formats, d.workload, requests)
         found[index] = memory.gib
     return found
 
