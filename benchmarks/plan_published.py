@@ -1,7 +1,7 @@
 """Planned throughput beside what TensorRT-LLM publishes of itself: prints tables, or JSON.
 
-Run: ``python benchmarks/plan_published.py TABLE.csv [--json]``. Every row is one model in one layout
-at maximum load: all requests are there at the beginning, and the run ends with the last of them.
+Run: ``python benchmarks/plan_published.py TABLE.csv [--json]``. Every row is one model in one
+layout at maximum load: all requests are there at the beginning, and the last of them ends the run.
 Nothing is learned from the rows: operators' times come from measured operators alone, and requests
 are replayed step by step as ``trtllm-bench throughput`` runs them by default (TensorRT-LLM 1.0:
 ``docs/source/performance/perf-overview.md``, ``tensorrt_llm/bench/build/tuning.py`` and
@@ -238,7 +238,8 @@ def _errors(ratio: np.ndarray) -> dict[str, float]:
 
 def _print(result: Mapping[str, Any]) -> None:
     print(
-        "| published | n | predicted / published | median error, % | 90th percentile | within 20 % |"
+        "| published | n | predicted / published | median error, % | 90th percentile | "
+        "within 20 % |"
     )
     print("|---|---|---|---|---|---|")
     for part in ("groups", "stages", "models", "systems"):

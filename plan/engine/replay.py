@@ -1,8 +1,8 @@
 """Requests replayed step by step: who waits, who is read, who writes, and how long that takes.
 
 As many batches are under way as a pipeline has stages. Whenever one comes back from the last stage,
-requests that ended leave it, those that wait fill it, and it goes to the first stage again. Requests
-are let in only if the cache has room for all their tokens, so that none is ever evicted.
+requests that ended leave it, those that wait fill it, and it goes to the first stage again.
+Requests are let in only if the cache has room for all their tokens, so that none is ever evicted.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ def replay(
         and ``tpot_ms`` (0 for an answer of one token).
 
     Raises:
-        UsageError: a request alone exceeds the cache, or a step where prompts are not read in parts.
+        UsageError: a request alone exceeds the cache, or a step that must read a prompt as a whole.
     """
     engine = _Engine(requests, scheduler)
     batches, free = [_Batch() for _ in range(depth)], [0.0] * depth

@@ -22,11 +22,10 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
 
     Columns (times in milliseconds): ``batch``, ``running`` and ``most`` requests per rank;
     ``decode`` (with ``host``, what the processor adds to it), ``decode_communication`` and the
-    shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt by itself; ``prefill`` and
-    ``prefill_communication``, what a prompt adds to a full step; ``per_token``, prompts per
-    generated token; ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of
-    either step computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; and the
-    degrees and lengths.
+    shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt
+    by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
+    ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
+    computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; degrees and lengths.
     """
     # Most deployments differ from others in their load alone: all else is found once.
     kinds: dict[tuple[object, ...], int] = {}

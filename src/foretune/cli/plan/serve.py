@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from foretune.plan.serve.report import Question
 
 COLUMNS = {
-    "system": "system", "formats": "formats", "tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep",
-    "replicas": "×", "prefill": "prompts on", "workers": "workers", "batch": "batch",
-    "ttft_ms": "TTFT", "tpot_ms": "TPOT", "tokens_per_s_per_gpu": "tok/s/GPU",
-    "memory_gib": "GiB", "usd_per_million_tokens": "USD/M",
+    "system": "system", "formats": "formats", "layout": "layout", "replicas": "×",
+    "prefill": "prompts on", "workers": "workers", "batch": "batch",
+    "tokens_per_s_per_gpu": "tok/s/GPU", "ttft_ms": "TTFT", "tpot_ms": "TPOT",
+    "usd_per_million_tokens": "USD/M", "memory_gib": "GiB",
 }  # fmt: skip
 """Column of candidates -> its heading; what is the same in all rows is left out."""
-ALWAYS = ("formats", "batch", "ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
-WIDE = 9
-"""Columns that 80 characters hold."""
+ALWAYS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
+          "usd_per_million_tokens")  # fmt: skip
+"""What decides, and what it is of."""
+LEAST = ("memory_gib", "workers", "replicas", "prefill", "system")
+"""Columns that are left out where a line would be longer than `WIDTH`, in this order."""
+WIDTH = 80
+BETWEEN = 2
+"""Characters between columns."""
 CHECKS = "Checks and results"
 """Heading of the help's last part."""
 
@@ -178,14 +183,23 @@ def _show(
     seen: "Replayed | None",
 ) -> None:
     """Print the front, what it means, and how to start the best."""
-    from foretune.plan.serve.explaining import notes, sentences
+    from foretune.plan.serve.explaining import degrees, notes, sentences
     from foretune.plan.serve.planner import GUESSWORK
 
     shown = _spread(plan, top)
     guesses = bool((shown["guessed"] > GUESSWORK).any())
-    columns = [c for c in COLUMNS if c in ALWAYS or shown[c].nunique() > 1][: WIDE - guesses]
-    headings = [COLUMNS[c] for c in columns]
-    rows = [[_cell(name, row) for name in columns] for _, row in shown.iterrows()]
+    shown = shown.assign(layout=[degrees(row) for _, row in shown.iterrows()])
+    cells = {
+        name: [COLUMNS[name], *(_cell(name, row) for _, row in shown.iterrows())]
+        for name in COLUMNS
+        if (name in ALWAYS or shown[name].nunique() > 1) and shown[name].notna().any()
+    }
+    for name in LEAST:
+        if sum(max(map(len, column)) + BETWEEN for column in cells.values()) > WIDTH + BETWEEN:
+            cells.pop(name, None)
+    headings, *rows = zip(*cells.values(), strict=True)
+    if not question.tables:
+        output.say("rooflines alone, no measured operators: pip install 'foretune[llm]' for those")
     output.table(str(question), headings, rows)
     if guesses:
         output.say("? more than half of it lies outside what was measured")
