@@ -170,6 +170,8 @@ def _guess(plan: Plan, best: pd.Series) -> list[str]:
         return []
     column, _ = GOALS[plan.requirements.goal]
     better = 100 * abs(guess[column] / best[column] - 1.0)
+    if better < LEAST_CHANGE:
+        return []
     unmeasured = f"{100 * guess['guessed']:.0f} % of it unmeasured"
     return [f"{better:.0f} % better, but a guess ({unmeasured}): {named(plan, guess)}"]
 

@@ -216,7 +216,6 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
         words += [*_several("--pp_size", layout.pp), *_several("--ep_size", layout.moe_ep)]
         each = requests / layout.dp / layout.pp  # of each step
         words += ["--max_batch_size", str(ceil(each)), "--max_num_tokens", _step_tokens(each)]
-        words += ["--kv_cache_free_gpu_memory_fraction", f"{USABLE:g}"]
         words += ["--max_seq_len", str(deployment.workload.last_context)]
         return [*words, "--port", str(port), "--config", file]
 
@@ -256,6 +255,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     reuse = str(deployment.workload.prefix > 0).lower()
     lines = [
         f"kv_cache_config:\n  dtype: {kind}\n  enable_block_reuse: {reuse}\n",
+        f"  free_gpu_memory_fraction: {USABLE:g}\n",
         "enable_chunked_prefill: true\n",
         f"cuda_graph_config:\n  enable_padding: true\n  max_batch_size: {captured}\n",
     ]

@@ -206,19 +206,9 @@ def plan(
         raise UsageError("pools are matched to one load: plan them without a rate of requests")
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
-    candidates: list[Candidate] = []
-    refused: dict[str, str] = {}
-    for one in systems:
-        if unable := cannot_run(one, backend):
-            refused[one.name] = unable
-            continue
-        found = list(services(model, one, gpus, workload, backend, formats))
-        fitting = one_pool(found)
-        if not fitting:
-            refused[one.name] = _too_large(model, one, gpus, found)
-        candidates += fitting
-        if pools:
-            candidates += two_pools(found, gpus, clocks)
+    candidates, refused = _candidates(
+        model, systems, gpus, workload, clocks, backend, formats, pools
+    )
     if not candidates:
         raise UsageError("; ".join(refused.values()))
     if len(candidates) > ALL:
@@ -240,6 +230,33 @@ def plan(
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
     made = Plan(table, [c.deployment for c in candidates], requirements, refused)
     return made if correction is None else replace(made, ahead=_ahead(made, clocks, correction))
+
+
+def _candidates(
+    model: ModelDescription,
+    systems: Sequence[System],
+    gpus: int,
+    workload: Workload,
+    clocks: Clocks,
+    backend: str,
+    formats: Sequence[Formats] | None,
+    pools: bool,
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return all candidates, and why systems have none."""
+    candidates: list[Candidate] = []
+    refused: dict[str, str] = {}
+    for one in systems:
+        if unable := cannot_run(one, backend):
+            refused[one.name] = unable
+            continue
+        found = list(services(model, one, gpus, workload, backend, formats))
+        fitting = one_pool(found)
+        if not fitting:
+            refused[one.name] = _too_large(model, one, gpus, found)
+        candidates += fitting
+        if pools:
+            candidates += two_pools(found, gpus, clocks)
+    return candidates, refused
 
 
 def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
