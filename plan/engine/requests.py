@@ -41,8 +41,8 @@ class Requests:
         cls, at_ms: np.ndarray, isl: int, osl: int, cached: int = 0, in_flight: int = 0
     ) -> "Requests":
         """Return equal requests that arrive at given times."""
-        sizes = (np.full(len(at_ms), n) for n in (isl, osl, cached))
-        return cls(np.asarray(at_ms, dtype=float), *sizes, in_flight=in_flight)
+        isls, osls, cached_ = (np.full(len(at_ms), n) for n in (isl, osl, cached))
+        return cls(np.asarray(at_ms, dtype=float), isls, osls, cached_, in_flight)
 
     @classmethod
     def at_random(
@@ -54,8 +54,11 @@ class Requests:
 
     def share(self, part: int, parts: int) -> "Requests":
         """Return every ``parts``-th request, from ``part`` on: what one of equal servers gets."""
-        sizes = (getattr(self, name)[part::parts] for name in ("at_ms", "isl", "osl", "cached"))
-        return Requests(*sizes, in_flight=-(-self.in_flight // parts))
+        mine = slice(part, None, parts)
+        return Requests(
+            self.at_ms[mine], self.isl[mine], self.osl[mine], self.cached[mine],
+            -(-self.in_flight // parts),
+        )  # fmt: skip
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:
@@ -86,5 +89,5 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
             "tokens from 1 on, cached fewer than isl"
         )
     sorted_ = numbers.sort_values("at_s", kind="stable")
-    sizes = (sorted_[name].to_numpy(dtype=int) for name in ("isl", "osl", CACHED))
-    return Requests(1e3 * sorted_["at_s"].to_numpy(dtype=float), *sizes)
+    isl, osl, cached = (sorted_[name].to_numpy(dtype=int) for name in ("isl", "osl", CACHED))
+    return Requests(1e3 * sorted_["at_s"].to_numpy(dtype=float), isl, osl, cached)

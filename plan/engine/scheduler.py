@@ -46,7 +46,8 @@ class Host:
         In pipelines engines do not overlap a step with the one before.
         """
         slow = SLOW_HOSTS.get(system.name, 1.0)
-        times = {f.name: slow * f.default for f in fields(cls) if f.name != "beside"}
+        usual = cls()
+        times = {f.name: slow * getattr(usual, f.name) for f in fields(cls) if f.name != "beside"}
         return cls(**times, beside=depth == 1)
 
     def ms(self, gpu_ms: float, requests: int, tokens: int, active: int, launched: float) -> float:

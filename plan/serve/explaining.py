@@ -54,6 +54,11 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
     if 0 < (longest := plan.deployments[0].model.longest) < tokens:
         lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
+    if plan.deployments[0].model.images:
+        lines.append(
+            "images are not planned for: count their tokens in --isl; their encoder's weights and "
+            "time come on top"
+        )
     if plan.candidates["gpus"].max() > first.fast_domain:
         lines.append(
             f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
