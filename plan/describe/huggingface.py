@@ -93,6 +93,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         moe_format=formats.moe,
         kv_format=formats.kv,
         longest=_number(text, "max_position_embeddings"),
+        images=isinstance(config.get("vision_config"), Mapping),
         **_experts(text, name),
     )
 

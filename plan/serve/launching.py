@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from foretune.errors import UnknownName
-from foretune.plan.cost.memory import USABLE
+from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, rank_memory
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import Deployment
 
 PORT = 8000
@@ -28,6 +29,12 @@ ONLINE = {
     "trtllm": {},
 }
 """Engine -> format that it makes of a 16-bit checkpoint while loading -> how it is asked to."""
+RUNS_ON = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
+"""Engine -> how the architectures of GPUs begin that it runs on (its documentation of supported
+hardware); none stands for all."""
+NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+MOST_CAPTURED = 512
+"""Requests up to which decode steps are captured as graphs: what engines do by themselves."""
 MAKERS = "llm-compressor or NVIDIA Model Optimizer"
 
 
@@ -76,7 +83,7 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
-    refused = refusal(deployment.layout, engine)
+    refused = cannot_run(deployment.system, engine) or refusal(deployment.layout, engine)
     if deployment.pools:
         refused = refused or refusal(deployment.pools.prefill, engine)
     if refused:
@@ -112,6 +119,19 @@ def refusal(layout: Layout, engine: str) -> str:
     return ""
 
 
+def cannot_run(system: System, engine: str) -> str:
+    """Return why an engine does not run on a system's GPUs; empty if it does."""
+    architectures = RUNS_ON[engine]
+    if not architectures or system.device.architecture.startswith(architectures):
+        return ""
+    return f"{NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
+
+
+def _step_tokens(requests: float) -> str:
+    """Return the most tokens of a step of so many requests: what plans assume."""
+    return str(max(STEP_TOKENS, ceil(requests)))
+
+
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
     """Dense models' replicas are one server's data parallelism; those of others are servers."""
     name, quantization, note = checkpoint(deployment, "vllm")
@@ -126,7 +146,10 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += ["--enable-expert-parallel"] if layout.moe_ep > 1 else []
         words += ["--quantization", quantization] if quantization else []
         words += _cache(deployment, "--kv-cache-dtype", "fp8", "bfloat16")
-        words += ["--max-num-seqs", str(ceil(requests / layout.dp))]  # of each DP rank
+        each = requests / layout.dp  # of each DP rank
+        words += ["--max-num-seqs", str(ceil(each))]
+        words += ["--max-num-batched-tokens", _step_tokens(each)]
+        words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
         words += ["--max-model-len", str(deployment.workload.last_context)]
         words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
         if role:
@@ -161,6 +184,10 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words += ["--quantization", quantization] if quantization else []
         words += _cache(deployment, "--kv-cache-dtype", "fp8_e4m3", "bf16")
         words += ["--max-running-requests", str(ceil(requests))]
+        each = ceil(requests / layout.dp)
+        words += ["--chunked-prefill-size", _step_tokens(each)]
+        words += ["--cuda-graph-max-bs", str(min(each, MOST_CAPTURED))]
+        words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
         words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
         if role:
             mode = "prefill" if role == "producer" else "decode"
@@ -187,7 +214,8 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
     def server(layout: Layout, requests: float, port: int, file: str) -> list[str]:
         words = ["trtllm-serve", name, "--tp_size", str(layout.tp * layout.dp)]
         words += [*_several("--pp_size", layout.pp), *_several("--ep_size", layout.moe_ep)]
-        words += ["--max_batch_size", str(ceil(requests / layout.dp))]
+        each = requests / layout.dp / layout.pp  # of each step
+        words += ["--max_batch_size", str(ceil(each)), "--max_num_tokens", _step_tokens(each)]
         words += ["--max_seq_len", str(deployment.workload.last_context)]
         return [*words, "--port", str(port), "--config", file]
 
@@ -223,7 +251,14 @@ ENGINES: dict[str, Callable[[Deployment, int], Launch]] = {
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return the options of a server that have no flags."""
     kind = "fp8" if deployment.formats.kv == "fp8" else "auto"
-    lines = [f"kv_cache_config:\n  dtype: {kind}\n"]
+    captured = min(ceil(deployment.batch / layout.pp), MOST_CAPTURED)
+    reuse = str(deployment.workload.prefix > 0).lower()
+    lines = [
+        f"kv_cache_config:\n  dtype: {kind}\n  enable_block_reuse: {reuse}\n",
+        f"  free_gpu_memory_fraction: {USABLE:g}\n",
+        "enable_chunked_prefill: true\n",
+        f"cuda_graph_config:\n  enable_padding: true\n  max_batch_size: {captured}\n",
+    ]
     if layout.dp > 1:
         lines.append("enable_attention_dp: true\n")
     if role == "producer":
@@ -234,6 +269,14 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
             f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
         )
     return "".join(lines)
+
+
+def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
+    """Return the share of a GPU that weights and cache may take beside a step's activations."""
+    d = deployment
+    held = rank_memory(d.allocated, layout, d.formats, d.workload, requests)
+    beside = held.activations + held.communication
+    return USABLE - beside / (d.system.memory_gib * GIB)
 
 
 def _pools(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:

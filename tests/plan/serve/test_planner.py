@@ -217,3 +217,15 @@ def test_unknown_names_offer_the_nearest(capsys):
     command = ["plan", "--gpus", "8", "--isl", "128", "--osl", "16"]
     assert main([*command, MODEL, "--system", "h100_sxn"]) == 2
     assert "did you mean 'h100_sxm'" in capsys.readouterr().err
+
+
+def test_pipelines_gain_from_more_stages():
+    """At as many requests per GPU, stages cost no throughput but what joins them."""
+    table = planned(8, formats=[Formats("fp8", kv="fp8")]).candidates
+    most = {
+        pp: table[(table["tp"] == 1) & (table["pp"] == pp) & (table["replicas"] == 8 // pp)]
+        for pp in (2, 4, 8)
+    }
+    best = {pp: rows["tokens_per_s_per_gpu"].max() for pp, rows in most.items()}
+    assert best[8] > 0.6 * best[2]
+    assert best[4] > 0.8 * best[2]
