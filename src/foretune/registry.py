@@ -27,6 +27,9 @@ _OURS: dict[str, dict[str, str]] = {
         "softmax": "foretune.collect.kernels.softmax:Softmax",
         "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
         "triton_gemm": "foretune.collect.kernels.triton_gemm:TritonGemm",
+        "triton_attention_tma": (
+            "foretune.collect.kernels.triton_attention_tma:TritonAttentionTma"
+        ),
         "triton_gemm_tma": "foretune.collect.kernels.triton_gemm_tma:TritonGemmTma",
         "triton_quantized_gemm": (
             "foretune.collect.kernels.triton_quantized_gemm:TritonQuantizedGemm"
