@@ -75,6 +75,7 @@ def commands() -> str:
     command = typer.main.get_command(app)
     context = typer.Context(command, info_name="foretune")
     text = get_docs_for_click(obj=command, ctx=context, name="foretune", title="Commands")
-    return re.sub(
-        r"^(\* `[^`]+`: .*)$", lambda line: line[1].replace("<", "&lt;"), text, flags=re.M
-    )
+    text = re.sub(r"\x08\n((?: {2}.*\n)+)", r"```text\n\1```\n", text)  # kept as it was typed
+    text = re.sub(r"\*\*Commands\*\*:\n\n(?:\* .*\n)+", "", text)  # cut short there
+    text = text.replace("foretune collect kernel", "foretune collect")
+    return re.sub(r"(?<=`: ).*$", lambda said: said[0].replace("<", "&lt;"), text, flags=re.M)

@@ -48,7 +48,7 @@ def examine() -> list[Finding]:
         findings.append(Finding(f"power meter ({device.kind})", meter is not None, note))
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     note = uri or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
-    return [*findings, Finding("MLflow", True, f"{version('mlflow')}; {note}")]
+    return [*findings, Finding("MLflow", True, f"{version('mlflow-skinny')}; {note}")]
 
 
 def _package(module: str, extra: str, purpose: str) -> Finding:

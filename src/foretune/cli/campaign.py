@@ -1,5 +1,6 @@
 """``foretune campaign`` and ``foretune report``: the main job and what it shows."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,5 +144,8 @@ def _show(output: Output, done: "Campaign") -> None:
     output.say(f"report   {done.report}")
     output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
     if not done.mlflow_uri.startswith("http"):
-        output.say(f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}")
+        needs = "" if find_spec("flask") else " (needs the extra ui)"
+        output.say(
+            f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}"
+        )
     output.say(f"took     {done.seconds:.0f} s")

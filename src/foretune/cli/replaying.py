@@ -12,6 +12,7 @@ from foretune.cli.output import Output
 from foretune.cli.run_files import read_files
 from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,7 @@ def replay(
         load("searchers", name)
     if plot is not None:
         check_figure_name(plot)
+        require("matplotlib", "bench", "--plot")
     goal, names = options.read_objective(objective), list(dict.fromkeys(searcher))
     spaces = [space for file in files for space in read_spaces(file, goal)]
     source = _read_prior(prior)
