@@ -22,6 +22,8 @@ from foretune.problem import Problem
 from foretune.search.transfer import Fits, TransferSearcher
 from foretune.space import Configuration, SearchSpace
 
+DOUBT = 0.1
+"""Added to every regret: the model may be surer than it should."""
 FADES = 0.8
 """What every measurement of a problem leaves of its promise, whatever the model expects: it may
 wait in vain for what it takes for likely."""
@@ -132,7 +134,7 @@ class Workload:
         part, mine = self.parts[number], self.measured[number]
         if not mine and not self._knows(number):
             return part.calls * part.work * self._rate(part.kernel)
-        regret = min(self.searcher(number).forecast.regret, 1.0)
+        regret = min(self.searcher(number).forecast.regret, 1.0) + DOUBT
         return part.calls * self._level(number) * regret * FADES ** len(mine)
 
     def searcher(self, number: int) -> TransferSearcher:
