@@ -1,6 +1,5 @@
 """Does the search know how sure it is? Its 90 % intervals on recorded spaces.
 
-
     python calibration.py SPACES [--only NAMES] [--repeats 2] [--budget 60]
 
 Before every measurement that the surrogate's process proposes, its interval is kept; printed is how

@@ -57,7 +57,10 @@ class SurrogateSearcher(Searcher):
         self._coordinates = Coordinates(self.space, self.problem, self.device)
         self._believed, self._scale, amplitude = self._read_prior()
         axes = len(self._coordinates)
-        terms, length = (OFFSET, Multiple(axes, MULTIPLE)), LENGTH if self.prior else ALIKE
+        terms, length = (
+            (OFFSET, Multiple(axes, MULTIPLE)),
+            ALIKE if self._believed is None else LENGTH,
+        )
         self._process = surrogate_process(axes, amplitude, terms, length)
         self._posterior: Posterior | None = None
         self._fitted = 0
