@@ -68,7 +68,8 @@ class SurrogateSearcher(Searcher):
         """Configurations that were looked at."""
         self._known: list[int] = []
         """Those of them that the posterior was told of, in its order."""
-        believed = None if self.prior is None else self._runs()
+        tells = self.prior is not None and np.ptp(self.prior.p_valid) > 0
+        believed = self._runs() if tells else None
         seed = int(self.rng.integers(2**31))
         self._feasibility = Feasibility(self._coordinates.of, believed, seed)
         self._judged = 0, -1

@@ -23,10 +23,8 @@ from foretune.search.transfer import Fits, TransferSearcher
 from foretune.space import Configuration, SearchSpace
 
 DOUBT = 0.1
-"""Added to every regret: the model may be surer than it should."""
-FADES = 0.8
-"""What every measurement of a problem leaves of its promise, whatever the model expects: it may
-wait in vain for what it takes for likely."""
+"""Added to every regret, as the model may be surer than it should; and losses are shared among the
+measurements made, as it may wait in vain for what it takes for likely."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Workload:
         if not mine and not self._knows(number):
             return part.calls * part.work * self._rate(part.kernel)
         regret = min(self.searcher(number).forecast.regret, 1.0) + DOUBT
-        return part.calls * self._level(number) * regret * FADES ** len(mine)
+        return part.calls * self._level(number) * regret / (1 + len(mine))
 
     def searcher(self, number: int) -> TransferSearcher:
         """Return the searcher of a part; it knows all that was measured of the kernel."""
