@@ -19,12 +19,12 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Goal, Objective
 from foretune.problem import Problem
-from foretune.search.transfer import Fits, TransferSearcher
+from foretune.search.transfer import LEAST_FIT, Fits, TransferSearcher
 from foretune.space import Configuration, SearchSpace
 
-FADES = 0.8
-"""What every measurement of a problem leaves of its promise, whatever the model expects: it may
-wait in vain for what it takes for likely."""
+DOUBT = 0.1
+"""Added to every regret, as the model may be surer than it should; and losses are shared among the
+measurements made, as it may wait in vain for what it takes for likely."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Workload:
             self._losses[worst] = total, self.loss(worst)
         part = self.parts[worst]
         fresh = part.default not in self._asked[worst] and not self.measured[worst]
-        if fresh and part.default in part.space and not self._knows(worst):
+        if fresh and part.default in part.space and not self._known(part.kernel):
             config = part.default
         else:
             config = self._most_promising(worst)
@@ -119,21 +119,25 @@ class Workload:
         self._asked[number].add(measurement.config)
 
     def choice(self, number: int) -> Configuration:
-        """Return what a part should run now: the best measured, else what is expected to be.
+        """Return what a part should run: the best measured, else what is expected to lose least.
 
-        Of a kernel of which nothing was measured it is the default.
+        Where too little of the kernel was measured to learn from it is the default.
         """
-        if not self._knows(number) and not self.measured[number]:
-            return self.parts[number].default
-        return self.searcher(number).choice()
+        part = self.parts[number]
+        if math.isfinite(self._best(number)):
+            return self.searcher(number).choice()
+        if self._known(part.kernel) < LEAST_FIT:
+            return part.default
+        forecast = self.searcher(number).forecast
+        return part.space[int(forecast.numbers[np.argmin(forecast.loss)])]
 
     def loss(self, number: int) -> float:
         """Return how much the whole workload is expected to lose by the `choice` for a part, ms."""
         part, mine = self.parts[number], self.measured[number]
-        if not mine and not self._knows(number):
+        if not mine and not self._known(part.kernel):
             return part.calls * part.work * self._rate(part.kernel)
-        regret = min(self.searcher(number).forecast.regret, 1.0)
-        return part.calls * self._level(number) * regret * FADES ** len(mine)
+        regret = min(self.searcher(number).forecast.regret, 1.0) + DOUBT
+        return part.calls * self._level(number) * regret / (1 + len(mine))
 
     def searcher(self, number: int) -> TransferSearcher:
         """Return the searcher of a part; it knows all that was measured of the kernel."""
@@ -159,15 +163,10 @@ class Workload:
     def _total(self) -> int:
         return sum(map(len, self.measured))
 
-    def _knows(self, number: int) -> bool:
-        """Whether anything of the kernel was measured."""
-        kernel = self.parts[number].kernel
-        return any(
-            m.ok
-            for part, found in zip(self.parts, self.measured, strict=True)
-            if part.kernel == kernel
-            for m in found
-        )
+    def _known(self, kernel: str) -> int:
+        """Return how many measurements of a kernel ran."""
+        known = zip(self.parts, self.measured, strict=True)
+        return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
 
     def _best(self, number: int) -> float:
         """Return the least objective measured of a part, or infinity."""
