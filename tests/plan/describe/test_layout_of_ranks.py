@@ -94,3 +94,12 @@ def test_labels_of_measured_deployments(small, sparse):
     # Labels multiplied with themselves.
     assert Layout.as_recorded(sparse, 4, 1, 1, 2, 2) == Layout(2, moe_ep=2)
     assert Layout.as_recorded(sparse, 1, 1, 4, 2, 2) == Layout(dp=2, moe_ep=2)
+
+
+def test_copies_of_experts_fill_many_ranks():
+    model = describe_model("deepseek-ai/DeepSeek-V3")
+    wide = Layout(1, 1, 72, 1, 72)
+    assert illegal_because(model, wide) is None
+    assert wide.copies(model) == 4 * 72 - 256
+    assert "cannot be spread" in str(illegal_because(model, Layout(1, 1, 3, 1, 3)))
+    assert max(layout.moe_ep for layout in legal_layouts(model, 72)) == 72
