@@ -210,7 +210,7 @@ def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
     assert {"tp", "pp", "dp", "ep", "formats", "batch", "ttft_ms", "memory_gib"} <= set(
         answer["pareto"][0]
     )
-    assert any("pipeline parallelism" in note for note in answer["notes"])
+    assert any("pipelines (pp > 1)" in note for note in answer["notes"])
 
 
 def test_unknown_names_offer_the_nearest(capsys):
