@@ -8,7 +8,7 @@ NixlConnector); SGLang's main branch of 2026 (server arguments, PD disaggregatio
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -329,7 +329,7 @@ def _several(flag: str, count: int) -> list[str]:
     return [flag, str(count)] if count > 1 else []
 
 
-def _json(values: dict[str, object]) -> str:
+def _json(values: Mapping[str, object]) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
