@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from plan_beside import ask
 
-from foretune.errors import ForetuneError
+from foretune.errors import ForetuneError, UsageError
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.memory import (
     GIB,
@@ -124,22 +124,24 @@ def tokens_per_s(
     row: Mapping[str, str], clocks: OperatorClocks, known: dict[tuple[object, ...], StageTimes]
 ) -> tuple[float, int]:
     """Return the generated tokens per second of a run of all its requests, and most in flight."""
+    if not row["out_tok_s"]:
+        raise UsageError("the row has no throughput")
     model, system = describe_model(row["model"]), find_system(row["system"])
     degrees = (int(row[name] or 1) for name in ("tp", "pp", "dp", "moe_tp", "moe_ep"))
     layout = Layout.as_recorded(model, *degrees)
-    formats = Formats(row["weights"], kv=row["kv"], moe=row["moe"] or row["weights"])
+    formats = Formats(row["weights"], kv=row["kv"] or "bf16", moe=row["moe"])
     isl, osl = int(row["isl"]), int(row["osl"])
     scheduler = as_benchmarked(model, system, layout, formats, isl, osl)
     count = requests_of(isl, osl)
-    key = (model, system.name, layout, formats)
+    key = (model, system.name, row["backend"], layout, formats)
     if key not in known:
-        clock = clocks(system, "trtllm")
+        clock = clocks(system, row["backend"])
         known[key] = StageTimes(model, layout, formats, clock, MOST_TOKENS, 2**15, 2 * MOST)
-    each = Requests.alike(np.zeros(ceil(count / layout.dp)), isl, osl)
+    asked = ceil(int(row["concurrency"] or 0) / layout.dp)  # none where all come at once
+    each = Requests.alike(np.zeros(ceil(count / layout.dp)), isl, osl, in_flight=asked)
     table = replay(each, scheduler, known[key], layout.pp)
-    in_flight = layout.dp * min(
-        int(scheduler.cache_tokens // (isl + osl)), scheduler.batch * layout.pp, len(each)
-    )
+    room = int(scheduler.cache_tokens // (isl + osl))
+    in_flight = layout.dp * min(room, scheduler.batch * layout.pp, asked or len(each))
     return float(1e3 * count * osl / table["last_ms"].max()), in_flight
 
 
@@ -209,7 +211,8 @@ def summary(
     scored: pd.DataFrame, predicted: "pd.Series[float]"
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return errors by kind and stages, by group of the bars, by model and by system."""
-    kind = pd.Series(np.where(scored["moe"].fillna("") == "", "dense", "experts"), scored.index)
+    sparse = scored["model"].map(lambda name: describe_model(name).is_moe)
+    kind = sparse.map({True: "experts", False: "dense"})
     stages = scored["pp"].astype(int)
     error = predicted / scored["out_tok_s"].astype(float)
     bars = (kind + ", one stage").where(stages == 1, "pipelines")

@@ -1,8 +1,10 @@
 """Requests replayed step by step: who waits, who is read, who writes, and how long that takes.
 
 As many batches are under way as a pipeline has stages. Whenever one comes back from the last stage,
-requests that ended leave it, those that wait fill it, and it goes to the first stage again.
-Requests are let in only if the cache has room for all their tokens, so that none is ever evicted.
+requests that ended leave it, those that wait fill it, and it goes to the first stage again. Where a
+step is prepared while the one before runs (overlap scheduling), a request that ends is still part
+of the next. Requests are let in only if the cache has room for all their tokens, so that none is
+ever evicted.
 """
 
 from collections import deque
@@ -77,6 +79,8 @@ class _Batch:
         ends: (step, request) of those that write, the first to end first.
         begun: requests whose prompts are read in part, and how many of their tokens are.
         read: requests whose prompts the present step ends.
+        ended: requests that have their last token, and still are in the step that was prepared
+            before it was there.
     """
 
     ready_ms: float = 0.0
@@ -86,6 +90,7 @@ class _Batch:
     ends: list[tuple[int, int]] = field(default_factory=list)
     begun: list[tuple[int, int]] = field(default_factory=list)
     read: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
@@ -141,15 +146,21 @@ class _Engine:
         gained = self._scheduler.accepted
         batch.step += 1
         batch.context += batch.answers * gained
+        leaving, batch.ended = batch.ended, []
+        for number in leaving:
+            self._leave(batch, number, self._tokens(number) + gained)
         while batch.ends and batch.ends[0][0] <= batch.step:
             number = heappop(batch.ends)[1]
-            batch.answers -= 1
-            batch.context -= self._tokens(number)
             self._end(number, now)
+            if self._scheduler.host.beside:
+                batch.ended.append(number)
+            else:
+                self._leave(batch, number, self._tokens(number))
         for number in batch.read:
             self._first[number] = now
             if self._osl[number] == 1:
                 self._end(number, now)
+                self._room += self._tokens(number)
                 continue
             steps = ceil((self._osl[number] - 1) / gained)
             batch.answers += 1
@@ -185,12 +196,17 @@ class _Engine:
         return new
 
     def _end(self, number: int, now: float) -> None:
+        """Note a request's last token; where requests follow each other, the next arrives."""
         self._last[number] = now
-        self._room += self._tokens(number)
         self.left -= 1
-        if self._follow < len(self._at):  # one that ends brings the next
+        if self._follow < len(self._at):
             self._at[self._follow] = now
             self._follow += 1
+
+    def _leave(self, batch: _Batch, number: int, context: float) -> None:
+        batch.answers -= 1
+        batch.context -= context
+        self._room += self._tokens(number)
 
     def _tokens(self, number: int) -> int:
         """Return what a request takes in the cache when it ends."""

@@ -7,6 +7,7 @@ and attention of the answers. Each depends on one or two sizes, and is known on 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -95,17 +96,8 @@ class StageTimes:
             answers, context,
             self._ms([self._part(n, 1, keys - 1, "decode") for n in answers for keys in context]),
         )  # fmt: skip
-        together = [max(round(FULL / new), 1) for new in tokens]
-        known = self._ms(
-            [
-                self._part(n, new, before, "prefill")
-                for new, n in zip(tokens, together, strict=True)
-                for before in (0, *context)
-            ]
-        )
-        each = known.reshape(len(tokens), -1) / np.array(together)[:, None]
-        self._prompt = _Curve(tokens, each[:, 0])
-        self._chunk = _Surface(tokens, context, each[:, 1:].ravel())
+        self._sizes = tokens, context
+        self._prompt = _Curve(tokens, self._each_prompt([0])[:, 0])
         ends = [stage_layers(model, layout, stage) for stage in range(layout.pp)]
         self._layers = [end - start for start, end in ends]
 
@@ -128,6 +120,25 @@ class StageTimes:
             sent = self._sent(tokens)
             stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
         return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
+
+    @cached_property
+    def _chunk(self) -> "_Surface":
+        """Attention of a prompt that has tokens in the cache already."""
+        tokens, context = self._sizes
+        return _Surface(tokens, context, self._each_prompt(context).ravel())
+
+    def _each_prompt(self, context: Sequence[int]) -> np.ndarray:
+        """Return the milliseconds of each of the prompts that are read together (new, before)."""
+        tokens, _ = self._sizes
+        together = [max(round(FULL / new), 1) for new in tokens]
+        known = self._ms(
+            [
+                self._part(n, new, before, "prefill")
+                for new, n in zip(tokens, together, strict=True)
+                for before in context
+            ]
+        )
+        return known.reshape(len(tokens), -1) / np.array(together)[:, None]
 
     def _mixed(self, tokens: int) -> list[Operator]:
         parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]

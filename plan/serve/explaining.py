@@ -46,24 +46,7 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         tables: whether operators' times come from measured tables.
         corrected: whether measured deployments corrected the formulas.
     """
-    lines = list(plan.refused.values())
-    if (plan.candidates["pp"] > 1).any():
-        lines.append(
-            "pipelines (pp > 1) were checked at maximum load alone, with TensorRT-LLM's figures"
-        )
-    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
-    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
-        lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
-    if plan.deployments[0].model.images:
-        lines.append(
-            "images are not planned for: count their tokens in --isl; their encoder's weights and "
-            "time come on top"
-        )
-    if plan.candidates["gpus"].max() > first.fast_domain:
-        lines.append(
-            f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
-            "not measured"
-        )
+    lines = [*plan.refused.values(), *_left_out(plan)]
     if not tables:
         lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
     elif plan.best["guessed"] > GUESSED:
@@ -90,6 +73,29 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     if emulated:
         lines.append(
             f"converted while computing, as the GPU has no such units: {', '.join(emulated)}"
+        )
+    return lines
+
+
+def _left_out(plan: Plan) -> list[str]:
+    """Return what plans of this model, these lengths and this many GPUs leave out."""
+    lines = []
+    if (plan.candidates["pp"] > 1).any():
+        lines.append(
+            "pipelines (pp > 1) were checked at maximum load alone, with TensorRT-LLM's figures"
+        )
+    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
+    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
+        lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
+    if plan.deployments[0].model.images:
+        lines.append(
+            "images are not planned for: count their tokens in --isl; their encoder's weights and "
+            "time come on top"
+        )
+    if plan.candidates["gpus"].max() > first.fast_domain:
+        lines.append(
+            f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
+            "not measured"
         )
     return lines
 

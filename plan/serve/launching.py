@@ -8,7 +8,7 @@ NixlConnector); SGLang's main branch of 2026 (server arguments, PD disaggregatio
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -144,6 +144,8 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += _several("--pipeline-parallel-size", layout.pp)
         words += _several("--data-parallel-size", dp)
         words += ["--enable-expert-parallel"] if layout.moe_ep > 1 else []
+        if copies := layout.copies(deployment.model):
+            words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": copies})]
         words += ["--quantization", quantization] if quantization else []
         words += _cache(deployment, "--kv-cache-dtype", "fp8", "bfloat16")
         each = requests / layout.dp  # of each DP rank
@@ -154,7 +156,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
         if role:
             transfer = {"kv_connector": "NixlConnector", "kv_role": role}
-            words += ["--kv-transfer-config", json.dumps(transfer, separators=(",", ":"))]
+            words += ["--kv-transfer-config", _json(transfer)]
         return words
 
     notes = [note, *_placing(deployment, 1 if inside > 1 else replicas)]
@@ -181,6 +183,8 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words += _several("--pp-size", layout.pp)
         words += ["--dp-size", str(layout.dp), "--enable-dp-attention"] if layout.dp > 1 else []
         words += _several("--ep-size", layout.moe_ep)
+        if copies := layout.copies(deployment.model):
+            words += ["--ep-num-redundant-experts", str(copies)]
         words += ["--quantization", quantization] if quantization else []
         words += _cache(deployment, "--kv-cache-dtype", "fp8_e4m3", "bf16")
         words += ["--max-running-requests", str(ceil(requests))]
@@ -261,6 +265,9 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     ]
     if layout.dp > 1:
         lines.append("enable_attention_dp: true\n")
+    if copies := layout.copies(deployment.model):
+        slots = deployment.model.experts + copies
+        lines.append(f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n")
     if role == "producer":
         lines.append("disable_overlap_scheduler: true\n")
     if role:
@@ -320,6 +327,10 @@ def _cache(deployment: Deployment, flag: str, eight: str, sixteen: str) -> list[
 
 def _several(flag: str, count: int) -> list[str]:
     return [flag, str(count)] if count > 1 else []
+
+
+def _json(values: Mapping[str, object]) -> str:
+    return json.dumps(values, separators=(",", ":"))
 
 
 def _told(notes: Sequence[str]) -> list[str]:

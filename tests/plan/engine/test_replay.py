@@ -11,7 +11,7 @@ from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.scheduler import Host, Scheduler
 from foretune.plan.engine.stage_times import StageWork
 
-NOTHING = Host(0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Host(0.0, 0.0, 0.0, 0.0, 0.0, beside=False)
 
 
 def stages(depth=1, step_ms=1.0, token_ms=0.0):
@@ -129,3 +129,10 @@ def test_every_request_is_served_once_and_in_order(sent, depth, batch, chunked, 
     assert (np.diff(table["first_ms"]) >= -depth).all()
     steps = table["last_ms"] - table["first_ms"]
     assert (steps >= (osl - 1) * (1 - 1e-9)).all()
+
+
+def test_overlapped_steps_know_late_that_a_request_ended():
+    late = scheduler(cache=20, host=Host(0.0, 0.0, 0.0, 0.0, 0.0))
+    table = replay(at_once(2, 10, 5), late, stages())
+    assert table["last_ms"][0] == 5.0
+    assert table["ttft_ms"][1] == 7.0  # one more step before its place is free

@@ -9,6 +9,8 @@ left out.
   ``--config`` is another name of ``--extra_llm_api_options`` since then.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from foretune.plan import Formats, Layout, Workload, find_system
@@ -39,6 +41,7 @@ SGLANG = {
     "--kv-cache-dtype", "--context-length", "--mem-fraction-static", "--max-running-requests",
     "--max-queued-requests", "--max-total-tokens", "--chunked-prefill-size", "--max-prefill-tokens",
     "--schedule-policy", "--page-size", "--tp-size", "--pp-size", "--dp-size", "--ep-size",
+    "--ep-num-redundant-experts",
     "--enable-dp-attention", "--load-balance-method", "--dist-init-addr", "--nnodes", "--node-rank",
     "--attention-backend", "--moe-a2a-backend", "--disable-radix-cache", "--cuda-graph-max-bs",
     "--cuda-graph-bs", "--disable-cuda-graph", "--speculative-algorithm", "--disaggregation-mode",
@@ -81,6 +84,7 @@ def deploy(model, layout, formats=None, pools=None):
 DEPLOYMENTS = {
     "dense": {"layout": Layout(2, 2), "formats": Formats("fp8", kv="fp8")},
     "experts": {"layout": Layout(1, 1, 4, 1, 4)},
+    "copies": {"layout": Layout(1, 1, 12, 1, 12)},
     "pools": {"layout": Layout(2), "pools": Pools(Layout(4), 2, 1)},
 }
 
@@ -88,7 +92,9 @@ DEPLOYMENTS = {
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_engines_know_every_flag(name, small, sparse):
     """Their own argument parsers take what they are started with."""
-    deployment = deploy(sparse if name == "experts" else small, **DEPLOYMENTS[name])
+    wide = replace(sparse, experts=32)
+    model = {"experts": sparse, "copies": wide}.get(name, small)
+    deployment = deploy(model, **DEPLOYMENTS[name])
     known = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
     for engine, flags in known.items():
         for command in launch(deployment, engine).commands:
@@ -108,3 +114,12 @@ def test_options_of_trtllm_files_are_known(sparse):
         for option, value in yaml.safe_load(files[file]).items():
             inner = set(value) if isinstance(value, dict) else set()
             assert inner <= TRTLLM_OPTIONS[option]
+
+
+def test_copies_of_experts_fill_the_ranks(sparse):
+    wide = deploy(replace(sparse, experts=32), Layout(1, 1, 12, 1, 12))
+    vllm = list(launch(wide, "vllm").commands[0])
+    assert vllm[vllm.index("--eplb-config") + 1] == '{"num_redundant_experts":4}'
+    sglang = list(launch(wide, "sglang").commands[0])
+    assert sglang[sglang.index("--ep-num-redundant-experts") + 1] == "4"
+    assert "num_slots: 36" in launch(wide, "trtllm").files["trtllm.yaml"]
