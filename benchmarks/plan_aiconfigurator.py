@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return its ``tpot_ms`` and ``ttft_ms``, and in which mode; else why it refuses."""
+    """Return its times and throughput, and in which mode; else why it refuses."""
     refused = ""
     for mode in MODES:
         try:
@@ -52,9 +52,11 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
             refused = refused or f"{type(error).__name__}: {error}"[:200]
             continue
         if found.tpot > 0 and found.ttft > 0:
-            return {"tpot_ms": found.tpot, "ttft_ms": found.ttft, "mode": mode, "refused": ""}
+            return {"tpot_ms": found.tpot, "ttft_ms": found.ttft, "mode": mode, "refused": "",
+                    "tokens_per_s": found.tokens_per_second}  # fmt: skip
         refused = refused or "no time"
-    return {"tpot_ms": None, "ttft_ms": None, "mode": "", "refused": refused}
+    nothing = dict.fromkeys(("tpot_ms", "ttft_ms", "tokens_per_s"))
+    return {**nothing, "mode": "", "refused": refused}
 
 
 def _question(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from foretune.collect.nvidia import visible_gpus
 from foretune.device import Device
 from foretune.errors import MissingExtra
 from foretune.extras import require
+from foretune.progress import SILENT, Progress
 
 BUSY, STOLEN = 0.1, 0.02
 """Shares of the time of a CPU, taken by other processes or by other guests, that are felt."""
@@ -81,19 +82,27 @@ class Watch:
         self.conditions = self._watched.end()
 
 
-def wait_until_quiet(watch: Callable[[], Watch], patience_s: float) -> Conditions:
+def wait_until_quiet(
+    watch: Callable[[], Watch], patience_s: float, progress: Progress = SILENT
+) -> Conditions:
     """Wait until nothing disturbs a device, or for ``patience_s``; return what was seen last.
 
     Args:
         watch: gives what sees that device, as `foretune.collect.Runner.watch` does.
-        patience_s: seconds to wait at most.
+        patience_s: seconds to wait at most; with none, nobody looks.
+        progress: told if it did not become quiet.
     """
+    if patience_s <= 0:
+        return Conditions()
     deadline = time.monotonic() + patience_s
     while True:
         with watch() as seen:
             time.sleep(LOOK_S)
         if not seen.conditions.disturbed or time.monotonic() >= deadline:
-            return seen.conditions
+            break
+    if seen.conditions.disturbed:
+        progress.say(f"not quiet after {patience_s:g} s: {seen.conditions.disturbed}")
+    return seen.conditions
 
 
 class _Cpu:

@@ -239,7 +239,8 @@ def _cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
     else:
         codes, distinct = pd.factorize(column, use_na_sentinel=True)
     cells = [*distinct, None]  # code -1, a gap, is the last
-    if _are_numbers(cells) and not isinstance(column.dtype, pd.StringDtype):
+    # Of no rows nobody can tell; what pandas keeps as objects is text as a rule.
+    if len(column) and _are_numbers(cells) and not isinstance(column.dtype, pd.StringDtype):
         return np.array([np.nan if v is None else float(v) for v in cells]), codes
     number, texts = pd.factorize(as_text(cells))  # 1, "1" and True are written alike
     return texts, number[codes]

@@ -193,7 +193,7 @@ class Predictor(Estimator):
     ) -> pd.DataFrame:
         """Return `predict` for every configuration of ``space`` (or the numbered ones)."""
         check_is_fitted(self, "targets_")
-        every = np.arange(len(space)) if indices is None else np.asarray(indices)
+        every = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
 
         def predict(at: slice) -> np.ndarray:
             rows = candidate_rows(self.kernel_name_, problem, space, device, every[at])

@@ -1,7 +1,8 @@
 """Runs as points in a box: what is near in it should run alike.
 
 Axes are the logarithms of sizes (a tile of 128 is to 64 what 64 is to 32), how often two divides
-them (48 and 80 align alike, 64 does not), one axis per word of a choice, and the launch geometry:
+them (48 and 80 align alike, 64 does not), one axis per word of a choice (that a parameter does not
+apply is such a word, beside the sizes that it may have), and the launch geometry:
 threads per block, work per thread, tile areas, waves. Every axis is scaled to 0 … 1.
 """
 
@@ -35,8 +36,16 @@ def axes_of(name: str, values: np.ndarray) -> Axes:
         values: numbers; or objects, where some are words.
     """
     if values.dtype == object:
-        words = sorted(set(values.tolist()), key=str)
-        return {f"{name}={word!r}": 0.5 * (values == word) for word in words}
+        is_word = np.array([isinstance(value, str) for value in values])
+        words = sorted(set(values[is_word].tolist()))
+        among_words = {f"{name}={word!r}": 0.5 * (values == word) for word in words}
+        if is_word.all():
+            return among_words
+        among_sizes = axes_of(name, values[~is_word].astype(float))
+        for axis, where in among_sizes.items():  # a word is no size: in the middle of them
+            among_sizes[axis] = np.full(len(values), (where.min() + where.max()) / 2)
+            among_sizes[axis][~is_word] = where
+        return among_words | among_sizes
     axes = {name: _logarithm(values)}
     if len(np.unique(values)) > 2:
         axes[f"alignment.{name}"] = np.nan_to_num(alignment(values))
@@ -119,9 +128,7 @@ class Coordinates:
         self._values = {n: column_of(v) for n, v in space.parameters.items()}
         self._along = {name: axes_of(name, values) for name, values in self._values.items()}
         size = len(space)
-        some = np.arange(size)
-        if size > SAMPLE:
-            some = np.random.default_rng(0).choice(size, SAMPLE, replace=False)
+        some = np.arange(size) if size <= SAMPLE else space.draw(SAMPLE, np.random.default_rng(0))
         self._box = Box.around(self._axes(some))
 
     def __len__(self) -> int:
@@ -135,7 +142,7 @@ class Coordinates:
     def _axes(self, numbers: np.ndarray) -> Axes:
         axes: Axes = {}
         sizes: dict[str, np.ndarray] = {}
-        codes = self._space.codes[numbers]
+        codes = self._space.codes_of(numbers)
         for i, (name, along) in enumerate(self._along.items()):
             axes |= {axis: where[codes[:, i]] for axis, where in along.items()}
             if (values := self._values[name]).dtype != object:

@@ -14,7 +14,7 @@ class ExhaustiveSearcher(Searcher):
 
     def _prepare(self) -> None:
         if self.prior is None:
-            order = np.arange(len(self.space))
+            order = np.arange(len(self.space.codes))
         else:
             order = np.argsort(self.prior.log_mean, kind="stable")
         self._order = iter(order.tolist())

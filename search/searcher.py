@@ -138,6 +138,9 @@ class Searcher(ABC):
     def random_numbers(self, n: int) -> list[int]:
         """Return ``n`` different numbers that were not proposed, uniformly."""
         size = len(self.space)
+        if self.space.vast:
+            drawn = self.space.draw(n + len(self.proposed), self.rng)
+            return [i for i in drawn.tolist() if i not in self.proposed][:n]
         if len(self.proposed) + n > size // 2:
             free = np.setdiff1d(np.arange(size), list(self.proposed))
             return [int(i) for i in self.rng.choice(free, size=n, replace=False)]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from foretune.models.process.posterior import Posterior
-from foretune.models.process.terms import Multiple
+from foretune.models.process.terms import Hyperprior, Multiple
 from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
 from foretune.search.feasibility import Feasibility
@@ -23,6 +23,7 @@ from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
+    LENGTH,
     MULTIPLE,
     OFFSET,
     REFIT,
@@ -33,10 +34,11 @@ from foretune.search.surrogate_process import (
 )
 
 POOL = 8000
-"""Candidates the process looks at; of a larger space some, which change as it learns: half of them
-random, half what the prior likes best, and the neighbours of the best so far."""
-FIRST = 12
+"""Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
+FIRST = 6
 """Without a prior, measurements of the first design."""
+ALIKE = Hyperprior(0.5, 0.6, LENGTH.low, LENGTH.high)
+"""Without a prior, axes matter less unequally than beside one: a few measurements say little."""
 CONTRASTS = (2, 4, 8)
 """With a prior from elsewhere, after so many proposals one is far from all others instead: where
 everything that was measured is what the prior likes, nothing shows that it is wrong."""
@@ -55,14 +57,19 @@ class SurrogateSearcher(Searcher):
         self._coordinates = Coordinates(self.space, self.problem, self.device)
         self._believed, self._scale, amplitude = self._read_prior()
         axes = len(self._coordinates)
-        self._process = surrogate_process(axes, amplitude, (OFFSET, Multiple(axes, MULTIPLE)))
+        terms, length = (
+            (OFFSET, Multiple(axes, MULTIPLE)),
+            ALIKE if self._believed is None else LENGTH,
+        )
+        self._process = surrogate_process(axes, amplitude, terms, length)
         self._posterior: Posterior | None = None
         self._fitted = 0
         self._seen: set[int] = set()
         """Configurations that were looked at."""
         self._known: list[int] = []
         """Those of them that the posterior was told of, in its order."""
-        believed = None if self.prior is None else self._runs()
+        tells = self.prior is not None and np.ptp(self.prior.p_valid) > 0
+        believed = self._runs() if tells else None
         seed = int(self.rng.integers(2**31))
         self._feasibility = Feasibility(self._coordinates.of, believed, seed)
         self._judged = 0, -1
@@ -119,7 +126,7 @@ class SurrogateSearcher(Searcher):
         measurements show every main effect.
         """
         last = np.array([max(len(v) - 1, 1) for v in self.space.parameters.values()])
-        return self.space.codes[numbers] / last
+        return self.space.codes_of(numbers) / last
 
     def _farthest(
         self, free: np.ndarray, chosen: list[int], place: Callable[[np.ndarray], np.ndarray]
@@ -232,8 +239,7 @@ class SurrogateSearcher(Searcher):
 
     def _refresh_pool(self) -> None:
         """Choose the candidates."""
-        runs = self._runs()
-        promise = None if self._believed is None else np.log(runs) - self._believed
+        promise = None if self._believed is None else np.log(self._runs()) - self._believed
         self._pool = pool(self, POOL, promise)
         self._judged = 0, -1
         self._judge()
@@ -247,6 +253,6 @@ class SurrogateSearcher(Searcher):
             self._p_valid = self._feasibility.of(self._pool, self.told)
 
     def _runs(self) -> np.ndarray:
-        """Return how likely every configuration is to run."""
-        valid = np.ones(len(self.space)) if self.prior is None else self.prior.p_valid
-        return np.maximum(valid, LEAST_VALID)
+        """Return how likely every configuration is to run, by the prior."""
+        assert self.prior is not None
+        return np.maximum(self.prior.p_valid, LEAST_VALID)

@@ -27,7 +27,10 @@ CURVED = 2.5
 
 
 def surrogate_process(
-    axes: int, amplitude: float = 1.0, beside: Sequence[Term] = (OFFSET,)
+    axes: int,
+    amplitude: float = 1.0,
+    beside: Sequence[Term] = (OFFSET,),
+    length: Hyperprior = LENGTH,
 ) -> Process:
     """Return the process as it is expected, in units of the scale of what it learns.
 
@@ -35,9 +38,10 @@ def surrogate_process(
         axes: the first columns of a point, in which values change smoothly.
         amplitude: expected standard deviation of the smooth part.
         beside: what else adds up to values.
+        length: of each axis, were there only one.
     """
     scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
-    smooth = Smooth(slice(0, axes), scale, LENGTH, CURVED)
+    smooth = Smooth(slice(0, axes), scale, length, CURVED)
     return Process.expected([smooth, *beside], NOISE)
 
 

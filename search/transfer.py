@@ -223,7 +223,7 @@ class TransferSearcher(Searcher):
 
     def _refresh_pool(self) -> None:
         """Choose the candidates, and place them and the experience."""
-        size = len(self.space)
+        size = len(self.space.codes)
         prior, valid = np.zeros(size), np.ones(size)
         if self.prior is not None:
             prior, valid = self.prior.log_mean, np.maximum(self.prior.p_valid, LEAST_VALID)

@@ -204,7 +204,6 @@ def test_a_space_without_parameters_has_one_configuration():
         ({"mode": "row"}, r"parameter 'mode' is 'row': give a list"),
         ({"x": 4}, "give a list"),
         ({"x": range(MAX_VALUES + 1)}, "65,537 values"),
-        ({f"p{i}": range(1000) for i in range(7)}, r"more than 2\^62 combinations"),
     ],
 )
 def test_malformed_parameters(parameters, message):
@@ -238,10 +237,62 @@ def test_no_legal_configuration(rule):
         len(space)
 
 
-def test_too_many_configurations():
-    space = SearchSpace({f"p{i}": range(100) for i in range(5)})
-    with pytest.raises(SpaceError, match="more than 30,000,000 configurations"):
+def test_too_many_combinations_for_numbers():
+    space = SearchSpace({f"p{i}": range(1000) for i in range(7)})
+    with pytest.raises(SpaceError, match=r"more than 2\^62 combinations"):
         len(space)
+
+
+class TestVast:
+    SPACE = SearchSpace(
+        {f"p{i}": range(10) for i in range(12)}, ["p0 + p1 + p2 <= 4", "p3 < p4", "p5 != p11"]
+    )
+
+    def test_it_is_not_listed(self):
+        assert self.SPACE.vast
+        assert len(self.SPACE) == 10**12
+        with pytest.raises(SpaceError, match="more than 4,000,000 configurations"):
+            list(self.SPACE)
+
+    def test_what_is_drawn_is_legal_and_different(self):
+        numbers = self.SPACE.draw(500, np.random.default_rng(0))
+        assert len(set(numbers.tolist())) == 500
+        for number in numbers[:50].tolist():
+            config = self.SPACE[number]
+            assert sum(config[f"p{i}"] for i in range(3)) <= 4
+            assert config["p3"] < config["p4"]
+            assert self.SPACE.index(config) == number
+        assert self.SPACE.number({**self.SPACE[int(numbers[0])], "p3": 9}) is None
+
+    def test_it_is_drawn_evenly(self):
+        sums = self.SPACE.columns(self.SPACE.draw(4000, np.random.default_rng(0)))
+        p0 = np.bincount(sums["p0"], minlength=10)
+        # of 35 ways to be at most 4 in three numbers, 15 have the first 0, 10 have it 1, …
+        assert p0[:5] / 4000 == pytest.approx(np.array([15, 10, 6, 3, 1]) / 35, abs=0.04)
+
+    def test_neighbours(self):
+        (config,) = self.SPACE.sample(1, np.random.default_rng(3))
+        near = self.SPACE.neighbours(config)
+        assert all(sum(c[n] != config[n] for n in c) == 1 for c in near)
+        expected = [{**config, n: v} for n in config for v in range(10) if v != config[n]]
+        legal = [c for c in expected if all(eval(str(r), {}, c) for r in self.SPACE.restrictions)]
+        assert set(near) == set(map(Configuration, legal))
+
+    def test_none_is_legal(self):
+        space = SearchSpace(self.SPACE.parameters, [" + ".join(self.SPACE.parameters) + " > 108"])
+        with pytest.raises(SpaceError, match="no configuration that satisfies"):
+            space.draw(10, np.random.default_rng(0))
+
+
+def test_a_recorded_space_counts_by_its_rows():
+    rng = np.random.default_rng(0)
+    table = rng.integers(0, 50, (300, 20))  # 50^20 combinations
+    configs = [{f"p{i}": v for i, v in enumerate(row)} for row in table.tolist()]
+    space = SearchSpace.of(configs)
+    assert len(space) == 300
+    assert [space.index(c) for c in space] == list(range(300))
+    assert space.number({**configs[0], "p3": 50}) is None
+    assert space.number({**space[0], "p19": space[1]["p19"]}) is None
 
 
 SMALL = SearchSpace({"x": (1, 2, 4), "mode": ("a", "b")}, ["x < 4 or mode == 'a'"])

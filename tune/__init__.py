@@ -10,16 +10,20 @@ if TYPE_CHECKING:
     from foretune.tune.pareto import ParetoResult, tune_pareto
     from foretune.tune.results import TuneResult
     from foretune.tune.tuner import tune_problem
+    from foretune.tune.workload import Calls, WorkloadResult, tune_workload
 
 __all__ = [
     "PRESETS",
+    "Calls",
     "Campaign",
     "ParetoResult",
     "Preset",
     "TuneResult",
+    "WorkloadResult",
     "run_campaign",
     "tune_pareto",
     "tune_problem",
+    "tune_workload",
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
@@ -40,5 +44,6 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             ),
             "results": ("TuneResult",),
             "tuner": ("tune_problem",),
+            "workload": ("Calls", "WorkloadResult", "tune_workload"),
         },
     )

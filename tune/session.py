@@ -82,11 +82,7 @@ class Session:
 
     def wait_until_quiet(self) -> None:
         """Wait until the machine does nothing else, as long as patience lasts."""
-        if self.patience_s <= 0:
-            return
-        seen = wait_until_quiet(self.runner.watch, self.patience_s)
-        if seen.disturbed:
-            self.progress.say(f"not quiet after {self.patience_s:g} s: {seen.disturbed}")
+        wait_until_quiet(self.runner.watch, self.patience_s, self.progress)
 
     def start(self, problem: Problem, space: SearchSpace) -> None:
         """Tell progress that a search begins."""

@@ -129,6 +129,33 @@ def tune_one(
     if prior is None:
         guide = None
     trace = _search(session, problem, search, guide, stood)
+    return conclude(session, problem, search, trace, stood, verify_s, start)
+
+
+def conclude(
+    session: Session,
+    problem: Problem,
+    search: Searcher,
+    trace: Sequence[Step],
+    stood: Choice | None,
+    verify_s: float,
+    start: float,
+) -> TuneResult:
+    """Verify the best of a search and keep the choice.
+
+    Args:
+        session: what is at hand.
+        problem: what was searched for.
+        search: it was told of everything.
+        trace: of the search.
+        stood: the choice before, if any.
+        verify_s: seconds of interleaved comparison.
+        start: when it began, by `time.perf_counter`.
+
+    Raises:
+        MeasurementError: no configuration runs, not even the default, or none within the limits.
+    """
+    kernel, device, goal = session.kernel, session.device, session.goals[0]
     first = None if stood is None else stood.config
     worked = sorted(_worked(trace), key=lambda config: config != first)
 
@@ -208,7 +235,7 @@ def _search(
     session.start(problem, search.space)
     told = session.known(problem, search.space)
     search.tell(told)
-    trace = [_step(m, goal, None, session.device, known=True) for m in told]
+    trace = [step_of(m, goal, None, session.device, known=True) for m in told]
     here = [m for m in told if m.ok]
     incumbent = next((m for m in told if m.config == search.best()), None)
     measured = 0
@@ -219,7 +246,7 @@ def _search(
         for measurement in session.measure(problem, asked, _upper_bound_ms(incumbent)):
             measured += 1
             search.tell([measurement])
-            trace.append(_step(measurement, goal, guide, session.device))
+            trace.append(step_of(measurement, goal, guide, session.device))
             here += [measurement] if measurement.ok else []
             if guide is not None and measurement.ok and len(here) in CORRECTED:
                 guide = corrected(guide, here, session.device)
@@ -245,9 +272,10 @@ def _upper_bound_ms(incumbent: Measurement | None) -> float:
     return median_interval(np.array(incumbent.time_ms_samples))[1]
 
 
-def _step(
+def step_of(
     m: Measurement, goal: Limited, guide: Guide | None, device: Device, known: bool = False
 ) -> Step:
+    """Return a measurement as a step of a search, with what ``guide`` predicted of it."""
     predicted = {}
     if guide is not None:
         row = guide.predictor.predict_one(m.problem, m.config, device)
@@ -259,7 +287,7 @@ def _step(
     return Step(m.config, status, m.time_ms, m.power_w, objective, known=known, **predicted)
 
 
-def _worked(trace: list[Step]) -> list[Configuration]:
+def _worked(trace: Sequence[Step]) -> list[Configuration]:
     """Return what ran within the limits, the best first."""
     worked = [s for s in trace if math.isfinite(s.objective)]
     return [s.config for s in sorted(worked, key=lambda s: s.objective)]

@@ -53,6 +53,32 @@ MOST_PAIRS = 2**34
 
 
 @triton.jit
+def weigh(scores, scale, total, sums, top):
+    """Return weights of new scores, and what was summed up so far, brought to the new largest."""
+    higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    return weights, total * shrink[:, None], sums * shrink + tl.sum(weights, axis=1), higher
+
+
+@triton.jit
+def unseen(scores, columns, rows, keys, CAUSAL: tl.constexpr):
+    """Return scores with -inf where a query does not see a key."""
+    seen = (columns < keys)[None, :]
+    if CAUSAL:
+        seen = seen & (columns[None, :] <= rows[:, None])
+    return tl.where(seen, scores, float("-inf"))
+
+
+@triton.jit
+def reach(tile, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """Return how many keys all queries of a tile see, and how many any of them does."""
+    if CAUSAL:
+        return tile * BLOCK_M // BLOCK_N * BLOCK_N, tl.minimum((tile + 1) * BLOCK_M, keys)
+    return keys // BLOCK_N * BLOCK_N, keys
+
+
+@triton.jit
 def _walk(
     total, sums, top, q, k_at, v_at, scale, stride_k, stride_v, rows, start, stop, keys,
     BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
@@ -70,17 +96,9 @@ def _walk(
             v = tl.load(v_at + first * stride_v)
         scores = multiply_add(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), tl.float32))
         if MASKED:
-            seen = inside[None, :]
-            if CAUSAL:
-                seen = seen & (first + n[None, :] <= rows[:, None])
-            scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
-        weights = tl.exp2(scores * scale - higher[:, None])
-        shrink = tl.exp2(top - higher)
-        sums = sums * shrink + tl.sum(weights, axis=1)
-        total = total * shrink[:, None]
+            scores = unseen(scores, first + n, rows, keys, CAUSAL)
+        weights, total, sums, top = weigh(scores, scale, total, sums, top)
         total = multiply_add(weights.to(v.dtype), v, total)
-        top = higher
     return total, sums, top
 
 
@@ -110,12 +128,7 @@ def _attention(
     k_at = k + n[:, None] * stride_ks + d[None, :]
     v_at = v + n[:, None] * stride_vs + d[None, :]
 
-    if CAUSAL:
-        seen_by_all = tile * BLOCK_M // BLOCK_N * BLOCK_N
-        end = tl.minimum((tile + 1) * BLOCK_M, length)
-    else:
-        seen_by_all = length // BLOCK_N * BLOCK_N
-        end = length
+    seen_by_all, end = reach(tile, length, BLOCK_M, BLOCK_N, CAUSAL)
     total = tl.zeros((BLOCK_M, D), tl.float32)
     sums = tl.zeros((BLOCK_M,), tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -143,6 +156,8 @@ class TritonAttention(TritonKernel):
 
     name = "triton_attention"
     takes_numbers = True
+    specialises = False
+    """Whether there is a knob for warps that only load."""
     problem_parameters = (
         ProblemParameter("batch", 1, maximum=65535, meaning="sequences"),
         ProblemParameter("seq_len", maximum=2**20, meaning="queries, and keys, of a sequence"),
@@ -173,7 +188,7 @@ class TritonAttention(TritonKernel):
         """Return tiles whose sums registers hold and whose operands shared memory holds."""
         check_support(str(problem["dtype"]))
         most = max(16, 1 << (int(problem["seq_len"]) - 1).bit_length())
-        return _space(int(problem["head_dim"]), most, device_limits())
+        return _space(int(problem["head_dim"]), most, device_limits(), self.specialises)
 
     def default(self, problem: Problem) -> Configuration:
         """Return 128 queries by 64 keys; less where shared memory or the sequence is short."""
@@ -182,9 +197,10 @@ class TritonAttention(TritonKernel):
         warps = 8 if wide else 4
         tried = [(128, 64, warps, 3), (128, 64, warps, 2), (64, 64, 4, 2), (64, 32, 4, 2)]
         for m, n, warps, stages in [*tried, (32, 32, 2, 2), (16, 16, 1, 2)]:
-            config = Configuration(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
+            config = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+            config |= {"WARP_SPECIALIZE": False} if self.specialises else {}
             if config in space:
-                return config
+                return Configuration(config)
         return space[0]
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
@@ -294,7 +310,7 @@ def _keys_seen(problem: Mapping[str, Any]) -> Quantity:
 
 
 @lru_cache
-def _space(dim: int, most: int, limits: Limits) -> SearchSpace:
+def _space(dim: int, most: int, limits: Limits, specialises: bool) -> SearchSpace:
     # tiles loaded ahead have a buffer each, the queries one, the weights one on their way from
     # scores to operand …
     need = f"2 * {dim} * (BLOCK_M + 2 * BLOCK_N * max(num_stages - 1, 1)) + 2 * BLOCK_M * BLOCK_N"
@@ -302,12 +318,14 @@ def _space(dim: int, most: int, limits: Limits) -> SearchSpace:
         # … but four warps with 64 rows keep weights in registers, and read all else from there
         kept = f"2 * {dim} * (BLOCK_M + 2 * BLOCK_N * num_stages) + {BARRIER_BYTES}"
         need = f"({kept} if num_warps >= 4 else {need})"
+    warps = (False, True) if limits.specializes else (False,)
     return SearchSpace(
         {
             "BLOCK_M": tuple(m for m in (16, 32, 64, 128, 256) if m <= most),
             "BLOCK_N": tuple(n for n in (16, 32, 64, 128, 256) if n <= most),
             "num_warps": (1, 2, 4, 8, 16),
             "num_stages": (1, 2, 3, 4, 5),
+            **({"WARP_SPECIALIZE": warps} if specialises else {}),
         },
         [
             "BLOCK_M >= 16 * num_warps",  # a matrix instruction has sixteen rows

@@ -45,8 +45,7 @@ def parameter_worth(
     tables: dict[str, list[pd.DataFrame]] = {}
     for problem in problems:
         space = space_of(problem)
-        drawn = min(len(space), max(samples // len(problems), 1))
-        bases = rng.choice(len(space), size=drawn, replace=False)
+        bases = space.draw(max(samples // len(problems), 1), rng)
         for name, log_ms in _log_ms_by_value(predictor, problem, space, device, bases).items():
             tables.setdefault(name, []).append(log_ms)
     rows = [(name, *_worth(pd.concat(parts))) for name, parts in tables.items()]
@@ -67,17 +66,14 @@ def _log_ms_by_value(
     shape = tuple(len(values) for values in space.parameters.values())
     variants = []
     for column, choices in enumerate(shape):
-        codes = np.repeat(space.codes[bases], choices, axis=0)
+        codes = np.repeat(space.codes_of(bases), choices, axis=0)
         codes[:, column] = np.tile(np.arange(choices), len(bases))
         variants.append(codes)
-    # `SearchSpace.number` for all of them at once; it numbers configurations in this very order.
-    keys = np.ravel_multi_index(tuple(space.codes.T), shape)
-    wanted = np.ravel_multi_index(tuple(np.concatenate(variants).T), shape)
-    number = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-    legal = keys[number] == wanted
+    number = space.numbers_of(np.concatenate(variants))
+    legal = number >= 0
     distinct, position = np.unique(number[legal], return_inverse=True)
     predicted = predictor.predict_space(problem, space, device, distinct)["time_ms"].to_numpy()
-    log_ms = np.full(len(wanted), np.nan)
+    log_ms = np.full(len(number), np.nan)
     log_ms[legal] = np.log(predicted)[position]
     parts = np.split(log_ms, np.cumsum(shape)[:-1] * len(bases))
     return {

@@ -8,6 +8,7 @@ from typing import Literal
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import (
     KEPT,
+    WIDE,
     Operator,
     Part,
     Phase,
@@ -79,7 +80,7 @@ def mixed_operators(
     operators.extend(_dense(model, layout, formats, tokens, phase))
     operators.extend(_experts(model, layout, formats, tokens, phase, routing))
     operators.append(gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"))
-    operators.extend(_communication(model, layout, tokens, rows, phase))
+    operators.extend(_communication(model, layout, formats, tokens, rows, phase))
     return operators
 
 
@@ -138,13 +139,19 @@ def _moe(
 
 
 def _communication(
-    model: ModelDescription, layout: Layout, tokens: int, rows: int, phase: Phase
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    tokens: int,
+    rows: int,
+    phase: Phase,
 ) -> Iterator[Operator]:
     """Give the exchanges: after attention, around MLPs and experts, at both ends, between stages.
 
     A rank's share of attention or of an MLP is a sum that an all-reduce completes. With
     attention-DP, ranks need each other's tokens: they gather all of them and scatter the sums, or
-    send each token to its experts where it has fewer of these than there are ranks.
+    send each token to its experts where it has fewer of these than there are ranks; on the way to
+    experts, tokens have the format that these multiply.
     """
     message, tp = float(tokens * model.hidden), layout.tp
     sums = model.layers + model.mlp_layers
@@ -157,14 +164,15 @@ def _communication(
         yield collective("all_gather", "logits", phase, 1, float(rows * model.vocab), tp)
     if gathered:
         ranks, layers = layout.tp * layout.dp, model.moe_layers
+        narrow = formats.dispatch_bytes / WIDE
         copies = min(model.experts_per_token, layout.moe_ep)
         if layout.moe_tp == 1 and copies < ranks:
             sent = message * copies / tp
-            yield collective("all_to_all", "dispatch", phase, layers, sent, ranks)
+            yield collective("all_to_all", "dispatch", phase, layers, narrow * sent, ranks)
             yield collective("all_to_all", "combine", phase, layers, sent, ranks)
         else:
             every = message * layout.dp
-            yield collective("all_gather", "dispatch", phase, layers, every, ranks)
+            yield collective("all_gather", "dispatch", phase, layers, narrow * every, ranks)
             yield collective("reduce_scatter", "combine", phase, layers, every, ranks)
     if layout.pp > 1:
         yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)

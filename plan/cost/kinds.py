@@ -25,11 +25,13 @@ class OperatorKind:
         axes: run-table columns of sizes -> the value that stands where a table lacks them.
         exact: columns of text that must agree with a measurement, the most telling one first.
         tiled: an axis along which kernels compute whole tiles, or none.
+        split: an axis along which work may be cut: many of them take as long as one as large.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
     tiled: str = ""
+    split: str = ""
 
     def places(self, rows: pd.DataFrame) -> np.ndarray:
         """Return where operators lie (rows, axes)."""
@@ -88,6 +90,9 @@ LARGE = 8 * TILE
 """Sizes from which tiles are rounded up to."""
 UNGATED = "nongated"
 """In the name of an implementation whose experts have no gate."""
+FOR_LATENCY = "min_latency"
+"""In the name of an implementation that TensorRT-LLM runs only where it is asked to
+(``enable_min_latency``, off by default)."""
 _FORMAT = {"config.format": "bf16"}
 _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
@@ -100,17 +105,20 @@ KINDS: dict[str, OperatorKind] = {
         {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M"
     ),
     "attention_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH,
+        split="problem.batch",
     ),
     "attention_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _BOTH
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _BOTH,
+        split="problem.batch",
     ),
     "mla_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _BOTH,
+         "problem.heads": 1.0}, _BOTH, split="problem.batch",
     ),
     "mla_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _BOTH
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _BOTH,
+        split="problem.batch",
     ),
     "mla_bmm": OperatorKind({"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT),
     "moe": OperatorKind(
@@ -140,11 +148,13 @@ def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``rows`` and whether their experts are gated, if they are of implementations.
 
     A gated expert has three matrices, any other two: what engines' tables tell by the name alone.
+    Rows of kernels that engines do not run by themselves (`FOR_LATENCY`) are left out.
     """
     if "config.implementation" not in rows:
         return rows
-    plain = rows["config.implementation"].astype(str).str.contains(UNGATED)
-    return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})
+    names = rows["config.implementation"].astype(str)
+    usual, plain = ~names.str.contains(FOR_LATENCY), names.str.contains(UNGATED)
+    return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[usual]
 
 
 def family_of(kernel: str) -> Family | None:

@@ -28,6 +28,10 @@ SHORTEST_MS = LAUNCH_MS / 4
 """What tables hold that is shorter was not measured."""
 EXACT = 1e-6
 """Octaves within which a measurement is of the operator itself."""
+MANY = (1, 2, 4, 8, 16, 32, 64)
+"""Parts that an operator beyond what was measured may be read as."""
+NEAR_ENOUGH = 0.75
+"""Octaves to the nearest measurement up to which it is not: inside a table it is never more."""
 REPEATED_WIDTH = 0.03
 """Half a 90 % interval in logarithms, at a measurement: what repeating it would change."""
 
@@ -132,6 +136,8 @@ class MeasuredOperators:
         """
         known, kind = self._of(key), KINDS[self.kernel]
         here = known.iloc[0]
+        rows, parts = self._in_parts(key, rows)
+        limits = limits - np.log(parts)[:, None]
         same = [c for c in known if c.startswith("device") or c in kind.exact]
         asked = rows.assign(**{column: here[column] for column in same})
         said = predictor.predict(kind.in_tiles(asked))
@@ -142,7 +148,25 @@ class MeasuredOperators:
         log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
         width = np.where(exact, REPEATED_WIDTH, width)
         watts = said.get("power_w", pd.Series(np.nan, said.index)).to_numpy()
-        return Reading(log_ms + self._elsewhere(key, asked, limits), width, watts, distance)
+        log_ms = log_ms + np.log(parts) + self._elsewhere(key, asked, limits)
+        return Reading(log_ms, width, watts, distance)
+
+    def _in_parts(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+        """Return operators larger than all measured ones as parts of them, and how many parts.
+
+        Beyond what was measured, attention of twice as many requests takes twice as long.
+        """
+        kind, parts = KINDS[self.kernel], np.ones(len(rows))
+        if not kind.split:
+            return rows, parts
+        size = rows[kind.split].to_numpy(dtype=float)
+        tree, least = self._tree(key), np.full(len(rows), np.inf)
+        for several in MANY:
+            some = rows.assign(**{kind.split: np.maximum(size / several, 1.0)})
+            gap = np.maximum(tree.query(kind.places(some))[0], NEAR_ENOUGH)
+            nearer = (gap < least - EXACT) & (size >= several)
+            parts, least = np.where(nearer, several, parts), np.minimum(gap, least)
+        return rows.assign(**{kind.split: np.maximum(size / parts, 1.0)}), parts
 
     def _elsewhere(self, key: str, asked: pd.DataFrame, limits: np.ndarray) -> np.ndarray | float:
         """Return the log of how much longer operators take with other ``limits``, as efficient."""

@@ -43,6 +43,7 @@ class ModelDescription:
         moe_format: of its routed experts.
         kv_format: of the cache that it was calibrated for.
         longest: tokens of prompt and answer together that it was made for; 0 if unknown.
+        images: whether it reads images too, whose encoder is left out here.
 
     Raises:
         ProblemError: sizes that contradict each other.
@@ -74,6 +75,7 @@ class ModelDescription:
     moe_format: str = "bf16"
     kv_format: str = "bf16"
     longest: int = 0
+    images: bool = False
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):

@@ -66,6 +66,10 @@ advance; int8 is W8A8, ``…_wo`` stores weights only; mxfp4 is multiplied with 
 CACHE_FORMATS = ("bf16", "fp8")
 """Formats of keys and values in the cache; fp8 with one scale per tensor."""
 
+ACTIVATION_BYTES = {
+    "bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16
+}  # fmt: skip
+"""Format of activations -> bytes per number, scales included."""
 TABLE_NAMES = {"mxfp4": "w4a16_mxfp4"}
 """Our name -> that in measured tables, where it differs."""
 
@@ -116,6 +120,14 @@ class Formats:
         waits for memory, and computes in sixteen.
         """
         return "fp8" if self.kv == "fp8" and self.activations in ("fp8", "nvfp4") else "bf16"
+
+    @property
+    def dispatch_bytes(self) -> float:
+        """Bytes per number of tokens on their way to experts of other ranks.
+
+        They are quantized before, not after: TensorRT-LLM's post-quant all-gather, DeepEP.
+        """
+        return ACTIVATION_BYTES[find_format(self.moe).activations]
 
     def support(self, architecture: str) -> Support:
         """Return how a device works with them: as with the one that it works with worst."""

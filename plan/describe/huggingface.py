@@ -19,6 +19,8 @@ QUANTIZATION = "hf_quant_config.json"
 
 GENERATORS = ("CausalLM", "ConditionalGeneration", "LMHead")
 """What architectures that generate text have in their names."""
+SEEING = "ConditionalGeneration"
+"""What architectures that read images beside text have in theirs."""
 NOT_UNDERSTOOD = {
     "hybrid_override_pattern": "state-space layers",
     "mamba_num_heads": "state-space layers",
@@ -93,6 +95,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         moe_format=formats.moe,
         kv_format=formats.kv,
         longest=_number(text, "max_position_embeddings"),
+        images="vision_config" in config or any(SEEING in kind for kind in kinds),
         **_experts(text, name),
     )
 

@@ -12,6 +12,10 @@ from typing import Self
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, find_format
 
+WIDE = 8
+"""Groups of experts from more of which on copies of some experts fill the ranks: engines balance
+the load of many ranks with copies anyway."""
+
 
 @dataclass(frozen=True, order=True)
 class Layout:
@@ -45,6 +49,10 @@ class Layout:
     def expert_ranks(self) -> int:
         """Ranks that the experts of a layer are spread over."""
         return self.moe_tp * self.moe_ep
+
+    def copies(self, model: ModelDescription) -> int:
+        """Return the experts that some ranks hold a second time, so that all hold equally many."""
+        return -model.experts % self.moe_ep
 
     @classmethod
     def as_recorded(cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int,
@@ -141,7 +149,7 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
         return None
     if layout.expert_ranks != layout.tp * layout.dp:
         return f"moe_tp x moe_ep = {layout.expert_ranks} must be tp x dp = {layout.tp * layout.dp}"
-    if model.experts % layout.moe_ep:
+    if model.experts % layout.moe_ep and not WIDE < layout.moe_ep <= model.experts:
         return f"{model.experts} experts cannot be spread over moe_ep={layout.moe_ep}"
     if model.moe_intermediate % layout.moe_tp:
         return f"experts {model.moe_intermediate} wide cannot be split over moe_tp={layout.moe_tp}"

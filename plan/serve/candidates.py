@@ -46,7 +46,7 @@ class Candidate:
     def loads(self) -> list[int]:
         """Return the numbers of requests in flight that are looked at, of one replica."""
         d = self.deployment
-        most = most_requests(d.model, d.layout, d.formats, d.workload, d.system)
+        most = most_requests(d.allocated, d.layout, d.formats, d.workload, d.system)
         loads = {d.layout.dp * n for n in LOADS} | {min(most, d.layout.dp * LOADS[-1])}
         return sorted(n for n in loads if d.layout.dp <= n <= most)
 

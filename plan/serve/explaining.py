@@ -17,6 +17,15 @@ LIMITS = {
     "rest": "are small operators",
 }
 """Parts of a decode step, as sentences call them."""
+EXCHANGED = {
+    "tokens_per_s_per_gpu": "tokens/s per GPU",
+    "tpot_ms": "time per token",
+    "ttft_ms": "time to the first",
+    "usd_per_million_tokens": "cost",
+}
+"""Columns of a candidate that decide -> what sentences call them."""
+LEAST_CHANGE = 0.5
+"""Percent below which a change is not said."""
 GUESSED = 0.2
 """Share of a step's time outside what was measured, from which it is said."""
 
@@ -37,21 +46,9 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         tables: whether operators' times come from measured tables.
         corrected: whether measured deployments corrected the formulas.
     """
-    lines = list(plan.refused.values())
-    if (plan.candidates["pp"] > 1).any():
-        lines.append(
-            "pipeline parallelism (pp > 1) is predicted, no deployment with it was measured"
-        )
-    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
-    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
-        lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
-    if plan.candidates["gpus"].max() > first.fast_domain:
-        lines.append(
-            f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
-            "not measured"
-        )
+    lines = [*plan.refused.values(), *_left_out(plan)]
     if not tables:
-        lines.append("operators are rooflines: no measured tables (pip install '.[llm]')")
+        lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
     elif plan.best["guessed"] > GUESSED:
         lines.append(
             f"{100 * plan.best['guessed']:.0f} % of a step lies outside what was measured on "
@@ -80,6 +77,29 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     return lines
 
 
+def _left_out(plan: Plan) -> list[str]:
+    """Return what plans of this model, these lengths and this many GPUs leave out."""
+    lines = []
+    if (plan.candidates["pp"] > 1).any():
+        lines.append(
+            "pipelines (pp > 1) were checked at maximum load alone, with TensorRT-LLM's figures"
+        )
+    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
+    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
+        lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
+    if plan.deployments[0].model.images:
+        lines.append(
+            "images are not planned for: count their tokens in --isl; their encoder's weights and "
+            "time come on top"
+        )
+    if plan.candidates["gpus"].max() > first.fast_domain:
+        lines.append(
+            f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
+            "not measured"
+        )
+    return lines
+
+
 def number(value: float) -> str:
     """Return a number of four digits, or all before the point; a dash where unknown."""
     if not np.isfinite(value):
@@ -87,10 +107,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def degrees(row: pd.Series) -> str:
+    """Return the layout of a candidate."""
+    found = [f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1]
+    return " ".join(found) or "one GPU"
+
+
 def named(plan: Plan, row: pd.Series) -> str:
     """Return a candidate in words: formats, layout, GPUs where that is not said already, load."""
-    degrees = " ".join(f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1)
-    words = [str(row["formats"]), degrees or "one GPU"]
+    words = [str(row["formats"]), degrees(row)]
     for column in ("gpus", "system"):
         if plan.candidates[column].nunique() > 1:
             words.append(f"{row['gpus']} × {row['system']}")
@@ -156,6 +181,8 @@ def _guess(plan: Plan, best: pd.Series) -> list[str]:
         return []
     column, _ = GOALS[plan.requirements.goal]
     better = 100 * abs(guess[column] / best[column] - 1.0)
+    if better < LEAST_CHANGE:
+        return []
     unmeasured = f"{100 * guess['guessed']:.0f} % of it unmeasured"
     return [f"{better:.0f} % better, but a guess ({unmeasured}): {named(plan, guess)}"]
 
@@ -179,15 +206,20 @@ def _next(plan: Plan, best: pd.Series) -> list[str]:
     lines = []
     second, faster = plan.runner_up, plan.step_up
     if second is not None:
-        column, _ = GOALS[plan.requirements.goal]
-        behind = 100 * abs(second[column] / best[column] - 1.0)
-        surely = "" if plan.ahead is None else f", {100 * plan.ahead:.0f} % likely"
-        lines.append(f"next, {behind:.1f} % behind{surely}: {named(plan, second)}")
+        surely = "" if plan.ahead is None else f" ({100 * plan.ahead:.0f} % likely behind)"
+        lines.append(f"next{surely}: {named(plan, second)}: {exchanged(best, second)}")
     if faster is not None:
-        less = 1.0 - faster["tpot_ms"] / best["tpot_ms"]
-        cost = 1.0 - faster["tokens_per_s_per_gpu"] / best["tokens_per_s_per_gpu"]
-        lines.append(
-            f"{100 * less:.0f} % less time per token costs {100 * cost:.0f} % of the throughput: "
-            f"{named(plan, faster)}"
-        )
+        lines.append(f"faster per token: {named(plan, faster)}: {exchanged(best, faster)}")
     return lines
+
+
+def exchanged(best: pd.Series, other: pd.Series) -> str:
+    """Return what changes for whoever takes another candidate than the best."""
+    changes = []
+    for column, what in EXCHANGED.items():
+        change = 100 * (other[column] / best[column] - 1.0)
+        if np.isfinite(change) and abs(change) >= LEAST_CHANGE:
+            changes.append(f"{change:+.0f} % {what}")
+    if other["native"] != best["native"]:
+        changes.append("weights as published" if other["native"] else "weights made anew")
+    return ", ".join(changes) or "no difference"

@@ -8,14 +8,15 @@ NixlConnector); SGLang's main branch of 2026 (server arguments, PD disaggregatio
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from foretune.errors import UnknownName
-from foretune.plan.cost.memory import USABLE
+from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, rank_memory
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import Deployment
 
 PORT = 8000
@@ -28,6 +29,12 @@ ONLINE = {
     "trtllm": {},
 }
 """Engine -> format that it makes of a 16-bit checkpoint while loading -> how it is asked to."""
+RUNS_ON = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
+"""Engine -> how the architectures of GPUs begin that it runs on (its documentation of supported
+hardware); none stands for all."""
+NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+MOST_CAPTURED = 512
+"""Requests up to which decode steps are captured as graphs: what engines do by themselves."""
 MAKERS = "llm-compressor or NVIDIA Model Optimizer"
 
 
@@ -76,7 +83,7 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
-    refused = refusal(deployment.layout, engine)
+    refused = cannot_run(deployment.system, engine) or refusal(deployment.layout, engine)
     if deployment.pools:
         refused = refused or refusal(deployment.pools.prefill, engine)
     if refused:
@@ -112,6 +119,19 @@ def refusal(layout: Layout, engine: str) -> str:
     return ""
 
 
+def cannot_run(system: System, engine: str) -> str:
+    """Return why an engine does not run on a system's GPUs; empty if it does."""
+    architectures = RUNS_ON[engine]
+    if not architectures or system.device.architecture.startswith(architectures):
+        return ""
+    return f"{NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
+
+
+def _step_tokens(requests: float) -> str:
+    """Return the most tokens of a step of so many requests: what plans assume."""
+    return str(max(STEP_TOKENS, ceil(requests)))
+
+
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
     """Dense models' replicas are one server's data parallelism; those of others are servers."""
     name, quantization, note = checkpoint(deployment, "vllm")
@@ -124,14 +144,19 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += _several("--pipeline-parallel-size", layout.pp)
         words += _several("--data-parallel-size", dp)
         words += ["--enable-expert-parallel"] if layout.moe_ep > 1 else []
+        if copies := layout.copies(deployment.model):
+            words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": copies})]
         words += ["--quantization", quantization] if quantization else []
         words += _cache(deployment, "--kv-cache-dtype", "fp8", "bfloat16")
-        words += ["--max-num-seqs", str(ceil(requests / layout.dp))]  # of each DP rank
+        each = requests / layout.dp  # of each DP rank
+        words += ["--max-num-seqs", str(ceil(each))]
+        words += ["--max-num-batched-tokens", _step_tokens(each)]
+        words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
         words += ["--max-model-len", str(deployment.workload.last_context)]
         words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
         if role:
             transfer = {"kv_connector": "NixlConnector", "kv_role": role}
-            words += ["--kv-transfer-config", json.dumps(transfer, separators=(",", ":"))]
+            words += ["--kv-transfer-config", _json(transfer)]
         return words
 
     notes = [note, *_placing(deployment, 1 if inside > 1 else replicas)]
@@ -158,9 +183,15 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words += _several("--pp-size", layout.pp)
         words += ["--dp-size", str(layout.dp), "--enable-dp-attention"] if layout.dp > 1 else []
         words += _several("--ep-size", layout.moe_ep)
+        if copies := layout.copies(deployment.model):
+            words += ["--ep-num-redundant-experts", str(copies)]
         words += ["--quantization", quantization] if quantization else []
         words += _cache(deployment, "--kv-cache-dtype", "fp8_e4m3", "bf16")
         words += ["--max-running-requests", str(ceil(requests))]
+        each = ceil(requests / layout.dp)
+        words += ["--chunked-prefill-size", _step_tokens(each)]
+        words += ["--cuda-graph-max-bs", str(min(each, MOST_CAPTURED))]
+        words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
         words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
         if role:
             mode = "prefill" if role == "producer" else "decode"
@@ -187,7 +218,8 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
     def server(layout: Layout, requests: float, port: int, file: str) -> list[str]:
         words = ["trtllm-serve", name, "--tp_size", str(layout.tp * layout.dp)]
         words += [*_several("--pp_size", layout.pp), *_several("--ep_size", layout.moe_ep)]
-        words += ["--max_batch_size", str(ceil(requests / layout.dp))]
+        each = requests / layout.dp / layout.pp  # of each step
+        words += ["--max_batch_size", str(ceil(each)), "--max_num_tokens", _step_tokens(each)]
         words += ["--max_seq_len", str(deployment.workload.last_context)]
         return [*words, "--port", str(port), "--config", file]
 
@@ -223,9 +255,19 @@ ENGINES: dict[str, Callable[[Deployment, int], Launch]] = {
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return the options of a server that have no flags."""
     kind = "fp8" if deployment.formats.kv == "fp8" else "auto"
-    lines = [f"kv_cache_config:\n  dtype: {kind}\n"]
+    captured = min(ceil(deployment.batch / layout.pp), MOST_CAPTURED)
+    reuse = str(deployment.workload.prefix > 0).lower()
+    lines = [
+        f"kv_cache_config:\n  dtype: {kind}\n  enable_block_reuse: {reuse}\n",
+        f"  free_gpu_memory_fraction: {USABLE:g}\n",
+        "enable_chunked_prefill: true\n",
+        f"cuda_graph_config:\n  enable_padding: true\n  max_batch_size: {captured}\n",
+    ]
     if layout.dp > 1:
         lines.append("enable_attention_dp: true\n")
+    if copies := layout.copies(deployment.model):
+        slots = deployment.model.experts + copies
+        lines.append(f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n")
     if role == "producer":
         lines.append("disable_overlap_scheduler: true\n")
     if role:
@@ -234,6 +276,14 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
             f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
         )
     return "".join(lines)
+
+
+def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
+    """Return the share of a GPU that weights and cache may take beside a step's activations."""
+    d = deployment
+    held = rank_memory(d.allocated, layout, d.formats, d.workload, requests)
+    beside = held.activations + held.communication
+    return USABLE - beside / (d.system.memory_gib * GIB)
 
 
 def _pools(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:
@@ -277,6 +327,10 @@ def _cache(deployment: Deployment, flag: str, eight: str, sixteen: str) -> list[
 
 def _several(flag: str, count: int) -> list[str]:
     return [flag, str(count)] if count > 1 else []
+
+
+def _json(values: Mapping[str, object]) -> str:
+    return json.dumps(values, separators=(",", ":"))
 
 
 def _told(notes: Sequence[str]) -> list[str]:

@@ -33,14 +33,17 @@ from foretune.plan.serve.deployments.comparison import Metric, probability_bette
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.physics import Clocks, physics
+from foretune.plan.serve.launching import cannot_run
 from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.requirements import Requirements
+from foretune.plan.serve.requirements import GOALS, Requirements
 from foretune.plan.serve.searching import ALL, searched
 from foretune.search.optuna.pareto import pareto_front
 
 GUESSWORK = 0.5
 """Share of a step's time outside what was measured, beyond which a candidate is a guess: it is the
 best only where all are."""
+WORTH_MAKING = 0.05
+"""Gain for which weights are quantized anew, where the checkpoint as published would do."""
 UNKNOWN = {
     "cost": "nobody knows a price of these systems: give --prices",
     "energy": "nobody knows the power limit of these systems, and so not the energy they take",
@@ -54,8 +57,9 @@ class Plan:
 
     Attributes:
         candidates: one row each. What is deployed: ``system, gpus, formats, tp, pp, dp, ep,
-            replicas, batch`` (requests in flight of a replica), ``prefill`` (the pool that reads
-            prompts; empty where there is one pool), ``workers`` (of the pool that writes answers).
+            replicas, batch`` (requests in flight of a replica), ``native`` (whether its weights are
+            as published), ``prefill`` (the pool that reads prompts; empty where there is one pool),
+            ``workers`` (of the pool that writes answers).
             What to expect: ``ttft_ms`` and ``tpot_ms`` (with ``_low`` and ``_high`` where measured
             deployments taught them), ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas,
             ``memory_gib`` and ``power_w`` of a GPU, ``energy_mj_per_token`` of all of them,
@@ -92,7 +96,18 @@ class Plan:
             raise UsageError(_nearest(self.candidates, self.requirements))
         if np.isneginf(self.requirements.score(keeping)).all():
             raise UsageError(UNKNOWN[self.requirements.goal])
-        return _foremost(keeping, self.requirements)
+        best, own = _foremost(keeping, self.requirements), keeping[keeping["native"]]
+        if best["native"] or own.empty:
+            return best
+        # A checkpoint that must be made first has to be worth it.
+        published = _foremost(own, self.requirements)
+        return published if self._gain(best, published) <= WORTH_MAKING else best
+
+    def _gain(self, row: pd.Series, other: pd.Series) -> float:
+        """Return by which share one row is better than another for the goal; below 0 if worse."""
+        column, sign = GOALS[self.requirements.goal]
+        ratio = float(row[column] / other[column])
+        return ratio - 1.0 if sign > 0 else 1.0 / ratio - 1.0
 
     @cached_property
     def runner_up(self) -> pd.Series | None:
@@ -191,16 +206,9 @@ def plan(
         raise UsageError("pools are matched to one load: plan them without a rate of requests")
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
-    candidates: list[Candidate] = []
-    refused: dict[str, str] = {}
-    for one in systems:
-        found = list(services(model, one, gpus, workload, backend, formats))
-        fitting = one_pool(found)
-        if not fitting:
-            refused[one.name] = _too_large(model, one, gpus, found)
-        candidates += fitting
-        if pools:
-            candidates += two_pools(found, gpus, clocks)
+    candidates, refused = _candidates(
+        model, systems, gpus, workload, clocks, backend, formats, pools
+    )
     if not candidates:
         raise UsageError("; ".join(refused.values()))
     if len(candidates) > ALL:
@@ -222,6 +230,33 @@ def plan(
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
     made = Plan(table, [c.deployment for c in candidates], requirements, refused)
     return made if correction is None else replace(made, ahead=_ahead(made, clocks, correction))
+
+
+def _candidates(
+    model: ModelDescription,
+    systems: Sequence[System],
+    gpus: int,
+    workload: Workload,
+    clocks: Clocks,
+    backend: str,
+    formats: Sequence[Formats] | None,
+    pools: bool,
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return all candidates, and why systems have none."""
+    candidates: list[Candidate] = []
+    refused: dict[str, str] = {}
+    for one in systems:
+        if unable := cannot_run(one, backend):
+            refused[one.name] = unable
+            continue
+        found = list(services(model, one, gpus, workload, backend, formats))
+        fitting = one_pool(found)
+        if not fitting:
+            refused[one.name] = _too_large(model, one, gpus, found)
+        candidates += fitting
+        if pools:
+            candidates += two_pools(found, gpus, clocks)
+    return candidates, refused
 
 
 def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:

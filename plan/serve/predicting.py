@@ -8,7 +8,7 @@ import pandas as pd
 from foretune.plan.cost.memory import rank_memory
 from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.accuracy import AccuracyResult, recovery
-from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.physics import Clocks, physics
@@ -51,10 +51,12 @@ def predict(
 def _described(candidate: Candidate) -> dict[str, object]:
     deployment = candidate.deployment
     layout, pools = deployment.layout, deployment.pools
+    formats, own = deployment.formats, checkpoint_formats(deployment.model)
     return {
         "system": deployment.system.name,
         "gpus": candidate.gpus,
-        "formats": str(deployment.formats),
+        "formats": str(formats),
+        "native": (formats.weights, formats.moe) == (own.weights, own.moe),
         "tp": layout.tp,
         "pp": layout.pp,
         "dp": layout.dp,
@@ -76,7 +78,7 @@ def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
     for index in loads.values():
         d = candidates[index[0]].deployment
         requests = np.array([candidates[i].deployment.of_a_worker for i in index])
-        memory = rank_memory(d.model, d.layout, d.formats, d.workload, requests)
+        memory = rank_memory(d.allocated, d.layout, d.formats, d.workload, requests)
         found[index] = memory.gib
     return found
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TRIES = 20
 """Proposals that cannot be run are answered and asked again this many times."""
+NEAREST = 8000
+"""Random configurations of a space that cannot be listed, of which the nearest is taken."""
 
 
 class OptunaSearcher(Searcher):
@@ -85,12 +87,15 @@ class OptunaSearcher(Searcher):
 
     def _nearest(self, config: Configuration, taken: set[int]) -> int:
         """Return what differs from ``config`` by the smallest shares of the parameters' ranges."""
-        codes, distance = self.space.codes, np.zeros(len(self.space))
+        among = np.arange(0 if self.space.vast else len(self.space))
+        if self.space.vast:
+            among = np.setdiff1d(self.space.draw(NEAREST, self.rng), [*taken])
+        codes, distance = self.space.codes_of(among), np.zeros(len(among))
         for i, (name, values) in enumerate(self.space.parameters.items()):
             steps = np.abs(codes[:, i].astype(float) - values.index(config[name]))
             distance += steps / max(len(values) - 1, 1)
-        distance[list(taken)] = np.inf
-        return int(self.rng.choice(np.flatnonzero(distance == distance.min())))
+        distance[np.isin(among, [*taken])] = np.inf
+        return int(self.rng.choice(among[distance == distance.min()]))
 
     def _learn(self, news: dict[int, float]) -> None:
         import optuna

@@ -17,7 +17,7 @@ from foretune.errors import RunTableError
 from foretune.measurement import Measurement
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.space import SearchSpace
+from foretune.space import ListedSpace, SearchSpace
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +87,11 @@ def recorded_spaces(
 ) -> list[RecordedSpace]:
     """Return one recorded space per kernel, device and problem of ``runs``.
 
-    Of several rows of a configuration the newest counts. A configuration that lacks a parameter
-    of the others is refused, not dropped: without it the optimum might be another one.
+    Of several rows of a configuration the newest counts. One need not have the parameters of the
+    others: what does not apply is left empty (`ListedSpace`).
 
     Raises:
-        RunTableError: there is no row, a configuration lacks a parameter, or none has a value.
+        RunTableError: there is no row, or none has a value.
     """
     if runs.empty:
         raise RunTableError(f"{name} holds no rows: there is nothing to search")
@@ -111,14 +111,10 @@ def recorded_spaces(
 def _recorded(runs: pd.DataFrame, name: str, objective: Objective) -> RecordedSpace:
     # Parameters of the file's other kernels are empty here throughout.
     runs = latest(runs).dropna(axis=1, how="all")
-    for column in columns_of(runs, "config"):
-        if lacking := int(runs[column].isna().sum()):
-            raise RunTableError(
-                f"{name}: {lacking:,} of {len(runs):,} configurations lack {column!r}: "
-                "fill it in, or remove those rows"
-            )
     measurements = to_measurements(runs)
-    space = SearchSpace.of(m.config for m in measurements)
+    conditional = bool(runs[columns_of(runs, "config")].isna().any(axis=None))
+    of = ListedSpace if conditional else SearchSpace.of
+    space = of(m.config for m in measurements)
     in_order = sorted(measurements, key=lambda m: space.index(m.config))
     recorded = RecordedSpace(name, device_of(runs), space, tuple(in_order), objective)
     if not np.isfinite(recorded.optimum):

@@ -42,13 +42,16 @@ if TYPE_CHECKING:
     from foretune.space import Configuration, SearchSpace
     from foretune.tune import (
         PRESETS,
+        Calls,
         Campaign,
         ParetoResult,
         Preset,
         TuneResult,
+        WorkloadResult,
         run_campaign,
         tune_pareto,
         tune_problem,
+        tune_workload,
     )
     from foretune.tune.judging.judge import judge
     from foretune.tune.judging.verdict import Verdict
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "Best",
+    "Calls",
     "Campaign",
     "Configuration",
     "Cost",
@@ -91,6 +95,7 @@ __all__ = [
     "Timing",
     "TuneResult",
     "Verdict",
+    "WorkloadResult",
     "__version__",
     "autotune",
     "best",
@@ -115,6 +120,7 @@ __all__ = [
     "tune_pareto",
     "tune_problem",
     "tune_program",
+    "tune_workload",
     "write_runs",
 ]
 
@@ -137,8 +143,9 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "registry": ("get_kernel",),
             "search": ("make_searcher",),
             "space": ("Configuration", "SearchSpace"),
-            "tune": ("PRESETS", "Campaign", "ParetoResult", "Preset", "TuneResult", "run_campaign",
-                     "tune_pareto", "tune_problem"),
+            "tune": ("PRESETS", "Calls", "Campaign", "ParetoResult", "Preset", "TuneResult",
+                     "WorkloadResult", "run_campaign", "tune_pareto", "tune_problem",
+                     "tune_workload"),
             "tune.triton": ("autotune", "listen", "patch_inductor", "patch_triton"),
             "tune.store": ("Store",),
             "collect.wrapped.wrapped": ("powers_of_two",),

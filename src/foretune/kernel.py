@@ -56,9 +56,11 @@ class Kernel(Family):
 
     problem_parameters: tuple[ProblemParameter, ...]
     device_kind: Literal["cpu", "gpu"] = "cpu"
+    """What it runs on."""
     travels: bool = True
     """Whether another machine can import its code: it is in modules, not in a script or a file."""
-    """What it runs on."""
+    place: str = ""
+    """``FILE.py:NAME`` or ``MODULE:NAME`` where it was found; empty if it is registered."""
     times_itself: bool = False
     """Whether every launch is a `TimedLaunch` that needs no clock of the device."""
     tolerance: float = 1e-4

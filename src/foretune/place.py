@@ -20,6 +20,12 @@ def is_place(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
+def full_place(place: str) -> str:
+    """Return a place that is the same in every folder."""
+    where, _, name = place.rpartition(":")
+    return f"{Path(where).resolve()}:{name}" if where.endswith(".py") else place
+
+
 def kernel_at(place: str) -> Kernel:
     """Return the kernel that a class, a kernel or a tunable function at ``place`` is.
 

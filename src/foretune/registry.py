@@ -15,7 +15,7 @@ from typing import Any
 from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
 from foretune.extras import EXTRA_OF
 from foretune.kernel import Kernel
-from foretune.place import is_place, kernel_at
+from foretune.place import full_place, is_place, kernel_at
 
 TRITON_PREFIX = "triton_"
 """How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
@@ -27,6 +27,9 @@ _OURS: dict[str, dict[str, str]] = {
         "softmax": "foretune.collect.kernels.softmax:Softmax",
         "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
         "triton_gemm": "foretune.collect.kernels.triton_gemm:TritonGemm",
+        "triton_attention_tma": (
+            "foretune.collect.kernels.triton_attention_tma:TritonAttentionTma"
+        ),
         "triton_gemm_tma": "foretune.collect.kernels.triton_gemm_tma:TritonGemmTma",
         "triton_quantized_gemm": (
             "foretune.collect.kernels.triton_quantized_gemm:TritonQuantizedGemm"
@@ -152,6 +155,7 @@ def get_kernel(name: str) -> Kernel:
     """
     if is_place(name):
         kernel = kernel_at(name)
+        kernel.place = full_place(name)
         kind = type(kernel)
         if not hasattr(kernel, "knobs"):  # of a class, which can be made again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")

@@ -1,9 +1,12 @@
 """Search spaces: every legal combination of the values of some tunable parameters.
 
 A space of a million configurations is a table of small integers (one code per parameter), never a
-list of a million objects; `Configuration` objects are made for the few that leave the space.
+list of a million objects; `Configuration` objects are made for the few that leave the space. One
+too large for a table is `vast`: its numbers count all combinations, legal or not, and random legal
+configurations are grown one parameter at a time, so that restrictions cut dead ends early.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -17,8 +20,12 @@ from foretune.restriction import Restriction
 
 MAX_VALUES = 2**16
 """Most values of one parameter: codes are 16 bits wide."""
-MAX_CONFIGURATIONS = 30_000_000
-"""Largest table of partial or complete configurations that is built; at 20 parameters, 600 MB."""
+MAX_CONFIGURATIONS = 4_000_000
+"""Largest table of partial or complete configurations that is built; at 20 parameters, 160 MB."""
+MAX_COMBINATIONS = 2**62
+"""Most combinations that a number tells apart."""
+GROWN = 20_000
+"""Partial configurations of a vast space that are kept while random ones are grown."""
 ABSENT = ""
 """Value of what a configuration of a `ListedSpace` does not say."""
 
@@ -32,7 +39,8 @@ class Configuration(NamedValues):
 class SearchSpace:
     """All configurations over ``parameters`` that satisfy ``restrictions``.
 
-    Configurations are numbered 0 … len(space)-1 in lexicographic order of the declared values.
+    Configurations are numbered 0 … len(space)-1 in lexicographic order of the declared values. In a
+    `vast` space that counts all combinations; those that break a restriction are not in it.
 
     Args:
         parameters: name -> its legal values, in the order in which neighbours are neighbours.
@@ -40,7 +48,7 @@ class SearchSpace:
 
     Raises:
         SpaceError: a parameter without values or with repeated ones, a restriction that cannot be
-            understood, and, on first enumeration, no legal configuration or too many.
+            understood, and, on first enumeration, no legal configuration.
     """
 
     def __init__(
@@ -50,8 +58,6 @@ class SearchSpace:
     ) -> None:
         self.parameters = {name: _values(name, values) for name, values in parameters.items()}
         self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
-        if np.prod([float(len(v)) for v in self.parameters.values()]) > 2**62:
-            raise SpaceError("the space has more than 2^62 combinations: drop some parameters")
 
     @classmethod
     def of(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
@@ -69,7 +75,7 @@ class SearchSpace:
         space = cls({n: sorted({c[n] for c in distinct}, key=_texts_last) for n in names})
         position = {n: {v: i for i, v in enumerate(vs)} for n, vs in space.parameters.items()}
         table = np.array([[position[n][c[n]] for n in names] for c in distinct], dtype=np.uint16)
-        space.codes = table[np.argsort(space._keys(table))]  # not their whole product
+        space._table = table[np.argsort(space._keys(table))]  # not their whole product
         return space
 
     @property
@@ -78,14 +84,15 @@ class SearchSpace:
         return list(self.parameters)
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return self._combinations if self.vast else len(self.codes)
 
     def __iter__(self) -> Iterator[Configuration]:
-        return (self[i] for i in range(len(self)))
+        return (self[i] for i in range(len(self.codes)))
 
     def __getitem__(self, index: int) -> Configuration:
+        codes = self.codes_of(index)
         return Configuration(
-            {n: v[c] for (n, v), c in zip(self.parameters.items(), self.codes[index], strict=True)}
+            {n: v[c] for (n, v), c in zip(self.parameters.items(), codes, strict=True)}
         )
 
     def __contains__(self, config: object) -> bool:
@@ -94,23 +101,55 @@ class SearchSpace:
     def __repr__(self) -> str:
         return f"SearchSpace({self.parameters}, {[str(r) for r in self.restrictions]})"
 
-    @cached_property
+    @property
+    def vast(self) -> bool:
+        """Whether there are too many configurations to list.
+
+        Raises:
+            SpaceError: there are even more combinations than numbers.
+        """
+        return self._table is None
+
+    @property
     def codes(self) -> npt.NDArray[np.uint16]:
-        """Legal configurations, shape (len(space), parameters): positions in the value lists."""
-        columns: dict[str, npt.NDArray[np.uint16]] = {}
-        for name in self._expansion_order():
-            columns = self._expand(columns, name)
-        if not columns:
-            return np.zeros((1, 0), dtype=np.uint16)  # no parameters: the one empty configuration
-        table = np.column_stack([columns[name] for name in self.parameters])
-        if len(table) == 0:
-            rules = "; ".join(map(str, self.restrictions))
-            raise SpaceError(f"no configuration satisfies the restrictions: {rules}")
-        return table[np.argsort(self._keys(table), kind="stable")]
+        """Legal configurations, shape (len(space), parameters): positions in the value lists.
+
+        Raises:
+            SpaceError: the space is vast.
+        """
+        if self._table is None:
+            raise SpaceError(
+                f"the space has more than {MAX_CONFIGURATIONS:,} configurations to look at: "
+                "add restrictions or drop values, or use a searcher that draws from it (surrogate, "
+                "random), without a predictor"
+            )
+        return self._table
+
+    def codes_of(self, numbers: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+        """Return the positions of the numbered configurations, shape (…, parameters)."""
+        places = np.asarray(numbers, dtype=np.int64)
+        if not self.vast:
+            return self.codes[places]
+        sizes = tuple(len(values) for values in self.parameters.values())
+        return np.stack(np.unravel_index(places, sizes), axis=-1).astype(np.uint16)
+
+    def numbers_of(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+        """Return the numbers of configurations given by positions (rows, parameters).
+
+        -1 for those that are not in the space.
+        """
+        keys = self._keys(codes)
+        if self.vast:
+            columns = {name: codes[:, i] for i, name in enumerate(self.parameters)}
+            legal = [self._legal(rule, columns) for rule in self.restrictions]
+            return np.where(np.all(legal, axis=0), keys, -1) if legal else keys
+        known, order = self._sorted_keys
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[places] == keys, order[places], -1)
 
     def columns(self, indices: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the values of all (or the given) configurations as one array per parameter."""
-        codes = self.codes if indices is None else self.codes[np.asarray(indices, dtype=np.intp)]
+        codes = self.codes if indices is None else self.codes_of(indices)
         return {
             name: _array(values)[codes[:, i]]
             for i, (name, values) in enumerate(self.parameters.items())
@@ -137,25 +176,81 @@ class SearchSpace:
             codes = [values.index(config[name]) for name, values in self.parameters.items()]
         except ValueError:
             return None
-        key = self._keys(np.array([codes], dtype=np.uint16))[0]
-        position = int(np.searchsorted(self._sorted_keys, key))
-        found = position < len(self) and self._sorted_keys[position] == key
-        return position if found else None
+        number = int(self.numbers_of(np.array([codes], dtype=np.uint16))[0])
+        return None if number < 0 else number
+
+    def draw(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the numbers of ``n`` different random configurations; all where there are fewer.
+
+        In a vast space configurations whose beginnings are rarely legal come somewhat too often,
+        and fewer may be found.
+
+        Raises:
+            SpaceError: the space is vast, and no legal configuration was found.
+        """
+        if not self.vast:
+            return rng.choice(len(self), size=min(n, len(self)), replace=False)
+        columns: dict[str, npt.NDArray[np.uint16]] = {}
+        most = max(GROWN, 4 * n)
+        for name in self._expansion_order():
+            rows = len(next(iter(columns.values()))) if columns else 1
+            if rows > (kept := max(most // len(self.parameters[name]), 1)):
+                some = rng.choice(rows, kept, replace=False)
+                columns = {known: column[some] for known, column in columns.items()}
+            columns = self._expand(columns, name)
+        found = self._keys(self._rows(columns))
+        if not len(found):
+            rules = "; ".join(map(str, self.restrictions))
+            raise SpaceError(f"found no configuration that satisfies the restrictions: {rules}")
+        return rng.choice(found, size=min(n, len(found)), replace=False)
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Configuration]:
         """Draw ``n`` different configurations (all of them when there are fewer)."""
-        chosen = rng.choice(len(self), size=min(n, len(self)), replace=False)
-        return [self[int(i)] for i in chosen]
+        return [self[int(i)] for i in self.draw(n, rng)]
+
+    def near(self, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the numbers of what differs from one of some configurations in one parameter."""
+        codes = self.codes_of(numbers)
+        around = [codes[:0]]
+        for i, values in enumerate(self.parameters.values()):
+            beside = np.repeat(codes, len(values), axis=0)
+            beside[:, i] = np.tile(np.arange(len(values)), len(codes))
+            around.append(beside[beside[:, i] != np.repeat(codes[:, i], len(values))])
+        found = self.numbers_of(np.concatenate(around))
+        return np.unique(found[found >= 0])
 
     def neighbours(self, config: Mapping[str, Any]) -> list[Configuration]:
         """Return the legal configurations that differ from ``config`` in one parameter."""
-        candidates = (
-            Configuration({**config, name: value})
-            for name, values in self.parameters.items()
-            for value in values
-            if value != config[name]
-        )
-        return [c for c in candidates if c in self]
+        return [self[int(i)] for i in self.near([self.index(config)])]
+
+    @property
+    def _combinations(self) -> int:
+        return math.prod(len(values) for values in self.parameters.values())
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.uint16] | None:
+        """All legal configurations in order; None where there are too many to list."""
+        columns: dict[str, npt.NDArray[np.uint16]] = {}
+        for name in self._expansion_order():
+            rows = len(next(iter(columns.values()))) if columns else 1
+            if rows * len(self.parameters[name]) > MAX_CONFIGURATIONS:
+                if self._combinations > MAX_COMBINATIONS:
+                    raise SpaceError(
+                        "the space has more than 2^62 combinations: drop some parameters"
+                    )
+                return None
+            columns = self._expand(columns, name)
+        table = self._rows(columns)
+        if len(table) == 0:
+            rules = "; ".join(map(str, self.restrictions))
+            raise SpaceError(f"no configuration satisfies the restrictions: {rules}")
+        return table[np.argsort(self._keys(table), kind="stable")]
+
+    def _rows(self, columns: Mapping[str, npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
+        """Return columns by name as rows; without parameters, the one empty configuration."""
+        if not columns:
+            return np.zeros((1, 0), dtype=np.uint16)
+        return np.column_stack([columns[name] for name in self.parameters])
 
     def _expansion_order(self) -> list[str]:
         """Parameters so ordered that restrictions can cut the table early."""
@@ -173,32 +268,41 @@ class SearchSpace:
     def _expand(
         self, columns: dict[str, npt.NDArray[np.uint16]], name: str
     ) -> dict[str, npt.NDArray[np.uint16]]:
+        """Return partial configurations with every value of one more parameter."""
         rows = len(next(iter(columns.values()))) if columns else 1
         choices = len(self.parameters[name])
-        if rows * choices > MAX_CONFIGURATIONS:
-            raise SpaceError(
-                f"the space has more than {MAX_CONFIGURATIONS:,} configurations to look at: "
-                "add restrictions or drop values"
-            )
         wider = {n: np.repeat(column, choices) for n, column in columns.items()}
         wider[name] = np.tile(np.arange(choices, dtype=np.uint16), rows)
         for rule in self.restrictions:
             names = rule.names or {name}  # a constant rule has rows, too
             if name in names and names <= wider.keys():
-                values = {n: _array(self.parameters[n])[wider[n]] for n in names}
-                keep = rule.holds(values)
+                keep = self._legal(rule, {n: wider[n] for n in names})
                 wider = {n: column[keep] for n, column in wider.items()}
         return wider
 
-    def _keys(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+    def _legal(
+        self, rule: Restriction, columns: Mapping[str, npt.NDArray[np.uint16]]
+    ) -> npt.NDArray[np.bool_]:
+        """Return whether a rule holds of rows, given the positions of their values."""
+        names = rule.names or columns.keys()
+        return rule.holds({n: _array(self.parameters[n])[columns[n]] for n in names})
+
+    def _keys(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[Any]:
+        """Return what orders rows: numbers, or where these do not suffice their bytes."""
+        if self._combinations > MAX_COMBINATIONS:
+            rows = np.ascontiguousarray(codes, dtype=">u2")
+            return rows.view(f"S{2 * rows.shape[1]}")[:, 0]
         keys = np.zeros(len(codes), dtype=np.int64)
         for i, values in enumerate(self.parameters.values()):
             keys = keys * len(values) + codes[:, i]
         return keys
 
     @cached_property
-    def _sorted_keys(self) -> npt.NDArray[np.int64]:
-        return self._keys(self.codes)
+    def _sorted_keys(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Keys in order, and whose each is."""
+        keys = self._keys(self.codes)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
 
     def _why_not(self, config: Mapping[str, Any]) -> str:
         if config.keys() != self.parameters.keys():
@@ -236,7 +340,7 @@ class ListedSpace(SearchSpace):
         for i, (name, values) in enumerate(columns.items()):
             position = {value: code for code, value in enumerate(self.parameters[name])}
             codes[:, i] = [position[value] for value in values]
-        self.codes = codes
+        self._table = codes
 
     def __getitem__(self, index: int) -> Configuration:
         return self._listed[index]
@@ -246,11 +350,6 @@ class ListedSpace(SearchSpace):
         return self._numbers.get(
             config if isinstance(config, Configuration) else Configuration(config)
         )
-
-    def neighbours(self, config: Mapping[str, Any]) -> list[Configuration]:
-        """Return what is listed and differs from ``config`` in one parameter."""
-        differ = (self.codes != self.codes[self.index(config)]).sum(axis=1)
-        return [self._listed[i] for i in np.flatnonzero(differ == 1)]
 
 
 def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:

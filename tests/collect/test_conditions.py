@@ -122,4 +122,5 @@ def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
     monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(next(shares), 0.0))
     assert wait_until_quiet(partial(Watch, CPU), 60.0).others == 0.0
     monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(0.9, 0.0))
-    assert wait_until_quiet(partial(Watch, CPU), 0.0).disturbed
+    assert wait_until_quiet(partial(Watch, CPU), 1e-9).disturbed
+    assert not wait_until_quiet(partial(Watch, CPU), 0.0).disturbed, "nobody looked"

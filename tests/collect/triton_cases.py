@@ -57,6 +57,7 @@ def far_from_zero(inputs):
 SOFTMAX = "foretune.collect.kernels.triton_softmax:TritonSoftmax"
 NORM = "foretune.collect.kernels.triton_norm:TritonNorm"
 ATTENTION = "foretune.collect.kernels.triton_attention:TritonAttention"
+ATTENTION_TMA = "foretune.collect.kernels.triton_attention_tma:TritonAttentionTma"
 CASES = {
     "softmax": Case(
         SOFTMAX,
@@ -128,6 +129,15 @@ CASES = {
             {"batch": 2, "seq_len": 40, "heads": 2, "kv_heads": 1, "mask": "none"},
         ],
         1,
+    ),
+    "attention by descriptors": Case(
+        ATTENTION_TMA,
+        [
+            {"seq_len": 77, "heads": 2, "head_dim": 64, "dtype": "fp16"},
+            {"batch": 2, "seq_len": 33, "heads": 4, "kv_heads": 2, "mask": "none"},
+        ],
+        2,
+        wanted=lambda config: config["BLOCK_M"] > 16 or config["BLOCK_N"] > 16,
     ),
     "measured": Case(SOFTMAX, [{"R": 5, "C": 100}], 2, measured=True),
 }

@@ -57,6 +57,13 @@ def test_words_are_one_axis_each():
     assert np.allclose(distances, distances[0])
 
 
+def test_a_size_that_need_not_apply_is_a_size_and_a_word():
+    X, coordinates = points(SearchSpace({"unroll": ("off", 1, 2, 4, 8)}))
+    assert len(coordinates) == 2
+    assert np.allclose(X[1:, 1], [0, 1 / 3, 2 / 3, 1])
+    assert X[0, 1] == 0.5
+
+
 def test_what_does_not_vary_has_no_axis():
     X, coordinates = points(SearchSpace({"one": (7,)}))
     assert len(coordinates) == 0

@@ -67,6 +67,21 @@ def test_random_is_uniform():
     assert abs(chi2 - degrees) < 4 * math.sqrt(2 * degrees)
 
 
+VAST = SearchSpace({f"p{i}": tuple(2**k for k in range(10)) for i in range(12)}, ["p0 < p1"])
+
+
+def vast_ms(config):
+    return 1.0 + sum(abs(math.log2(v) - 5 - i % 3) for i, v in enumerate(config.values())) / 10
+
+
+def test_a_space_that_cannot_be_listed_is_searched():
+    best = {
+        name: min(vast_ms(c) for c in search(make(name, VAST), 60, law=vast_ms, broken=never))
+        for name in ("surrogate", "random")
+    }
+    assert best["surrogate"] < 1.6 < best["random"]
+
+
 def test_exhaustive_goes_in_order_or_by_the_prior():
     assert make("exhaustive").ask(9) == [SPACE[i] for i in range(9)]
     prior = perfect_prior()

@@ -170,6 +170,7 @@ def run_campaign(
             mlflow_run_id=run_id,
             mlflow_uri=tracker.name,
             device=asdict(runner.device),
+            place=kernel.place,
             profiled=[dict(p) for p in known],
         )
         with tracker.running(run_id):
@@ -207,6 +208,7 @@ def rebuild_report(path: Path) -> Path:
     request = state["request"]
     if not state.get("finished"):
         raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
+    kernel = get_kernel(state.get("place") or request["kernel"])
     folder = Folder(path, request)
     runs = read_runs(folder.runs)
     learned = Predictor.load(folder.predictor).runs_
@@ -222,7 +224,7 @@ def rebuild_report(path: Path) -> Path:
         seconds=state["seconds"],
         **mlflow,
     )
-    data = _report_data(get_kernel(request["kernel"]), device, campaign, runs)
+    data = _report_data(kernel, device, campaign, runs)
     return write_report(campaign.report, data)
 
 
@@ -295,7 +297,7 @@ def _promising(
     chosen: dict[Problem, list[Configuration]] = {}
     for problem in problems:
         space = session.kernel.space(problem)
-        pool = rng.choice(len(space), size=min(GUIDED_POOL, len(space)), replace=False)
+        pool = space.draw(GUIDED_POOL, rng)
         time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
         best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
         measured = (session.kernel.name, device.name, problem)
@@ -369,6 +371,7 @@ def _report_data(
     predictor, results = campaign.training.predictor, list(campaign.results)
     return ReportData(
         kernel=kernel.name,
+        place=kernel.place or kernel.name,
         device=device,
         objective=results[0].objective,
         runs=runs,

@@ -47,10 +47,10 @@ def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
             yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms)
 
 
-def reproduce(result: TuneResult) -> str:
-    """Return the command that tunes a problem again, from nothing."""
+def reproduce(result: TuneResult, kernel: str) -> str:
+    """Return the command that tunes a problem of ``kernel``, a name or a place, from nothing."""
     problem = ",".join(f"{name}={value}" for name, value in result.problem.items())
     return (
-        f"foretune tune {result.kernel} --problem {problem} --budget {max(1, result.measured)} "
+        f"foretune tune {kernel} --problem {problem} --budget {max(1, result.measured)} "
         f"--objective {result.objective.value} --searcher {result.searcher} --no-store"
     )

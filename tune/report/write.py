@@ -63,6 +63,7 @@ class ReportData:
         rates: per result, how near contenders are to what the device can do.
         space_size: configurations a search chooses from; None if unknown.
         attribution: what predictions rest on; None where the model has no exact contributions.
+        place: how commands name the kernel; its name unless given.
     """
 
     kernel: str
@@ -80,6 +81,7 @@ class ReportData:
     rates: Sequence[Sequence[Rate]] = ()
     space_size: int | None = None
     attribution: Importance | None = None
+    place: str = ""
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:

@@ -90,8 +90,8 @@ class Best:
         unit = self.result.objective.unit
         if self.result.unstable:
             return (
-                f"{self.kernel.name}: {self.speedup:.2f}× the default's speed, but the comparison "
-                f"was unstable: {self.result.unstable}: {config}"
+                f"{self.kernel.name}: no verdict, the machine was not quiet "
+                f"({self.result.unstable}); best measured: {config}"
             )
         if not self.verified:
             return f"{self.kernel.name}: nothing beats the default for certain: {config}"

@@ -1,6 +1,6 @@
 """Deployments: a model served on a system by an engine, and the load it is under."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -86,9 +86,20 @@ class Deployment:
         return max(self.of_a_worker / self.layout.dp, 1.0)
 
     @cached_property
+    def allocated(self) -> ModelDescription:
+        """The model as its engine's cache knows it.
+
+        TensorRT-LLM gives layers with a window room for all tokens, as others, unless it is told
+        otherwise (``max_attention_window``).
+        """
+        if self.backend != "trtllm":
+            return self.model
+        return replace(self.model, sliding_window=0, windowed_layers=0)
+
+    @cached_property
     def most(self) -> float:
         """Requests per attention-DP group that memory holds; at least one."""
-        fit = most_requests(self.model, self.layout, self.formats, self.workload, self.system)
+        fit = most_requests(self.allocated, self.layout, self.formats, self.workload, self.system)
         return max(fit / self.layout.dp, 1.0)
 
     @property

@@ -10,6 +10,7 @@ from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import PARTS, Step, StepClock
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
+from foretune.plan.engine.scheduler import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
 Clocks = Callable[[System, str], StepClock]
@@ -20,31 +21,33 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     """Return one row per deployment: numbers that its latencies follow from.
 
     Columns (times in milliseconds): ``batch``, ``running`` and ``most`` requests per rank;
-    ``decode``, ``decode_communication`` and the shares of a decode step's parts; ``alone``, a
-    decode step of one request; ``prompt``, one prompt by itself; ``prefill`` and
-    ``prefill_communication``, what a prompt adds to a full step; ``per_token``, prompts per
-    generated token; ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of
-    either step computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; and the
-    degrees and lengths.
+    ``decode`` (with ``host``, what the processor adds to it), ``decode_communication`` and the
+    shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt
+    by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
+    ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
+    computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; degrees and lengths.
     """
     # Most deployments differ from others in their load alone: all else is found once.
     kinds: dict[tuple[object, ...], int] = {}
     kind = np.array([kinds.setdefault(_kind(d), len(kinds)) for d in deployments], dtype=int)
     firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
     fixed = pd.DataFrame([_numbers(d) for d in firsts])
-    for name, make in (("alone", _alone), ("prompt", _prompt), ("full", _full)):
+    for name, make in (("alone", _alone), ("prompt", prompt_step), ("full", _full)):
         fixed = fixed.join(_times(firsts, make, clocks).add_prefix(f"{name}."))
-    decode = _times(deployments, _decode, clocks)
+    decode = _times(deployments, decode_step, clocks)
     rows = fixed.iloc[kind].reset_index(drop=True)
-    prompts = rows["prompts_per_step"]
+    # A pipeline reads as many prompts at a time as it has stages.
+    prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
+    host = np.array([_between_stages_ms(d) for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
     times = [name for name in rows if "." in name]
     return rows.drop(columns=times).assign(
         batch=batch,
         running=np.minimum(batch, rows["most"]),
         concurrency=np.array([d.concurrency for d in deployments], dtype=float),
-        decode=decode["total"],
+        decode=decode["total"] + host,
+        host=host,
         decode_communication=decode["communication"],
         alone=rows["alone.total"],
         prompt=rows["prompt.total"],
@@ -72,12 +75,12 @@ def _kind(deployment: Deployment) -> tuple[object, ...]:
 
 def decode_ms(deployments: Sequence[Deployment], clocks: Clocks) -> np.ndarray:
     """Return the milliseconds of a decode step of each deployment."""
-    return _times(deployments, _decode, clocks)["total"].to_numpy()
+    return _times(deployments, decode_step, clocks)["total"].to_numpy()
 
 
 def prompt_ms(deployments: Sequence[Deployment], clocks: Clocks) -> tuple[np.ndarray, np.ndarray]:
     """Return the milliseconds of a prompt by itself, and of each where prompts fill all steps."""
-    first = _times(deployments, _prompt, clocks)["total"].to_numpy()
+    first = _times(deployments, prompt_step, clocks)["total"].to_numpy()
     full = _times(deployments, _full, clocks)["total"].to_numpy()
     at_once = [_prompts(d) * _prefill_layout(d).dp for d in deployments]
     return first, full / np.array(at_once)
@@ -147,8 +150,18 @@ def _times(
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()
 
 
-def _decode(deployment: Deployment) -> Step:
-    return _decode_of(deployment, max(int(deployment.running), 1))
+def decode_step(deployment: Deployment) -> Step:
+    """Return what a token goes through: all stages, in a batch of its own for each of them."""
+    return _decode_of(deployment, max(int(deployment.running / deployment.layout.pp), 1))
+
+
+def _between_stages_ms(deployment: Deployment) -> float:
+    """Return what the processor adds on the way through a pipeline, where no GPU hides it."""
+    stages = deployment.layout.pp
+    if stages == 1:
+        return 0.0
+    host, running = Host.of(deployment.system, stages), int(deployment.running)
+    return stages * host.ms(0.0, max(running // stages, 1), 0, running, 0)
 
 
 def _alone(deployment: Deployment) -> Step:
@@ -162,7 +175,8 @@ def _decode_of(deployment: Deployment, batch: int) -> Step:
     )
 
 
-def _prompt(deployment: Deployment) -> Step:
+def prompt_step(deployment: Deployment) -> Step:
+    """Return one prompt by itself."""
     return _prefill_of(deployment, 1)
 
 

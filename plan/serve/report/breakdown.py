@@ -9,9 +9,9 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, rank_memory
 from foretune.plan.cost.operator import Operator
-from foretune.plan.cost.steps import PARTS, Step
+from foretune.plan.cost.steps import PARTS
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import Clocks
+from foretune.plan.serve.deployments.physics import Clocks, decode_step, prompt_step
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def operator_breakdown(
         clocks: say what operators take.
         phase: ``decode``: a token for every request that runs; ``prefill``: one prompt by itself.
     """
-    operators = _step(deployment, phase).operators()
+    step = decode_step if phase == "decode" else prompt_step
+    operators = step(deployment).operators()
     clock = clocks(deployment.system, deployment.backend)
     times = clock.times([_Alone(operator) for operator in operators])
     table = pd.DataFrame(
@@ -55,7 +56,7 @@ def operator_breakdown(
 def memory_breakdown(deployment: Deployment) -> dict[str, float]:
     """Return what the fullest GPU holds, in GiB: one that writes answers, where pools are two."""
     d = deployment
-    held = rank_memory(d.model, d.layout, d.formats, d.workload, d.of_a_worker)
+    held = rank_memory(d.allocated, d.layout, d.formats, d.workload, d.of_a_worker)
     parts = {
         "weights": held.weights,
         "cache of keys and values": held.kv_cache,
@@ -63,14 +64,3 @@ def memory_breakdown(deployment: Deployment) -> dict[str, float]:
         "buffers of collectives": held.communication,
     }
     return {name: float(np.asarray(size) / GIB) for name, size in parts.items()}
-
-
-def _step(deployment: Deployment, phase: Literal["prefill", "decode"]) -> Step:
-    d, workload = deployment, deployment.workload
-    if phase == "decode":
-        running, context = max(int(d.running), 1), int(workload.mean_context)
-        return Step(d.model, d.layout, d.formats, running, 1, context, "decode")
-    layout = d.pools.prefill if d.pools else d.layout
-    return Step(
-        d.model, layout, d.formats, 1, workload.new_tokens, workload.prefix, "prefill"
-    )  # fmt: skip

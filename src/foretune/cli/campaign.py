@@ -104,13 +104,15 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     same = _common(results)
     rows = []
     for r in results:
-        library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
+        beside = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
         interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
         gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.split(":")[0]
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
-        rows.append([_without(r.problem, same), *times, gain, library])
-    name = next((r.library.name for r in results if r.library), "library")
-    columns = ("problem", f"default {unit}", f"best {unit}", "speedup (95 %)", f"vs {name}")
+        rows.append([_without(r.problem, same), *times, gain, beside])
+    columns = ["problem", f"default {unit}", f"best {unit}", "speedup (95 %)"]
+    if library := next((r.library for r in results if r.library), None):
+        columns.append(f"vs {library.name}")
+    rows = [row[: len(columns)] for row in rows]
     title = " ".join([results[0].kernel, str(Problem(same)), "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
     unstable = [r for r in results if r.unstable]

@@ -37,6 +37,7 @@ def collect(
     ray_address: str | None = options.RAY_ADDRESS,
     box: float = typer.Option(0.25, help="Most seconds of timing per configuration."),
     time_limit: float = typer.Option(30.0, help="Most seconds per configuration."),
+    wait_quiet: float = options.WAIT_QUIET,
     seed: int = options.SEED,
     store: str | None = options.STORE,
     no_store: bool = options.NO_STORE,
@@ -48,6 +49,7 @@ def collect(
     continue. Rows that the store knows are taken from there, and new rows go there, too.
     """
     from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
+    from foretune.collect.conditions import wait_until_quiet
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel
@@ -76,12 +78,16 @@ def collect(
         if others := log.kernels() - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
         record = StoredRecord(chosen, measuring.device, where, log)
-        done = collect_runs(chosen, plan, record, measuring, progress)
+        wait_until_quiet(measuring.watch, wait_quiet, progress)
+        with measuring.watch() as watch:
+            done = collect_runs(chosen, plan, record, measuring, progress)
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
         f"{done.reused} known already, {done.seconds:.0f} s"
     )
+    if done.rows and (disturbed := watch.conditions.disturbed):
+        output.say(f"times may be off: {disturbed}; --wait-quiet SECONDS waits")
     output.result(
         {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
-         "seconds": done.seconds, "out": str(out)}
+         "seconds": done.seconds, "out": str(out), "disturbed": watch.conditions.disturbed}
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from foretune.cli import options
 from foretune.cli.campaign import QUIETER, show_results
 from foretune.cli.output import Output
+from foretune.cli.workloads import tune_calls
 from foretune.cli.wrapping import (
     OF_PROGRAMS,
     OF_SOURCES,
@@ -60,6 +61,9 @@ def tune(
         autocompletion=options.registered_names("kernels"),
     ),
     problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
+    workload: Path | None = typer.Option(
+        None, help="CSV with columns kernel, problem, calls: all of them with one budget."
+    ),
     budget: str = typer.Option(
         "", help="New measurements (default 10), or auto: until the expected regret is small."
     ),
@@ -170,11 +174,25 @@ def tune(
     Nothing that the store knows of this kernel on this device is measured again. With two
     objectives, find and verify their Pareto front.
 
+    A workload: foretune tune --workload calls.csv --budget 100
+
     A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
 
     A source: foretune tune blur.cl --kernel blur --arg float32[512,512]=0 --arg float32[512,512]
     --size 512,512 --param block_size_x=8..64
     """
+    if workload is not None:
+        options.refuse(
+            context,
+            (*SHARED, *OF_PROGRAMS, *OF_SOURCES, "problem", "regret", "searcher", "predictor",
+             "runs", "export"),
+            "a workload does not take",
+        )  # fmt: skip
+        tune_calls(
+            workload, kernel, budget, objective, limit, options.read_store(store, no_store), seed,
+            wait_quiet, device, runner, ray_address, Output(as_json),
+        )  # fmt: skip
+        return
     program = context.meta.get(PROGRAM)
     search = Search(
         options.read_budget(budget) if budget else None, regret, objective, limit, searcher,

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from foretune.errors import UnknownName
-from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.errors import UnknownName, UsageError
+from foretune.plan import Formats, Layout, Workload, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import ENGINES, launch, launch_commands
 
@@ -31,7 +32,8 @@ def test_a_dense_model_with_vllm(small):
     command = words(deploy(small, Layout(2, 2), Formats("fp8", kv="fp8")), "vllm")
     assert shlex.join(command) == (
         "vllm serve small --tensor-parallel-size 2 --pipeline-parallel-size 2 --quantization fp8 "
-        "--kv-cache-dtype fp8 --max-num-seqs 32 --max-model-len 1200 "
+        "--kv-cache-dtype fp8 --max-num-seqs 32 --max-num-batched-tokens 8192 "
+        "--max-model-len 1200 "
         "--gpu-memory-utilization 0.9 --port 8000"
     )
 
@@ -41,14 +43,15 @@ def test_a_dense_model_with_the_others(small):
     assert shlex.join(words(deployment, "sglang")) == (
         "python -m sglang.launch_server --model-path small --tp-size 2 --pp-size 2 "
         "--quantization fp8 --kv-cache-dtype fp8_e4m3 --max-running-requests 32 "
+        "--chunked-prefill-size 8192 --cuda-graph-max-bs 32 --mem-fraction-static 0.90 "
         "--context-length 1200 --port 8000"
     )
     plan = launch(deployment, "trtllm")
     assert shlex.join(plan.commands[0]) == (
-        "trtllm-serve CHECKPOINT_IN_FP8 --tp_size 2 --pp_size 2 --max_batch_size 32 "
-        "--max_seq_len 1200 --port 8000 --config trtllm.yaml"
+        "trtllm-serve CHECKPOINT_IN_FP8 --tp_size 2 --pp_size 2 --max_batch_size 16 "
+        "--max_num_tokens 8192 --max_seq_len 1200 --port 8000 --config trtllm.yaml"
     )
-    assert plan.files == {"trtllm.yaml": "kv_cache_config:\n  dtype: fp8\n"}
+    assert plan.files["trtllm.yaml"].startswith("kv_cache_config:\n  dtype: fp8\n")
     assert any("CHECKPOINT_IN_FP8: small quantized to fp8" in note for note in plan.notes)
 
 
@@ -149,6 +152,25 @@ def test_shell_text_can_be_split_again(small):
     spaced = replace(small, name="my models/a b")
     text = launch_commands(deploy(spaced, Layout()))["vllm"]
     assert shlex.split(text)[2] == "my models/a b"
+
+
+def test_long_prompts_are_read_in_parts(small):
+    """No engine refuses a workload that was planned for it."""
+    deployment = replace(deploy(small, Layout()), workload=Workload(50_000, 100))
+    assert after(words(deployment, "vllm"), "--max-num-batched-tokens") == "8192"
+    assert after(words(deployment, "sglang"), "--chunked-prefill-size") == "8192"
+    assert after(words(deployment, "trtllm"), "--max_num_tokens") == "8192"
+    assert "enable_chunked_prefill: true" in launch(deployment, "trtllm").files["trtllm.yaml"]
+
+
+def test_engines_that_do_not_run_on_a_gpu_are_refused(small):
+    amd = replace(deploy(small, Layout()), system=find_system("mi300x"))
+    assert "does not run on mi300x" in launch(amd, "trtllm").refused
+    assert not launch(amd, "vllm").refused
+    assert not launch(amd, "sglang").refused
+    clocks = OperatorClocks(None)
+    with pytest.raises(UsageError, match="TensorRT-LLM does not run on mi300x"):
+        plan(small, amd.system, 1, Workload(100, 10), clocks, backend="trtllm")
 
 
 def test_unknown_engines_are_named(small):

@@ -210,10 +210,34 @@ def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
     assert {"tp", "pp", "dp", "ep", "formats", "batch", "ttft_ms", "memory_gib"} <= set(
         answer["pareto"][0]
     )
-    assert any("pipeline parallelism" in note for note in answer["notes"])
+    assert any("pipelines (pp > 1)" in note for note in answer["notes"])
 
 
 def test_unknown_names_offer_the_nearest(capsys):
     command = ["plan", "--gpus", "8", "--isl", "128", "--osl", "16"]
     assert main([*command, MODEL, "--system", "h100_sxn"]) == 2
     assert "did you mean 'h100_sxm'" in capsys.readouterr().err
+
+
+def test_pipelines_gain_from_more_stages():
+    """At as many requests per GPU, stages cost no throughput but what joins them."""
+    table = planned(8, formats=[Formats("fp8", kv="fp8")]).candidates
+    most = {
+        pp: table[(table["tp"] == 1) & (table["pp"] == pp) & (table["replicas"] == 8 // pp)]
+        for pp in (2, 4, 8)
+    }
+    best = {pp: rows["tokens_per_s_per_gpu"].max() for pp, rows in most.items()}
+    assert best[8] > 0.6 * best[2]
+    assert best[4] > 0.8 * best[2]
+
+
+@pytest.mark.parametrize(("gain", "native"), [(0.03, True), (0.2, False)])
+def test_weights_are_made_anew_only_where_that_gains(gain, native):
+    made = planned(1, formats=[Formats("bf16"), Formats("fp8")], model="Qwen/Qwen3-8B")
+    table = made.candidates.copy()
+    own = table["native"]
+    assert own.any()
+    assert not own.all()
+    per_s = "tokens_per_s_per_gpu"
+    table.loc[~own, per_s] *= (1 + gain) * table[own][per_s].max() / table[~own][per_s].max()
+    assert dataclasses.replace(made, candidates=table).best["native"] == native

@@ -11,6 +11,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy
 from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UsageError
 from foretune.models import Predictor
+from foretune.registry import get_kernel, registered
 from foretune.tune.campaign.campaign import rebuild_report, run_campaign
 from foretune.tune.campaign.preset import Preset
 
@@ -180,6 +181,16 @@ def test_the_report_can_be_written_again(place):
     done.report.unlink()
     assert rebuild_report(done.folder) == done.report
     assert done.report.stat().st_size > 100_000
+
+
+def test_a_kernel_of_a_file_is_found_again(place):
+    (place / "mine.py").write_text(
+        "from toy_kernel import Toy\n\n\nclass Mine(Toy):\n    name = 'mine'\n"
+    )
+    done = run_campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY)
+    assert f"foretune tune {place / 'mine.py'}:Mine --problem" in done.report.read_text("utf-8")
+    registered("kernels").pop("mine")  # as in another process
+    assert rebuild_report(done.folder) == done.report
 
 
 def test_no_report_without_a_finished_campaign(place):

@@ -11,6 +11,7 @@ from foretune.errors import UnknownName
 if TYPE_CHECKING:
     from foretune.plan.cost.clocks import OperatorClocks
     from foretune.plan.cost.tables import OperatorTables
+    from foretune.plan.engine.requests import Requests
 
 NO_LIMIT = float("inf")
 LIMITS = "Limits (default: none)"
@@ -63,6 +64,17 @@ def read_prices(path: Path | None) -> dict[str, float]:
     from foretune.plan import read_prices as read
 
     return read(path) if path else published_prices()
+
+
+def trace(path: Path | None) -> "Requests | None":
+    """Return the requests of ``--trace``; None without it.
+
+    Raises:
+        RunTableError: the file cannot be read.
+    """
+    from foretune.plan.engine.requests import read_trace
+
+    return read_trace(path) if path else None
 
 
 def measured_operators(folder: Path | None) -> "tuple[OperatorClocks, OperatorTables | None]":

@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.plan import Formats, Plan, System
+    from foretune.plan.serve.replaying import Replayed
     from foretune.plan.serve.report import Question
 
 COLUMNS = {
-    "system": "system", "formats": "formats", "tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep",
-    "replicas": "×", "prefill": "prompts on", "workers": "workers", "batch": "batch",
-    "ttft_ms": "TTFT", "tpot_ms": "TPOT", "tokens_per_s_per_gpu": "tok/s/GPU",
-    "memory_gib": "GiB", "usd_per_million_tokens": "USD/M",
+    "system": "system", "formats": "formats", "layout": "layout", "replicas": "×",
+    "prefill": "prompts on", "workers": "workers", "batch": "batch",
+    "tokens_per_s_per_gpu": "tok/s/GPU", "ttft_ms": "TTFT", "tpot_ms": "TPOT",
+    "usd_per_million_tokens": "USD/M", "memory_gib": "GiB",
 }  # fmt: skip
 """Column of candidates -> its heading; what is the same in all rows is left out."""
-ALWAYS = ("formats", "batch", "ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
-WIDE = 9
-"""Columns that 80 characters hold."""
+ALWAYS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
+          "usd_per_million_tokens")  # fmt: skip
+"""What decides, and what it is of."""
+LEAST = ("memory_gib", "workers", "replicas", "prefill", "system")
+"""Columns that are left out where a line would be longer than `WIDTH`, in this order."""
+WIDTH = 80
+BETWEEN = 2
+"""Characters between columns."""
 CHECKS = "Checks and results"
 """Heading of the help's last part."""
 
@@ -36,16 +42,20 @@ CHECKS = "Checks and results"
 def serve(
     model: str = inputs.MODEL,
     system: str = typer.Option(
-        ..., help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
+        None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
     ),
-    gpus: int = typer.Option(..., help="How many GPUs."),
-    isl: int = inputs.ISL,
-    osl: int = inputs.OSL,
+    gpus: int = typer.Option(None, help="How many GPUs."),
+    isl: int = typer.Option(None, help="Input tokens per request."),
+    osl: int = typer.Option(None, help="Output tokens per request."),
+    prefix: int = typer.Option(0, help="Input tokens that the cache of prefixes holds already."),
     goal: str = typer.Option(
         "throughput", "--for", help="What is best: throughput, cost, energy or latency."
     ),
     rate: float | None = typer.Option(
         None, help="Requests per second, arriving at random; finds the fewest GPUs."
+    ),
+    trace: Path = typer.Option(
+        None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
     ),
     pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
     formats: str = typer.Option(
@@ -89,8 +99,11 @@ def serve(
     Times of operators come from --operators, else from the package
     aiconfigurator-core (extra 'llm'), else from rooflines.
     """
-    for name, value in (("--top", top), ("--gpus", gpus), ("--isl", isl), ("--osl", osl)):
-        options.at_least_one(value, name)
+    sent = inputs.trace(trace)
+    if sent is not None:
+        isl, osl = isl or round(sent.isl.mean()), osl or round(sent.osl.mean())
+        prefix = prefix or int(min(sent.cached.mean(), isl - 1))
+    _check(model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top})
     if rate is not None and not 0 < rate < inputs.NO_LIMIT:
         raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
     if check_vllm and rate is not None:
@@ -100,14 +113,15 @@ def serve(
     from foretune.plan.serve.deployments.learned import learned_from
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.recording import keep, plan_answer
+    from foretune.plan.serve.replaying import replayed
     from foretune.plan.serve.report import Question
 
     output = Output(as_json)
     requirements = Requirements(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
     clocks, tables = inputs.measured_operators(operators)
     question = Question(
-        describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl), backend,
-        rate, pools, tables is not None, measured is not None,
+        describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl, prefix),
+        backend, rate, pools, tables is not None, measured is not None,
     )  # fmt: skip
     correction = learned_from(measured, output.say, clocks.predictors) if measured else None
     start = time.perf_counter()
@@ -119,13 +133,19 @@ def serve(
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
     commands = launch_commands(best, int(found.best["replicas"]))
-    _show(output, found, question, commands, top)
+    seen = None
+    if best.pools is None or rate is not None or sent is not None:
+        taught = float(found.best["tpot_ms"]) if measured and rate is None else None
+        seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
+    _show(output, found, question, commands, top, seen)
     checks, results = None, dict[str, Any]()
+    if seen is not None:
+        results["replayed"] = seen.to_json()
     try:
         if check:
             measurements = verify_operators(output, found, tables, backend)
             checks = measurements.table
-            results = {"operators": measurements.to_json(), "parallel": verify_parallel(output)}
+            results |= {"operators": measurements.to_json(), "parallel": verify_parallel(output)}
         if check_vllm:
             results["vllm"] = verify_vllm(output, best, found.best.to_dict())
     finally:  # a plan is kept although it could not be checked
@@ -137,24 +157,57 @@ def serve(
         output.result(plan_answer(found, question, commands) | results)
 
 
+def _check(model: str, needed: "dict[str, Any]") -> None:
+    """Ask for what a plan needs, in one line.
+
+    Raises:
+        UsageError: something is missing, or a number below 1.
+    """
+    missing = ", ".join(name for name, value in needed.items() if value is None)
+    if missing:
+        raise UsageError(
+            f"give {missing} too: foretune plan serve {model} --system h100_sxm --gpus 8 "
+            "--isl 2048 --osl 256"
+        )
+    for name, value in needed.items():
+        if isinstance(value, int):
+            options.at_least_one(value, name)
+
+
 def _show(
-    output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int
+    output: Output,
+    plan: "Plan",
+    question: "Question",
+    commands: dict[str, str],
+    top: int,
+    seen: "Replayed | None",
 ) -> None:
     """Print the front, what it means, and how to start the best."""
-    from foretune.plan.serve.explaining import notes, sentences
+    from foretune.plan.serve.explaining import degrees, notes, sentences
     from foretune.plan.serve.planner import GUESSWORK
 
     shown = _spread(plan, top)
     guesses = bool((shown["guessed"] > GUESSWORK).any())
-    columns = [c for c in COLUMNS if c in ALWAYS or shown[c].nunique() > 1][: WIDE - guesses]
-    headings = [COLUMNS[c] for c in columns]
-    rows = [[_cell(name, row) for name in columns] for _, row in shown.iterrows()]
+    shown = shown.assign(layout=[degrees(row) for _, row in shown.iterrows()])
+    cells = {
+        name: [COLUMNS[name], *(_cell(name, row) for _, row in shown.iterrows())]
+        for name in COLUMNS
+        if (name in ALWAYS or shown[name].nunique() > 1) and shown[name].notna().any()
+    }
+    for name in LEAST:
+        if sum(max(map(len, column)) + BETWEEN for column in cells.values()) > WIDTH + BETWEEN:
+            cells.pop(name, None)
+    headings, *rows = zip(*cells.values(), strict=True)
+    if not question.tables:
+        output.say("rooflines alone, no measured operators: pip install 'foretune[llm]' for those")
     output.table(str(question), headings, rows)
     if guesses:
         output.say("? more than half of it lies outside what was measured")
     output.say("")
     for line in sentences(plan):
         output.say(line)
+    if seen is not None:
+        output.say(str(seen))
     for line in notes(plan, question.tables, question.corrected):
         output.say(f"note: {line}")
     output.say(

@@ -1,0 +1,123 @@
+"""One budget over many problems: how much of the possible gain is reached, and how soon?
+
+    python workload.py TABLE.parquet… [--problems 20] [--draws 3]
+
+Each table holds problems that were measured with every configuration of a list; ``shipped`` are the
+CPU kernels' runs that come with Foretune. A workload is some problems of a table, drawn at random,
+each called so often that shares of the time at the default are spread like those of a real model
+(log-normal). The default is the kernel's own, else the first configuration that runs. Possible is
+the gain from the defaults to the best of every list; printed is the share of it after so many
+measurements in all, mean over draws (and the least), where the next one goes where the whole
+workload loses most (`foretune.search.workload`), and where every problem has its turn (equal
+shares), with the same process, which knows all measurements either way. Every choice is verified
+against the default, as `foretune.tune_workload` does, and never worse; that comes on top.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from machine import heading, markdown
+
+from foretune.collect import local_device
+from foretune.datasets import read_runs
+from foretune.errors import UnknownName
+from foretune.features import family_for, row_roofline_ms
+from foretune.registry import get_kernel
+from foretune.search.replay.recorded import RecordedSpace, recorded_spaces
+from foretune.search.workload import Part, Workload
+
+POINTS = (10, 30, 100)
+SPREAD = 1.0
+"""Standard deviation of the logarithm of a problem's share of the time."""
+SHIPPED = Path(__file__).parents[1] / "datasets/shipped/amd-epyc-2-cores.parquet"
+
+
+class EqualShares(Workload):
+    """Every part has its turn; the one that takes longest begins."""
+
+    def loss(self, number: int) -> float:
+        """Return what gives everyone the same number of turns."""
+        part = self.parts[number]
+        return -1e9 * len(self.measured[number]) + part.calls * part.work
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("tables", nargs="+")
+    parser.add_argument("--problems", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    kinds = {"where most is lost": Workload, "equal shares": EqualShares}
+    print(heading("Many problems, one budget", local_device()))
+    print(f"{options.draws} draws of {options.problems} problems\n")
+    rows = []
+    for name in options.tables:
+        runs = read_runs(SHIPPED if name == "shipped" else Path(name))
+        seeds = range(options.seed, options.seed + options.draws)
+        drawn = {seed: problems(runs, options.problems, seed) for seed in seeds}
+        for how, kind in kinds.items():
+            found = np.array([gained(spaces, kind, seed) for seed, spaces in drawn.items()])
+            cells = [f"{m:.3f} ({w:.3f})" for m, w in zip(found.mean(0), found.min(0), strict=True)]
+            rows.append([Path(name).stem, how, *cells])
+    print(markdown(["table", "next measurement", *map(str, POINTS)], rows))
+
+
+def problems(runs: pd.DataFrame, n: int, seed: int) -> list[RecordedSpace]:
+    """Return ``n`` problems of a table, drawn at random."""
+    columns = [c for c in runs if c.startswith("problem.")]
+    group = runs.groupby(["kernel", *columns], dropna=False, sort=False).ngroup()
+    some = np.random.default_rng(seed).permutation(int(group.max()) + 1)[:n]
+    ran = {g for g in some if (runs["status"][group == g] == "ok").any()}
+    return recorded_spaces(runs[group.isin(ran)], "workload")
+
+
+def gained(spaces: Sequence[RecordedSpace], kind: type[Workload], seed: int) -> list[float]:
+    """Return the share of the possible gain after each of `POINTS`."""
+    parts, defaults = [], np.empty(len(spaces))
+    share = np.exp(np.random.default_rng(seed).normal(0.0, SPREAD, len(spaces)))
+    for i, space in enumerate(spaces):
+        number = default_of(space)
+        defaults[i] = space.values[number]
+        calls, default = float(share[i] / defaults[i]), space.space[number]
+        parts.append(Part(space.kernel, space.problem, space.space, calls, work_of(space), default))
+    calls = share / defaults
+    possible = calls @ defaults - calls @ [space.optimum for space in spaces]
+    search, found = kind(parts, seed=seed, device=spaces[0].device), []
+    for n in range(1, POINTS[-1] + 1):
+        if (asked := search.ask()) is not None:
+            i, config = asked
+            search.tell(i, spaces[i].measurement(spaces[i].space.index(config)))
+        if n in POINTS:
+            chosen = [s.values[s.space.index(search.choice(i))] for i, s in enumerate(spaces)]
+            now = np.minimum(chosen, defaults)
+            found.append(float((calls @ defaults - calls @ now) / possible))
+    return found
+
+
+def default_of(space: RecordedSpace) -> int:
+    """Return the number of what runs if nothing is tuned."""
+    try:
+        number = space.space.number(get_kernel(space.kernel).default(space.problem))
+    except UnknownName:
+        number = None
+    if number is not None and np.isfinite(space.values[number]):
+        return number
+    return int(np.flatnonzero(np.isfinite(space.values))[0])
+
+
+def work_of(space: RecordedSpace) -> float:
+    """Return the least time that a problem can take on its device, by its roofline."""
+    row = {"kernel": space.kernel, **{f"problem.{k}": v for k, v in space.problem.items()}}
+    row |= {f"config.{k}": v for k, v in space.space[0].items()}
+    row |= {f"device.{k}": v for k, v in space.device.specs.items()}
+    runs = pd.DataFrame([row])
+    roofline_ms = row_roofline_ms(family_for(space.kernel, runs), runs)
+    return float(np.nan_to_num(roofline_ms[0], nan=1.0)) or 1.0
+
+
+if __name__ == "__main__":
+    main()

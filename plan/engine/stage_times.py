@@ -1,0 +1,220 @@
+"""How long the stages of a pipeline take for a step: looked up once, read between in no time.
+
+A step's operators are of three kinds: those that see all tokens together, attention of the prompts
+and attention of the answers. Each depends on one or two sizes, and is known on a grid of them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log2
+from typing import NamedTuple
+
+import numpy as np
+
+from foretune.plan.cost.decoder import mixed_operators
+from foretune.plan.cost.memory import stage_layers
+from foretune.plan.cost.operator import Operator, Part
+from foretune.plan.cost.steps import StepClock
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Layout
+
+ENDS = ("head", "logits")
+"""Operators of the last stage alone; they see one token of a prompt."""
+SENT = "stage"
+"""What goes from one stage to the next."""
+FULL = 8192
+"""Tokens of prompts that are read together where attention's time of one is looked up."""
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """What one step of an attention-DP group computes.
+
+    Attributes:
+        answers: requests that write; ``each`` tokens of each are computed.
+        context: tokens in their caches, of all together.
+        prompts: new tokens and tokens in the cache before, of each prompt that is read.
+        ends: prompts whose last token is among them.
+        each: tokens per answer.
+    """
+
+    answers: int
+    context: float
+    prompts: Sequence[tuple[int, int]] = ()
+    ends: int = 0
+    each: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are computed."""
+        return self.answers * self.each + sum(new for new, _ in self.prompts)
+
+
+class StageWork(NamedTuple):
+    """What a stage does in a step: milliseconds of its GPUs, and layers."""
+
+    ms: float
+    layers: int
+
+
+Stages = Callable[[StepLoad, int], list[StageWork]]
+"""Says the work of every stage for a step padded by so many answers."""
+
+
+class StageTimes:
+    """Milliseconds of each pipeline stage for any step of a deployment.
+
+    Args:
+        model, layout, formats: what computes, over which ranks, in which formats.
+        clock: says what operators take.
+        most_tokens: of a step.
+        most_context: of a request.
+        most_answers: of a step.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        layout: Layout,
+        formats: Formats,
+        clock: StepClock,
+        most_tokens: int,
+        most_context: int,
+        most_answers: int,
+    ) -> None:
+        self._model, self._layout, self._formats, self._clock = model, layout, formats, clock
+        tokens, context = _sizes(most_tokens, halves=True), _sizes(most_context)
+        answers = _sizes(most_answers)
+        self._shared = _Curve(tokens, self._ms([_shared(self._mixed(n)) for n in tokens]))
+        sent = [[o for o in self._mixed(n) if o.name == SENT] for n in tokens]
+        self._sent = _Curve(tokens, self._ms(sent) / max(layout.pp - 1, 1))
+        self._ends = _Curve(answers, self._ms([self._head(n) for n in answers]))
+        self._answer = _Surface(
+            answers, context,
+            self._ms([self._part(n, 1, keys - 1, "decode") for n in answers for keys in context]),
+        )  # fmt: skip
+        self._sizes = tokens, context
+        self._prompt = _Curve(tokens, self._each_prompt([0])[:, 0])
+        ends = [stage_layers(model, layout, stage) for stage in range(layout.pp)]
+        self._layers = [end - start for start, end in ends]
+
+    def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
+        """Return the work of each stage, with what it sends to the next.
+
+        Args:
+            load: what is computed.
+            padded: answers that are computed beside, for nothing.
+        """
+        tokens = load.tokens + padded * load.each
+        layers = self._shared(tokens)
+        if load.answers:
+            layers += self._answer(load.answers * load.each, load.context / load.answers + 1)
+        for new, before in load.prompts:
+            layers += self._chunk(new, before) if before else self._prompt(new)
+        stages = [layers * n / self._model.layers for n in self._layers]
+        stages[-1] += self._ends((load.answers + padded) * load.each + load.ends)
+        if len(stages) > 1:
+            sent = self._sent(tokens)
+            stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
+        return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
+
+    @cached_property
+    def _chunk(self) -> "_Surface":
+        """Attention of a prompt that has tokens in the cache already."""
+        tokens, context = self._sizes
+        return _Surface(tokens, context, self._each_prompt(context).ravel())
+
+    def _each_prompt(self, context: Sequence[int]) -> np.ndarray:
+        """Return the milliseconds of each of the prompts that are read together (new, before)."""
+        tokens, _ = self._sizes
+        together = [max(round(FULL / new), 1) for new in tokens]
+        known = self._ms(
+            [
+                self._part(n, new, before, "prefill")
+                for new, n in zip(tokens, together, strict=True)
+                for before in context
+            ]
+        )
+        return known.reshape(len(tokens), -1) / np.array(together)[:, None]
+
+    def _mixed(self, tokens: int) -> list[Operator]:
+        parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]
+        return mixed_operators(self._model, self._layout, self._formats, parts)
+
+    def _head(self, rows: int) -> list[Operator]:
+        part = [Part(rows, 1, 1, "decode")]
+        found = mixed_operators(self._model, self._layout, self._formats, part)
+        return [o for o in found if o.name in ENDS]
+
+    def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
+        """Return what runs for requests of one phase alone, beside others or not."""
+        part = Part(batch, new, context, phase)  # type: ignore[arg-type]
+        other = Part(1, 1, 0, "decode" if phase == "prefill" else "prefill")
+        found = mixed_operators(self._model, self._layout, self._formats, [part, other])
+        return [o for o in found if o.phase == phase]
+
+    def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
+        times = self._clock.times([_Some(list(work)) for work in works])
+        return times["total"].to_numpy(dtype=float)
+
+
+def _shared(operators: Iterable[Operator]) -> list[Operator]:
+    return [o for o in operators if o.phase == "mixed" and o.name not in (*ENDS, SENT)]
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Operators that are looked up together."""
+
+    found: Sequence[Operator]
+
+    def operators(self) -> Sequence[Operator]:
+        return self.found
+
+
+def _sizes(last: int, halves: bool = False) -> list[int]:
+    """Return the powers of two up to ``last`` or the next, which is what tables hold.
+
+    Args:
+        last: the largest size that is asked for.
+        halves: whether those half-way between two of them are there too.
+    """
+    powers = [2**i for i in range(1, max(ceil(log2(last)), 1) + 1)]
+    between = [3 * p // 4 for p in powers[1:]] if halves else []
+    return sorted({1, *powers, *between})
+
+
+class _Curve:
+    """A time by one size: straight between neighbours, through the origin's side beyond."""
+
+    def __init__(self, sizes: Sequence[int], ms: np.ndarray) -> None:
+        self._sizes, self._ms = list(sizes), ms.tolist()
+
+    def __call__(self, size: float) -> float:
+        i, share = _between(self._sizes, size)
+        return float(self._ms[i] + share * (self._ms[i + 1] - self._ms[i]))
+
+
+class _Surface:
+    """A time by two sizes, straight between neighbours along both."""
+
+    def __init__(self, first: Sequence[int], second: Sequence[int], ms: np.ndarray) -> None:
+        self._first, self._second = list(first), list(second)
+        self._rows = ms.reshape(len(self._first), -1).tolist()
+
+    def __call__(self, first: float, second: float) -> float:
+        i, a = _between(self._first, first)
+        j, b = _between(self._second, second)
+        low, high = self._rows[i], self._rows[i + 1]
+        one = low[j] + b * (low[j + 1] - low[j])
+        other = high[j] + b * (high[j + 1] - high[j])
+        return float(one + a * (other - one))
+
+
+def _between(sizes: Sequence[int], size: float) -> tuple[int, float]:
+    """Return the neighbour below, and how far above it a size lies (0 … 1; more beyond)."""
+    i = min(max(bisect_right(sizes, size) - 1, 0), len(sizes) - 2)
+    return i, max((size - sizes[i]) / (sizes[i + 1] - sizes[i]), 0.0)

@@ -1,0 +1,193 @@
+"""Many problems, one budget: every next measurement goes where the whole workload loses most.
+
+What a workload still loses on a problem is how often it is called, times how long a call takes,
+times the regret of the choice that would be made now. One process knows all problems of a kernel
+(`foretune.search.transfer`), so that what is measured for one is known of its likes. The time of a
+problem that was never measured is told from its work and the rate reached on others. Losses shrink
+as more is known, so only those that look largest are computed anew (Minoux's accelerated greedy
+algorithm, 1978).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.errors import UsageError
+from foretune.measurement import Measurement
+from foretune.objective import Goal, Objective
+from foretune.problem import Problem
+from foretune.search.transfer import LEAST_FIT, Fits, TransferSearcher
+from foretune.space import Configuration, SearchSpace
+
+DOUBT = 0.1
+"""Added to every regret, as the model may be surer than it should; and losses are shared among the
+measurements made, as it may wait in vain for what it takes for likely."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A problem of a workload.
+
+    Attributes:
+        kernel: whose problem; those of one kernel tell of each other.
+        problem: what is computed.
+        space: its configurations.
+        calls: how often it is called.
+        work: in proportion to which its time grows, e.g. operations or an estimate.
+        default: what runs if nothing is tuned.
+
+    Raises:
+        UsageError: there are no calls, or no work.
+    """
+
+    kernel: str
+    problem: Problem
+    space: SearchSpace
+    calls: float
+    work: float
+    default: Configuration
+
+    def __post_init__(self) -> None:
+        for name, value in (("calls", self.calls), ("work", self.work)):
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} of {self.kernel}, {self.problem}: {value}: above 0")
+
+
+class Workload:
+    """Says which problem to measure next, and with which configuration.
+
+    Args:
+        parts: its problems.
+        objective: what is minimised.
+        seed: of everything random.
+        device: where.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        objective: Goal = Objective.TIME,
+        seed: int = 0,
+        device: Device | None = None,
+    ) -> None:
+        self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
+        self.measured: list[list[Measurement]] = [[] for _ in parts]
+        """By part."""
+        self._fits: dict[str, Fits] = {part.kernel: {} for part in parts}
+        self._asked: list[set[Configuration]] = [set() for _ in parts]
+        self._searchers: dict[int, tuple[int, TransferSearcher]] = {}
+        """By part, and how much was measured when each was made."""
+        self._losses: dict[int, tuple[int, float]] = {}
+
+    def ask(self) -> tuple[int, Configuration] | None:
+        """Return the number of a part and what to measure of it; None if nothing is left."""
+        open_parts = [
+            i for i, part in enumerate(self.parts) if len(self._asked[i]) < len(part.space)
+        ]
+        if not open_parts:
+            return None
+        total = self._total
+        while True:
+            worst = max(open_parts, key=lambda i: self._losses.get(i, (0, math.inf))[1])
+            if self._losses.get(worst, (-1, 0.0))[0] == total:
+                break
+            self._losses[worst] = total, self.loss(worst)
+        part = self.parts[worst]
+        fresh = part.default not in self._asked[worst] and not self.measured[worst]
+        if fresh and part.default in part.space and not self._known(part.kernel):
+            config = part.default
+        else:
+            config = self._most_promising(worst)
+        self._asked[worst].add(config)
+        return worst, config
+
+    def _most_promising(self, number: int) -> Configuration:
+        """Return what is not measured and promises most: the expected best, then improvement."""
+        forecast, space = self.searcher(number).forecast, self.parts[number].space
+        asked = [space.index(config) for config in self._asked[number]]
+        free = ~np.isin(forecast.numbers, asked)
+        if not free.any():
+            return self.searcher(number).ask()[0]
+        return space[int(forecast.numbers[np.argmax(np.where(free, forecast.promise, -np.inf))])]
+
+    def tell(self, number: int, measurement: Measurement) -> None:
+        """Learn a measurement of a part, asked for or not."""
+        self.measured[number].append(measurement)
+        self._asked[number].add(measurement.config)
+
+    def choice(self, number: int) -> Configuration:
+        """Return what a part should run: the best measured, else what is expected to lose least.
+
+        Where too little of the kernel was measured to learn from it is the default.
+        """
+        part = self.parts[number]
+        if math.isfinite(self._best(number)):
+            return self.searcher(number).choice()
+        if self._known(part.kernel) < LEAST_FIT:
+            return part.default
+        forecast = self.searcher(number).forecast
+        return part.space[int(forecast.numbers[np.argmin(forecast.loss)])]
+
+    def loss(self, number: int) -> float:
+        """Return how much the whole workload is expected to lose by the `choice` for a part, ms."""
+        part, mine = self.parts[number], self.measured[number]
+        if not mine and not self._known(part.kernel):
+            return part.calls * part.work * self._rate(part.kernel)
+        regret = min(self.searcher(number).forecast.regret, 1.0) + DOUBT
+        return part.calls * self._level(number) * regret / (1 + len(mine))
+
+    def searcher(self, number: int) -> TransferSearcher:
+        """Return the searcher of a part; it knows all that was measured of the kernel."""
+        made, searcher = self._searchers.get(number, (-1, None))
+        if searcher is None or made != self._total:
+            part = self.parts[number]
+            others = [
+                m
+                for other, found in zip(self.parts, self.measured, strict=True)
+                if other.kernel == part.kernel and other is not part
+                for m in found
+            ]
+            searcher = TransferSearcher(
+                part.space, self.objective, self.seed, None, part.problem, self.device, others,
+                fits=self._fits[part.kernel],
+            )  # fmt: skip
+            searcher.proposed |= {part.space.index(c) for c in self._asked[number]}
+            searcher.tell(self.measured[number])
+            self._searchers[number] = self._total, searcher
+        return searcher
+
+    @property
+    def _total(self) -> int:
+        return sum(map(len, self.measured))
+
+    def _known(self, kernel: str) -> int:
+        """Return how many measurements of a kernel ran."""
+        known = zip(self.parts, self.measured, strict=True)
+        return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
+
+    def _best(self, number: int) -> float:
+        """Return the least objective measured of a part, or infinity."""
+        found = [self.objective.measured(m) for m in self.measured[number]]
+        return min((v for v in found if math.isfinite(v)), default=math.inf)
+
+    def _level(self, number: int) -> float:
+        """Return the least objective measured of a part, or what its work leads to expect."""
+        best = self._best(number)
+        return (
+            best
+            if math.isfinite(best)
+            else self.parts[number].work * self._rate(self.parts[number].kernel)
+        )
+
+    def _rate(self, kernel: str) -> float:
+        """Return the usual objective per work: of the kernel, else of all, else 1."""
+        rates = {
+            i: self._best(i) / part.work
+            for i, part in enumerate(self.parts)
+            if math.isfinite(self._best(i))
+        }
+        of_kernel = [rate for i, rate in rates.items() if self.parts[i].kernel == kernel]
+        return float(np.median(of_kernel or list(rates.values()) or [1.0]))

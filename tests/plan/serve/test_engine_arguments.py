@@ -1,0 +1,125 @@
+"""What the engines' own argument parsers know: names of flags, and of options in files.
+
+Copied from their sources; groups that no plan touches (multimodal input, adapters, logging) are
+left out.
+
+* vLLM: ``vllm/engine/arg_utils.py`` and ``vllm/entrypoints/openai/cli_args.py`` of version 0.11.
+* SGLang: ``python/sglang/srt/server_args.py``, and the router's ``launch_router.py``, of 0.5.
+* TensorRT-LLM: ``tensorrt_llm/commands/serve.py`` and ``tensorrt_llm/llmapi/llm_args.py`` of 1.2;
+  ``--config`` is another name of ``--extra_llm_api_options`` since then.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.launching import launch
+
+VLLM = {
+    "--host", "--port", "--api-key", "--served-model-name", "--model", "--tokenizer", "--dtype",
+    "--seed", "--max-model-len", "--quantization", "--enforce-eager", "--trust-remote-code",
+    "--load-format", "--download-dir", "--distributed-executor-backend",
+    "--pipeline-parallel-size", "--tensor-parallel-size", "--decode-context-parallel-size",
+    "--data-parallel-size", "--data-parallel-rank", "--data-parallel-start-rank",
+    "--data-parallel-size-local", "--data-parallel-address", "--data-parallel-rpc-port",
+    "--data-parallel-backend", "--data-parallel-hybrid-lb", "--enable-expert-parallel",
+    "--all2all-backend", "--enable-dbo", "--enable-eplb", "--eplb-config",
+    "--expert-placement-strategy", "--disable-custom-all-reduce", "--block-size",
+    "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--swap-space", "--kv-cache-dtype",
+    "--num-gpu-blocks-override", "--enable-prefix-caching", "--prefix-caching-hash-algo",
+    "--cpu-offload-gb", "--calculate-kv-scales", "--max-num-batched-tokens", "--max-num-seqs",
+    "--max-num-partial-prefills", "--max-long-partial-prefills", "--long-prefill-token-threshold",
+    "--scheduling-policy", "--enable-chunked-prefill", "--disable-hybrid-kv-cache-manager",
+    "--async-scheduling", "--cuda-graph-sizes", "--speculative-config", "--kv-transfer-config",
+    "--compilation-config",
+}  # fmt: skip
+
+SGLANG = {
+    "--model-path", "--tokenizer-path", "--host", "--port", "--device", "--dtype", "--quantization",
+    "--kv-cache-dtype", "--context-length", "--mem-fraction-static", "--max-running-requests",
+    "--max-queued-requests", "--max-total-tokens", "--chunked-prefill-size", "--max-prefill-tokens",
+    "--schedule-policy", "--page-size", "--tp-size", "--pp-size", "--dp-size", "--ep-size",
+    "--ep-num-redundant-experts",
+    "--enable-dp-attention", "--load-balance-method", "--dist-init-addr", "--nnodes", "--node-rank",
+    "--attention-backend", "--moe-a2a-backend", "--disable-radix-cache", "--cuda-graph-max-bs",
+    "--cuda-graph-bs", "--disable-cuda-graph", "--speculative-algorithm", "--disaggregation-mode",
+    "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port",
+}  # fmt: skip
+SGLANG_ROUTER = {"--pd-disaggregation", "--prefill", "--decode", "--host", "--port", "--policy"}
+
+TRTLLM = {
+    "--host", "--port", "--backend", "--log_level", "--max_beam_width", "--max_batch_size",
+    "--max_num_tokens", "--max_seq_len", "--tp_size", "--pp_size", "--ep_size", "--cluster_size",
+    "--gpus_per_node", "--kv_cache_free_gpu_memory_fraction", "--num_postprocess_workers",
+    "--trust_remote_code", "--extra_llm_api_options", "--config", "--reasoning_parser",
+    "--metadata_server_config_file", "--server_role", "--enable_chunked_prefill",
+    "--fail_fast_on_attention_window_too_large", "--disagg_cluster_uri", "--media_io_kwargs",
+}  # fmt: skip
+TRTLLM_POOLS = {"-c", "--config_file", "-m", "-t", "-r", "-l", "--log_level"}
+TRTLLM_OPTIONS = {
+    "kv_cache_config": {
+        "dtype", "enable_block_reuse", "free_gpu_memory_fraction", "max_attention_window",
+        "max_tokens", "host_cache_size", "tokens_per_block",
+    },
+    "cuda_graph_config": {"batch_sizes", "max_batch_size", "enable_padding"},
+    "cache_transceiver_config": {"backend", "max_tokens_in_buffer"},
+    "enable_chunked_prefill": set(),
+    "enable_attention_dp": set(),
+    "disable_overlap_scheduler": set(),
+    "moe_config": {"backend", "max_num_tokens", "load_balancer"},
+    "speculative_config": {"decoding_type", "num_nextn_predict_layers"},
+    "stream_interval": set(),
+}  # fmt: skip
+"""Options of a file -> those within them; none where they are plain values."""
+
+
+def deploy(model, layout, formats=None, pools=None):
+    load = Workload(16384, 200, 1024)
+    h100 = find_system("h100_sxm")
+    return Deployment(model, h100, "vllm", layout, formats or Formats(), load, 32, pools)
+
+
+DEPLOYMENTS = {
+    "dense": {"layout": Layout(2, 2), "formats": Formats("fp8", kv="fp8")},
+    "experts": {"layout": Layout(1, 1, 4, 1, 4)},
+    "copies": {"layout": Layout(1, 1, 12, 1, 12)},
+    "pools": {"layout": Layout(2), "pools": Pools(Layout(4), 2, 1)},
+}
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_engines_know_every_flag(name, small, sparse):
+    """Their own argument parsers take what they are started with."""
+    wide = replace(sparse, experts=32)
+    model = {"experts": sparse, "copies": wide}.get(name, small)
+    deployment = deploy(model, **DEPLOYMENTS[name])
+    known = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
+    for engine, flags in known.items():
+        for command in launch(deployment, engine).commands:
+            allowed = flags
+            if "sglang_router.launch_router" in command:
+                allowed = SGLANG_ROUTER
+            if "disaggregated" in command:
+                allowed = TRTLLM_POOLS
+            assert {word for word in command if word.startswith("-") and word != "-m"} <= allowed
+
+
+def test_options_of_trtllm_files_are_known(sparse):
+    yaml = pytest.importorskip("yaml")
+    pooled = deploy(sparse, Layout(1, 1, 4, 1, 4), pools=Pools(Layout(1, 1, 4, 1, 4), 1, 1))
+    files = launch(pooled, "trtllm").files
+    for file in ("prefill.yaml", "decode.yaml"):
+        for option, value in yaml.safe_load(files[file]).items():
+            inner = set(value) if isinstance(value, dict) else set()
+            assert inner <= TRTLLM_OPTIONS[option]
+
+
+def test_copies_of_experts_fill_the_ranks(sparse):
+    wide = deploy(replace(sparse, experts=32), Layout(1, 1, 12, 1, 12))
+    vllm = list(launch(wide, "vllm").commands[0])
+    assert vllm[vllm.index("--eplb-config") + 1] == '{"num_redundant_experts":4}'
+    sglang = list(launch(wide, "sglang").commands[0])
+    assert sglang[sglang.index("--ep-num-redundant-experts") + 1] == "4"
+    assert "num_slots: 36" in launch(wide, "trtllm").files["trtllm.yaml"]

@@ -1,0 +1,85 @@
+"""Planned deployments replayed step by step, by rooflines alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+from foretune.cli import main
+from foretune.errors import UsageError
+from foretune.plan import Formats, Workload, describe_model, find_system
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.describe.layout import Layout
+from foretune.plan.engine.requests import Requests
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.replaying import replayed
+
+MODEL = describe_model("meta-llama/Llama-3.1-8B")
+SYSTEM = find_system("h100_sxm")
+FORMATS = Formats("fp8", kv="fp8")
+LOAD = Workload(512, 64)
+
+
+def deployment(concurrency=16, layout=Layout(), **more):  # noqa: B008  # immutable
+    return Deployment(MODEL, SYSTEM, "vllm", layout, FORMATS, LOAD, concurrency, **more)
+
+
+@pytest.fixture(scope="module")
+def clocks():
+    return OperatorClocks(None)
+
+
+def test_percentiles_ascend_and_replicas_multiply(clocks):
+    one, two = (replayed(deployment(), n, clocks) for n in (1, 2))
+    for ms in (one.ttft_ms, one.tpot_ms):
+        assert ms[50] <= ms[90] <= ms[99]
+    assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)
+
+
+def test_a_higher_rate_waits_longer(clocks):
+    slow, fast = (replayed(deployment(64), 1, clocks, rate=rate) for rate in (1.0, 40.0))
+    assert fast.ttft_ms[90] > slow.ttft_ms[90]
+    assert fast.tpot_ms[90] > slow.tpot_ms[90]
+
+
+def test_measured_times_set_the_pace(clocks):
+    free = replayed(deployment(), 1, clocks)
+    bound = replayed(deployment(), 1, clocks, tpot_ms=2 * free.tpot_ms[50])
+    assert bound.tpot_ms[50] == pytest.approx(2 * free.tpot_ms[50], rel=0.1)
+
+
+def test_more_stages_serve_more(clocks):
+    rates = [
+        replayed(deployment(64 * pp, Layout(pp=pp)), 1, clocks).tokens_per_s for pp in (1, 2, 4)
+    ]
+    assert rates[0] < rates[1] < rates[2]
+
+
+def test_pools_read_elsewhere(clocks):
+    pooled = deployment(32, pools=Pools(Layout(), 1, 1))
+    with pytest.raises(UsageError, match="give a rate or a trace"):
+        replayed(pooled, 1, clocks)
+    together = replayed(deployment(32), 1, clocks, rate=20.0)
+    apart = replayed(pooled, 1, clocks, rate=20.0)
+    assert apart.tpot_ms[99] < together.tpot_ms[99]
+
+
+def test_a_trace_is_dealt_to_the_replicas(clocks):
+    trace = Requests.at_random(5.0, 60, 300, 20)
+    found = replayed(deployment(), 3, clocks, trace=trace)
+    assert found.requests == 20
+    assert np.isfinite(found.tokens_per_s)
+
+
+def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys):
+    path = tmp_path / "trace.csv"
+    lines = [f"{i * 0.1},{200 + 10 * (i % 7)},{20 + i % 5}" for i in range(40)]
+    path.write_text("\n".join(["at_s,isl,osl", *lines]))
+    words = ["plan", "serve", MODEL.name, "--system", "h100_sxm", "--gpus", "1", "--json",
+             "--trace", str(path), "--formats", "fp8/fp8"]  # fmt: skip
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["question"]["isl"] == 229
+    assert answer["replayed"]["requests"] == 40
+    assert main(["plan", "serve", MODEL.name, "--gpus", "1"]) == 2
+    assert "give --system, --isl, --osl too" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""One budget over many problems."""
+
+import math
+
+import numpy as np
+import pytest
+
+from foretune.errors import UsageError
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.search.workload import Part, Workload
+from foretune.space import Configuration, SearchSpace
+
+SPACE = SearchSpace({"tile": (8, 16, 32, 64, 128), "warps": (1, 2, 4, 8)})
+DEFAULT = Configuration(tile=8, warps=1)
+
+
+def time_ms(size, config):
+    """Return a time that is least at a tile of a sixteenth of the size, and four warps."""
+    off = abs(math.log2(config["tile"] / (size / 16))) + abs(math.log2(config["warps"] / 4))
+    return size / 1000 * (1 + 0.5 * off)
+
+
+def part(size, calls):
+    return Part("toy", Problem(n=size), SPACE, calls, size, DEFAULT)
+
+
+def spend(workload, budget):
+    """Return how often each part was measured."""
+    spent = [0] * len(workload.parts)
+    for _ in range(budget):
+        if (asked := workload.ask()) is None:
+            break
+        number, config = asked
+        problem = workload.parts[number].problem
+        spent[number] += 1
+        time = time_ms(problem["n"], config)
+        workload.tell(
+            number, Measurement("toy", problem, config, "Toy CPU", Status.OK, time_ms=time)
+        )
+    return spent
+
+
+def total(workload):
+    return sum(
+        p.calls * time_ms(p.problem["n"], workload.choice(i)) for i, p in enumerate(workload.parts)
+    )
+
+
+def test_what_is_called_often_is_measured_more():
+    workload = Workload([part(256, 1.0), part(512, 1000.0), part(1024, 1.0), part(2048, 1.0)])
+    spent = spend(workload, 12)
+    assert sum(spent) == 12
+    assert spent[1] == max(spent)
+    assert spent[1] >= 6
+
+
+def test_it_gains_more_than_equal_shares():
+    sizes = 2 ** np.arange(7, 12)
+    parts = [part(int(n), 1000.0 if n == 512 else 1.0) for n in sizes]
+    workload = Workload(parts)
+    spend(workload, 10)
+    alike = Workload([part(int(n), 1.0) for n in sizes])
+    spend(alike, 10)
+    alike.parts = parts
+    best = sum(p.calls * min(time_ms(p.problem["n"], c) for c in SPACE) for p in parts)
+    assert total(workload) <= total(alike)
+    assert total(workload) < 1.1 * best
+
+
+def test_nothing_is_measured_twice_and_everything_in_the_end():
+    workload = Workload([part(256, 1.0), part(512, 3.0)])
+    assert spend(workload, 100) == [len(SPACE), len(SPACE)]
+    assert workload.ask() is None
+    for i, p in enumerate(workload.parts):
+        assert workload.choice(i) == min(SPACE, key=lambda c, p=p: time_ms(p.problem["n"], c))
+
+
+def test_before_anything_is_known_the_default_runs():
+    workload = Workload([part(256, 1.0), part(512, 3.0)])
+    assert workload.choice(0) == DEFAULT
+    assert workload.ask() == (1, DEFAULT)
+
+
+@pytest.mark.parametrize("calls", [0.0, -1.0, math.nan, math.inf])
+def test_calls_are_above_zero(calls):
+    with pytest.raises(UsageError, match="calls of toy, n=256"):
+        part(256, calls)

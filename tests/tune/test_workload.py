@@ -1,0 +1,63 @@
+"""Tuning all that a program calls, in Python and from the command line."""
+
+import pytest
+from commands import fails, run_json
+from toy_kernel import FakeRunner, Toy, config
+
+import foretune.collect
+from foretune.errors import UsageError
+from foretune.tune import Calls, tune_workload
+
+KERNEL = Toy()
+
+
+def test_every_problem_is_verified_and_the_budget_kept():
+    workload = [Calls(KERNEL, KERNEL.problem(n=n), calls) for n, calls in ((100, 5.0), (400, 1.0))]
+    runner = FakeRunner()
+    result = tune_workload(workload, runner, budget=40, store=False)
+    assert len(runner.measured) <= 40 + len(workload)
+    assert all(r.verified and r.winner.config == config() for r in result.results)
+    assert result.default == pytest.approx(8 * result.best)
+    assert result.calls == (5.0, 1.0)
+
+
+def test_a_problem_given_twice_is_refused():
+    calls = Calls(KERNEL, KERNEL.problem(n=100), 1.0)
+    for workload in ([], [calls, calls]):
+        with pytest.raises(UsageError, match="at least one problem, and none of them twice"):
+            tune_workload(workload, FakeRunner(), store=False)
+
+
+@pytest.mark.usefixtures("toy_place")
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def _fake(self, monkeypatch):
+        monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda d, *_: FakeRunner(d))
+
+    def test_it_reads_calls(self, capsys, tmp_path):
+        calls = tmp_path / "calls.csv"
+        calls.write_text('kernel,problem,calls\ntoy,n=100,7\ntoy,"n=200,dtype=fp64",2\n')
+        out = run_json(capsys, "tune", "--workload", str(calls), "--budget", "30", "--no-store")
+        assert out["speedup"] == pytest.approx(out["default"] / out["best"])
+        assert [p["calls"] for p in out["problems"]] == [7.0, 2.0]
+        assert out["problems"][1]["problem"] == {"n": 200, "dtype": "fp64"}
+        assert out["measurements"] <= 32
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("kernel,problem\ntoy,n=100\n", "lacks calls"),
+            ("", "lacks all lines"),
+            ("kernel,problem,calls\ntoy,n=100,often\n", "line 2: give a kernel, and calls above 0"),
+            ("kernel,problem,calls\n,n=100,3\n", "line 2: give a kernel"),
+            ("kernel,problem,calls\nnone,n=100,3\n", "unknown kernel 'none'"),
+        ],
+    )
+    def test_what_cannot_be_read(self, capsys, tmp_path, text, says):
+        calls = tmp_path / "calls.csv"
+        calls.write_text(text)
+        assert says in fails(capsys, 2, "tune", "--workload", str(calls))
+
+    def test_what_a_workload_does_not_take(self, capsys):
+        arguments = ("tune", "toy", "--workload", "calls.csv", "--problem", "n=3")
+        assert "a workload does not take problem" in fails(capsys, 2, *arguments)

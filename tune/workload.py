@@ -1,0 +1,156 @@
+"""Tune all that a program calls with one budget: measure where the whole workload gains most."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretune.collect import Runner
+from foretune.device import limits_ms
+from foretune.errors import UsageError
+from foretune.kernel import Kernel
+from foretune.limit import Limit
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.search.stopping import Stopping
+from foretune.search.workload import Part, Workload
+from foretune.tune.record import StoredRecord
+from foretune.tune.results import Step, TuneResult
+from foretune.tune.session import Session
+from foretune.tune.store.optional import Where
+from foretune.tune.tuner import conclude, step_of
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How often a program calls a kernel with a problem."""
+
+    kernel: Kernel
+    problem: Problem
+    calls: float
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """The outcome for a whole workload.
+
+    Attributes:
+        results: for each problem, in the order in which they were given.
+        calls: of each.
+    """
+
+    results: tuple[TuneResult, ...]
+    calls: tuple[float, ...]
+
+    @property
+    def default(self) -> float:
+        """What all calls take with the defaults, in the objective's unit."""
+        return self._total([result.baseline.value for result in self.results])
+
+    @property
+    def best(self) -> float:
+        """What all calls take with the verified winners."""
+        return self._total([result.winner.value for result in self.results])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return totals, and what each problem's result says."""
+        each = [
+            {"kernel": result.kernel, "calls": calls, **result.summary()}
+            for result, calls in zip(self.results, self.calls, strict=True)
+        ]
+        return {
+            "default": self.default, "best": self.best, "speedup": self.default / self.best,
+            "measurements": sum(result.measured for result in self.results), "problems": each,
+        }  # fmt: skip
+
+    def _total(self, values: Sequence[float]) -> float:
+        return float(np.dot(self.calls, values))
+
+
+def tune_workload(
+    workload: Sequence[Calls],
+    runner: Runner,
+    *,
+    budget: int = 100,
+    objective: Objective = Objective.TIME,
+    limits: Sequence[Limit] = (),
+    seed: int = 0,
+    store: Where = None,
+    verify_s: float = 2.0,
+    patience_s: float = 0.0,
+    progress: Progress = SILENT,
+) -> WorkloadResult:
+    """Spend ``budget`` measurements on all problems of a workload, and verify each one's best.
+
+    Every next measurement goes where the calls altogether are expected to lose most
+    (`foretune.search.workload`): a problem that is called often and takes long gets many, one that
+    is like others that were measured few or none. What the store knows is not measured again.
+
+    Args:
+        workload: kernels, problems and how often each is called; no problem twice.
+        runner: measures; all kernels are of its device.
+        budget: new measurements in all; verification comes on top.
+        objective: what is minimised.
+        limits: what breaks one of them never wins.
+        seed: of everything random.
+        store: as in `tune_problem`.
+        verify_s: seconds of comparison per problem.
+        patience_s: how long to wait for a quiet machine.
+        progress: told about every measurement.
+
+    Raises:
+        UsageError: there is nothing to tune, a problem is given twice, or calls are not above 0.
+        MeasurementError: not even the default of a problem runs.
+    """
+    if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
+        raise UsageError("a workload has at least one problem, and none of them twice")
+    start = time.perf_counter()
+    of_kernel = {
+        w.kernel.name: Session(
+            w.kernel, runner, StoredRecord(w.kernel, runner.device, store), (objective,),
+            tuple(limits), "transfer", Stopping(budget), seed, progress, patience_s,
+        )
+        for w in workload
+    }  # fmt: skip
+    sessions = [of_kernel[w.kernel.name] for w in workload]
+    parts = [_part(w, runner) for w in workload]
+    goal = sessions[0].goals[0]
+    search = Workload(parts, goal, seed, runner.device)
+    traces: list[list[Step]] = [[] for _ in parts]
+    for i, (session, part) in enumerate(zip(sessions, parts, strict=True)):
+        for known in session.known(part.problem, part.space):
+            search.tell(i, known)
+            traces[i].append(step_of(known, goal, None, runner.device, known=True))
+    sessions[0].wait_until_quiet()
+    progress.start(f"tuning {len(parts)} problems", budget)
+    for _ in range(budget):
+        if (asked := search.ask()) is None:
+            break
+        number, config = asked
+        for measured in sessions[number].measure(parts[number].problem, [config]):
+            search.tell(number, measured)
+            traces[number].append(step_of(measured, goal, None, runner.device))
+            progress.advance(f"{parts[number].kernel} {parts[number].problem}")
+    results = []
+    for i, (session, part, trace) in enumerate(zip(sessions, parts, traces, strict=True)):
+        choice = search.choice(i)
+        if all(step.config != choice for step in trace):  # nothing is chosen unmeasured
+            for measured in session.measure(part.problem, [choice]):
+                search.tell(i, measured)
+                trace.append(step_of(measured, goal, None, runner.device))
+        stood = session.record.choice(part.problem, goal)
+        found = conclude(session, part.problem, search.searcher(i), trace, stood, verify_s, start)
+        results.append(found)
+    return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
+
+
+def _part(w: Calls, runner: Runner) -> Part:
+    """Return a problem as the search sees it: its work is the least time that it can take."""
+    default = w.kernel.default(w.problem)
+    cost = w.kernel.cost(w.problem, default)
+    limits = [float(np.asarray(ms)) for ms in limits_ms(cost, runner.device.specs)]
+    work = float(np.nanmax([*limits, 0.0])) or float(np.asarray(cost.flops + cost.bytes_moved))
+    return Part(w.kernel.name, w.problem, w.kernel.space(w.problem), w.calls, work or 1.0, default)
