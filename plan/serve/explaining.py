@@ -48,7 +48,7 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     """
     lines = [*plan.refused.values(), *_left_out(plan)]
     if not tables:
-        lines.append("operators are rooflines: no measured tables (pip install 'foretune[llm]')")
+        lines.append("operators are rooflines: no measured tables (pip install '.[llm]')")
     elif plan.best["guessed"] > GUESSED:
         lines.append(
             f"{100 * plan.best['guessed']:.0f} % of a step lies outside what was measured on "

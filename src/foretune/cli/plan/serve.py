@@ -199,7 +199,7 @@ def _show(
             cells.pop(name, None)
     headings, *rows = zip(*cells.values(), strict=True)
     if not question.tables:
-        output.say("rooflines alone, no measured operators: pip install 'foretune[llm]' for those")
+        output.say("rooflines alone, no measured operators: pip install '.[llm]' for those")
     output.table(str(question), headings, rows)
     if guesses:
         output.say("? more than half of it lies outside what was measured")
