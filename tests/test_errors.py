@@ -61,7 +61,7 @@ def test_nothing_is_suggested_where_nothing_is_close():
 
 
 def test_require_names_the_extra():
-    with pytest.raises(MissingExtra, match=r"drawing needs no_such_module.*foretune\[gpu\]"):
+    with pytest.raises(MissingExtra, match=r"drawing needs no_such_module.*\.\[gpu\]"):
         require("no_such_module.part", "gpu", "drawing")
     assert require("json", "gpu", "reading").loads("1") == 1
 

@@ -209,7 +209,7 @@ def test_unknown_names(monkeypatch):
     assert "Qwen/Qwen3-32B" in known_models()
     with pytest.raises(UnknownName, match="did you mean"):
         describe_model("Qwen/Qwen3-33B")
-    with pytest.raises(MissingExtra, match=r"foretune\[llm\]"):
+    with pytest.raises(MissingExtra, match=r"\.\[llm\]"):
         describe_model("acme/entirely-different")
 
 
