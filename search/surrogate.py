@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from foretune.models.process.posterior import Posterior
-from foretune.models.process.terms import Hyperprior, Multiple
+from foretune.models.process.terms import Multiple
 from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
 from foretune.search.feasibility import Feasibility
@@ -23,7 +23,6 @@ from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
-    LENGTH,
     MULTIPLE,
     OFFSET,
     REFIT,
@@ -37,8 +36,6 @@ POOL = 8000
 """Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
 FIRST = 6
 """Without a prior, measurements of the first design."""
-ALIKE = Hyperprior(0.5, 0.6, LENGTH.low, LENGTH.high)
-"""Without a prior, axes matter less unequally than beside one: a few measurements say little."""
 CONTRASTS = (2, 4, 8)
 """With a prior from elsewhere, after so many proposals one is far from all others instead: where
 everything that was measured is what the prior likes, nothing shows that it is wrong."""
@@ -57,11 +54,7 @@ class SurrogateSearcher(Searcher):
         self._coordinates = Coordinates(self.space, self.problem, self.device)
         self._believed, self._scale, amplitude = self._read_prior()
         axes = len(self._coordinates)
-        terms, length = (
-            (OFFSET, Multiple(axes, MULTIPLE)),
-            ALIKE if self._believed is None else LENGTH,
-        )
-        self._process = surrogate_process(axes, amplitude, terms, length)
+        self._process = surrogate_process(axes, amplitude, (OFFSET, Multiple(axes, MULTIPLE)))
         self._posterior: Posterior | None = None
         self._fitted = 0
         self._seen: set[int] = set()

@@ -30,7 +30,6 @@ def surrogate_process(
     axes: int,
     amplitude: float = 1.0,
     beside: Sequence[Term] = (OFFSET,),
-    length: Hyperprior = LENGTH,
 ) -> Process:
     """Return the process as it is expected, in units of the scale of what it learns.
 
@@ -38,10 +37,9 @@ def surrogate_process(
         axes: the first columns of a point, in which values change smoothly.
         amplitude: expected standard deviation of the smooth part.
         beside: what else adds up to values.
-        length: of each axis, were there only one.
     """
     scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
-    smooth = Smooth(slice(0, axes), scale, length, CURVED)
+    smooth = Smooth(slice(0, axes), scale, LENGTH, CURVED)
     return Process.expected([smooth, *beside], NOISE)
 
 
