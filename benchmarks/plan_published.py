@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/plan_published.py TABLE.csv [--json]``. Every row is one model in one
 layout at maximum load: all requests are there at the beginning, and the last of them ends the run.
-Nothing is learned from the rows: operators' times come from measured operators alone, and requests
+No model is fitted to the rows: operators' times come from measured operators alone, and requests
 are replayed step by step as ``trtllm-bench throughput`` runs them by default (TensorRT-LLM 1.0:
 ``docs/source/performance/perf-overview.md``, ``tensorrt_llm/bench/build/tuning.py`` and
 ``tensorrt_llm/bench/benchmark/utils/general.py``).
