@@ -1,12 +1,11 @@
 """What the engines' own argument parsers know: names of flags, and of options in files.
 
-Copied from their sources; groups that no plan touches (multimodal input, adapters, logging) are
-left out.
+Groups that no plan touches (multimodal input, adapters, logging) are left out.
 
-* vLLM: ``vllm/engine/arg_utils.py`` and ``vllm/entrypoints/openai/cli_args.py`` of version 0.11.
-* SGLang: ``python/sglang/srt/server_args.py``, and the router's ``launch_router.py``, of 0.5.
-* TensorRT-LLM: ``tensorrt_llm/commands/serve.py`` and ``tensorrt_llm/llmapi/llm_args.py`` of 1.2;
-  ``--config`` is another name of ``--extra_llm_api_options`` since then.
+* vLLM: each name stands in ``vllm/engine/arg_utils.py`` or ``vllm/entrypoints`` of 0.11.0.
+* SGLang: each stands in ``sglang/srt/server_args.py`` of 0.5.4, or the router's sources of 0.2.2.
+* TensorRT-LLM: ``tensorrt_llm/commands/serve.py`` and ``tensorrt_llm/llmapi/llm_args.py``, about
+  1.2; not every name was looked up. ``--config`` is another name of ``--extra_llm_api_options``.
 """
 
 from dataclasses import replace
@@ -25,7 +24,7 @@ VLLM = {
     "--data-parallel-size", "--data-parallel-rank", "--data-parallel-start-rank",
     "--data-parallel-size-local", "--data-parallel-address", "--data-parallel-rpc-port",
     "--data-parallel-backend", "--data-parallel-hybrid-lb", "--enable-expert-parallel",
-    "--all2all-backend", "--enable-dbo", "--enable-eplb", "--eplb-config",
+    "--enable-dbo", "--enable-eplb", "--eplb-config",
     "--expert-placement-strategy", "--disable-custom-all-reduce", "--block-size",
     "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--swap-space", "--kv-cache-dtype",
     "--num-gpu-blocks-override", "--enable-prefix-caching", "--prefix-caching-hash-algo",
