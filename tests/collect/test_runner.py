@@ -138,7 +138,7 @@ def test_power_and_energy_of_a_launch(monkeypatch):
 
 def test_closing_ends_the_process(isolated):
     next(isolated.run(Toy(), PROBLEM, [config()]))
-    process = isolated._process
+    process = isolated._bench._process
     isolated.close()
     assert process.poll() is not None
     isolated.close()  # twice is fine
