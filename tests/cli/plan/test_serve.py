@@ -115,7 +115,8 @@ def test_an_unknown_model_offers_the_nearest(capsys):
 @pytest.mark.parametrize("option", ["--system", "--gpus", "--isl", "--osl"])
 def test_what_is_forgotten_is_named(capsys, option):
     at = PLAN.index(option)
-    assert f"give {option} too: foretune plan serve" in fails(
+    said = fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
+    assert f"give {option} too: foretune plan serve" in said
         capsys, 2, *PLAN[:at], *PLAN[at + 2 :]
     )
 
