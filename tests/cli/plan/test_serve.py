@@ -117,8 +117,6 @@ def test_what_is_forgotten_is_named(capsys, option):
     at = PLAN.index(option)
     said = fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
     assert f"give {option} too: foretune plan serve" in said
-        capsys, 2, *PLAN[:at], *PLAN[at + 2 :]
-    )
 
 
 def test_serving_is_the_default(capsys):
