@@ -17,7 +17,11 @@ from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.progress import SILENT, Silent
 from foretune.testing import check_runner
 
-pytestmark = pytest.mark.ray
+pytestmark = [
+    pytest.mark.ray,
+    # A killed worker's successor may be sent to the node that is just going.
+    pytest.mark.filterwarnings("ignore:a worker was lost as it started"),
+]
 
 TIMING, LIMIT_S = Timing(box_s=0.03, warmup_s=0.002), 5.0
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
@@ -79,7 +83,6 @@ def test_other_code_is_refused(runner, monkeypatch):
         next(runner.run(Toy(), Toy().problem(n=20), [config()]))
 
 
-@pytest.mark.filterwarnings("ignore:a worker was lost as it started")
 def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, tmp_path):
     """A worker is killed while it works, and then a whole node."""
     kernel = Toy()
