@@ -176,6 +176,14 @@ def _cache_of_their_own(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def browser(tmp_path_factory):
+    """A headless browser, for tests marked ``browser``."""
+    from browser import Browser
+
+    return Browser(tmp_path_factory.mktemp("browser"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of measured data; for tests marked ``shared_data``."""

@@ -1,24 +1,39 @@
-"""The report's charts, as plain Plotly figures; ``"@name"`` is a color of the page's style."""
+"""The charts of a campaign's report; ``"@name"`` is a color of the page's style."""
 
-import html
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from foretune.device import Device, peak_rate
 from foretune.objective import Objective
 from foretune.space import Configuration
+from foretune.tune.report.chart import (
+    Bars,
+    Chart,
+    Layer,
+    Line,
+    Points,
+    Segment,
+    Spans,
+    count_axis,
+    linear_axis,
+    value_axis,
+)
+from foretune.tune.report.numbers import number
+from foretune.tune.report.rates import Rate
 from foretune.tune.results import TuneResult
 
-Figure = dict[str, Any]
-
-MOST_POINTS = 1500
+MOST_POINTS = 1000
 """Drawn of a scatter: more cannot be told apart and make the page slow."""
 
+CONTENDERS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
+"""Colour and symbol in the roofline's chart; all others are the library's."""
+LIBRARY = ("@library", "diamond")
 
-def trace_figure(result: TuneResult) -> Figure:
+
+def trace_figure(result: TuneResult) -> Chart:
     """Return every measurement of a search in order, what was predicted, and the best so far."""
     unit = result.objective.unit
     steps = list(enumerate(result.trace, start=1))
@@ -27,69 +42,41 @@ def trace_figure(result: TuneResult) -> Figure:
     predicted = [(i, s) for i, s in steps if math.isfinite(s.predicted_ms)]
     if result.objective is not Objective.TIME:
         predicted = []  # predictions are times
-    lines = [(result.baseline.value, "default", "@text", "dash")]
+    lines = [(result.baseline.value, "@text", "5 3")]
     if result.library is not None:
-        lines.append((result.library.value, result.library.name, "@library", "dot"))
+        lines.append((result.library.value, "@library", "2 2"))
     seen = [s.objective for _, s in worked] + [value for value, *_ in lines]
     seen += [bound for _, s in predicted for bound in (s.low_ms, s.high_ms)]
-    axis = value_axis(seen, f"{_QUANTITY[result.objective]}, {unit}")
-    n = len(steps)
-    data: list[Figure] = [
-        {
-            "x": [i for i, _ in predicted],
-            "y": [s.predicted_ms for _, s in predicted],
-            "error_y": {
-                "array": [s.high_ms - s.predicted_ms for _, s in predicted],
-                "arrayminus": [s.predicted_ms - s.low_ms for _, s in predicted],
-                "color": "@interval", "thickness": 9 if n <= 20 else 4, "width": 0,
-            },
-            "mode": "markers",
-            "marker": {"color": "@predicted", "symbol": "line-ew-open", "size": 9,
-                       "line": {"width": 2}},
-            "hovertemplate": f"predicted %{{y:.3g}} {unit}<extra></extra>",
-        },
-        *(
-            {
-                "x": [0.4, n + 0.6], "y": [value, value], "mode": "lines",
-                "line": {"color": color, "width": 1.5, "dash": dash},
-                "hovertemplate": f"{label_text(name)} %{{y:.3g}} {unit}<extra></extra>",
-            }
-            for value, name, color, dash in lines
+    end = len(steps) + 0.6
+    layers: list[Layer] = [
+        Spans(
+            [i for i, _ in predicted], [s.low_ms for _, s in predicted],
+            [s.high_ms for _, s in predicted], "@interval", 9 if len(steps) <= 20 else 4,
         ),
-        {
-            "x": [i for i, _ in worked] + [n + 0.6] * bool(worked),
-            "y": _best_so_far([s.objective for _, s in worked]),
-            "mode": "lines",
-            "line": {"color": "@measured", "width": 2, "shape": "hv"},
-            "hoverinfo": "skip",
-        },
-        {
-            "x": [i for i, _ in worked],
-            "y": [s.objective for _, s in worked],
-            "text": [_lines(s.config) for _, s in worked],
-            "mode": "markers",
-            "marker": {"color": "@measured", "size": 9, "line": {"color": "@page", "width": 1.5}},
-            "hovertemplate": f"measured %{{y:.3g}} {unit}<br>%{{text}}<extra></extra>",
-        },
-        {
-            "x": [i for i, _ in failed],
-            "y": [s.predicted_ms if (i, s) in predicted else result.baseline.value
-                  for i, s in failed],
-            "text": [f"{label_text(s.status)}<br>{_lines(s.config)}" for _, s in failed],
-            "mode": "markers",
-            "marker": {"color": "@outside", "size": 10, "symbol": "x-thin-open",
-                       "line": {"width": 2.5}},
-            "hovertemplate": "%{text}<extra></extra>",
-        },
+        Points(
+            [i for i, _ in predicted], [s.predicted_ms for _, s in predicted],
+            "@predicted", "level",
+        ),
+        *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
+        Line(
+            [i for i, _ in worked] + [end] * bool(worked),
+            _best_so_far([s.objective for _, s in worked]), "@measured", steps=True,
+        ),
+        Points(
+            [i for i, _ in worked], [s.objective for _, s in worked], "@measured",
+            texts=[f"{i}: {number(s.objective, unit)}\n{_named(s.config)}" for i, s in worked],
+        ),
+        Points(
+            [i for i, _ in failed],
+            [s.predicted_ms if (i, s) in predicted else result.baseline.value for i, s in failed],
+            "@outside", "x", texts=[f"{i}: {s.status}\n{_named(s.config)}" for i, s in failed],
+        ),
     ]  # fmt: skip
-    x_axis = {
-        "title": {"text": "measurement"}, "range": [0.4, n + 0.6], "showgrid": False,
-        "tick0": 1, "dtick": max(1, round(n / 10)), "tickformat": "d",
-    }  # fmt: skip
-    return make_figure(data, x_axis, axis, 290)
+    quantity = f"{_QUANTITY[result.objective]}, {unit}"
+    return Chart(count_axis(len(steps), "measurement"), value_axis(seen, quantity), layers)
 
 
-def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
+def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
     """Return predicted over measured, of rows of one target whose problem was held out.
 
     ``quantity`` names the target with its unit.
@@ -97,73 +84,91 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Figure:
     rows = held_out.sample(min(len(held_out), MOST_POINTS), random_state=0)
     inside = rows["truth"].between(rows["low"], rows["high"])
     both = [*held_out["truth"], *held_out["prediction"]]
-    low, high = min(both), max(both)
-    x_axis = value_axis(both, f"measured {quantity}", force_log=True)
-    y_axis = value_axis(both, f"predicted {quantity}", force_log=True)
-    y_axis |= {"scaleanchor": "x", "constrain": "domain", "constraintoward": "top"}
-    x_axis |= {"constrain": "domain", "constraintoward": "left"}
-    diagonal = {
-        "x": [low, high], "y": [low, high], "mode": "lines", "hoverinfo": "skip",
-        "line": {"color": "@text", "width": 1},
-    }  # fmt: skip
-    clouds = [
-        {
-            "x": part["truth"].tolist(),
-            "y": part["prediction"].tolist(),
-            "text": [label_text(p) for p in part["problem"]],
-            "mode": "markers",
-            "marker": {"color": color, "symbol": symbol, "size": 6, "opacity": 0.6},
-            "hovertemplate": "%{text}<br>measured %{x:.3g}, predicted %{y:.3g}<extra></extra>",
-        }
-        for part, color, symbol in (
-            (rows[inside], "@measured", "circle"),
-            (rows[~inside], "@outside", "diamond"),
+    clouds: list[Layer] = [
+        Points(
+            part["truth"].tolist(), part["prediction"].tolist(), color, symbol, 6,
+            [f"{problem}: {number(truth)}, predicted {number(prediction)}" for
+             problem, truth, prediction in part[["problem", "truth", "prediction"]].to_numpy()],
         )
-    ]
-    return make_figure([diagonal, *clouds], x_axis, y_axis, 430)
+        for part, color, symbol in (
+            (rows[inside], "@measured", "circle"), (rows[~inside], "@outside", "diamond"),
+        )
+    ]  # fmt: skip
+    ends = [min(both), max(both)]
+    return Chart(
+        value_axis(both, f"measured {quantity}", force_log=True),
+        value_axis(both, f"predicted {quantity}", force_log=True),
+        [Line(ends, ends, "@text", 1), *clouds],
+        height_px=400,
+        square=True,
+    )
 
 
-def worth_figure(importance: pd.DataFrame) -> Figure:
+def worth_figure(importance: pd.DataFrame) -> Bars:
     """Return one bar per tunable parameter: its worst over its best effect, from 1 on."""
-    rows = importance.sort_values("factor")
+    rows = importance.sort_values("factor", ascending=False)
     highest = max([1.1, *rows["factor"]])
-    bars = {
-        "type": "bar", "orientation": "h", "base": 1,
-        "x": [factor - 1 for factor in rows["factor"]],
-        "y": [label_text(name) for name in rows["parameter"]],
-        "text": [f"{factor:.2f}×" for factor in rows["factor"]], "textposition": "outside",
-        "textfont": {"color": "@text"}, "cliponaxis": False, "hoverinfo": "skip",
-        "marker": {"color": "@measured"},
-    }  # fmt: skip
-    x_axis = {
-        "title": {"text": "slowest over fastest value, predicted time"},
-        "range": [1, 1 + (highest - 1) * 1.15], "ticksuffix": "×", "nticks": 6,
-    }  # fmt: skip
-    y_axis = {"type": "category", "showgrid": False, "ticksuffix": "  "}
-    return make_figure([bars], x_axis, y_axis, 28 * len(rows) + 80)
+    return Bars(
+        rows["parameter"].astype(str).tolist(),
+        [Segment("worth", "@measured", (rows["factor"] - 1).tolist(), labelled=False)],
+        linear_axis(
+            1, 1 + (highest - 1) * 1.15, "slowest over fastest value, predicted time", suffix="×"
+        ),
+        ends=[f"{factor:.2f}×" for factor in rows["factor"]],
+        start=1.0,
+    )
 
 
-def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Figure:
+def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
     """Return energy over time of one problem's configurations, those none beats in both marked."""
     front = pareto_front(time_ms, energy_mj)
     rest = np.setdiff1d(np.arange(len(time_ms)), front)
     if len(rest) > MOST_POINTS:
         rest = np.random.default_rng(0).choice(rest, MOST_POINTS, replace=False)
-    shown = "%{x:.3g} ms, %{y:.3g} mJ<extra></extra>"
-    data = [
-        {
-            "x": time_ms[rest].tolist(), "y": energy_mj[rest].tolist(), "mode": "markers",
-            "marker": {"color": "@cloud", "size": 6}, "hovertemplate": shown,
-        },
-        {
-            "x": time_ms[front].tolist(), "y": energy_mj[front].tolist(), "mode": "lines+markers",
-            "marker": {"color": "@measured", "size": 9, "line": {"color": "@page", "width": 1.5}},
-            "line": {"color": "@measured", "width": 1.5, "shape": "hv"}, "hovertemplate": shown,
-        },
-    ]  # fmt: skip
-    return make_figure(
-        data, value_axis(time_ms, "time, ms"), value_axis(energy_mj, "energy per launch, mJ"), 290
+    best = time_ms[front].tolist(), energy_mj[front].tolist()
+    told = [f"{number(t, 'ms')}, {number(e, 'mJ')}" for t, e in zip(*best, strict=True)]
+    layers: list[Layer] = [
+        Points(time_ms[rest].tolist(), energy_mj[rest].tolist(), "@cloud", size_px=6),
+        Line(*best, "@measured", 1.5, steps=True),
+        Points(*best, "@measured", texts=told),
+    ]
+    return Chart(
+        value_axis(time_ms, "time, ms"), value_axis(energy_mj, "energy per launch, mJ"), layers
     )
+
+
+def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], device: Device) -> Chart:
+    """Return rates over operations per byte, below the device's roofs.
+
+    The chart of Williams, Waterman and Patterson (CACM 52(4), 2009): a roof per data type.
+
+    Args:
+        names: of the problems.
+        rates: of their contenders.
+        device: whose peaks are the roofs.
+    """
+    known = [(n, r) for n, some in zip(names, rates, strict=True) for r in some if r.gbps > 0]
+    bandwidth = float(device.specs.get("memory_gbps", math.nan))
+    peaks = sorted({float(peak_rate(r.dtype, device.specs)) for _, r in known})
+    peaks = [p for p in peaks if math.isfinite(p)]
+    intensities = [r.gflops / r.gbps for _, r in known]
+    ridges = [p / bandwidth for p in peaks if math.isfinite(bandwidth)]
+    x = value_axis([*intensities, *(2 * r for r in ridges)], "operations per byte", force_log=True)
+    y = value_axis([*(r.gflops for _, r in known), *peaks], "GFLOP/s", force_log=True)
+    layers: list[Layer] = []
+    for peak, ridge in zip(peaks, ridges, strict=False):
+        layers.append(Line([x.low, ridge, x.high], [x.low * bandwidth, peak, peak], "@text", 1.5))
+    for own in {r.name: CONTENDERS.get(r.name, LIBRARY) for _, r in known}.items():
+        name, (color, symbol) = own
+        of_name = [(n, r) for n, r in known if r.name == name]
+        layers.append(
+            Points(
+                [r.gflops / r.gbps for _, r in of_name], [r.gflops for _, r in of_name],
+                color, symbol, texts=[f"{r.name}, {n}: {number(r.gflops)} GFLOP/s"
+                                      for n, r in of_name],
+            )
+        )  # fmt: skip
+    return Chart(x, y, layers, height_px=330)
 
 
 def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
@@ -174,73 +179,13 @@ def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
     return front
 
 
-def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> Figure:
-    """Return an axis for positive ``values``: logarithmic, ticks at 1, 2, 5, if they span much."""
-    finite = [v for v in values if math.isfinite(v) and v > 0]
-    axis: Figure = {"title": {"text": title}}
-    if not finite:
-        return axis
-    low, high = min(finite), max(finite)
-    if high / low < 4 and not force_log:
-        margin = 0.08 * (high - low) or 0.1 * high
-        return axis | {"range": [max(low - margin, 0), high + margin], "nticks": 6}
-    margin = max((high / low) ** 0.06, 1.05)
-    low, high = low / margin, high * margin
-    ticks = _ticks(low, high)
-    return axis | {
-        "type": "log", "range": [math.log10(low), math.log10(high)],
-        "tickvals": ticks, "ticktext": [f"{t:,.0f}" if t >= 1 else f"{t:.9f}".rstrip("0")
-                                        for t in ticks],
-    }  # fmt: skip
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 2, 5), (1,)):
-        ticks = [d * 10.0**e for e in exponents for d in digits if low <= d * 10.0**e <= high]
-        if len(ticks) <= 8:
-            break
-    return ticks
-
-
 def _best_so_far(values: Sequence[float]) -> list[float]:
     best = np.minimum.accumulate(np.array(values, dtype=float)).tolist()
     return best + best[-1:]
 
 
-def make_figure(data: list[Figure], x_axis: Figure, y_axis: Figure, height_px: int) -> Figure:
-    """Return a chart of ``data`` in the page's style."""
-
-    def styled(axis: Figure) -> Figure:
-        return {
-            "automargin": True, "fixedrange": True, "gridcolor": "@grid", "linecolor": "@grid",
-            "zeroline": False, "tickfont": {"color": "@quiet"}, **axis,
-            "title": {"standoff": 10, "font": {"size": 13}, **axis.get("title", {})},
-        }  # fmt: skip
-
-    layout = {
-        "height": height_px, "autosize": True, "showlegend": False,
-        "dragmode": False,  # a finger that scrolls the page must not get caught in a chart
-        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, sans-serif",
-                 "size": 13, "color": "@text"},
-        "hoverlabel": {"bgcolor": "@card", "bordercolor": "@grid", "font": {"color": "@text"},
-                       "align": "left"},
-        "xaxis": styled(x_axis), "yaxis": styled(y_axis),
-    }  # fmt: skip
-    return {"data": [{"type": "scatter", **trace} for trace in data], "layout": layout}
-
-
-def _lines(config: Configuration) -> str:
-    """Return the configuration over a few lines, for a label."""
-    items = [label_text(f"{name}={value}") for name, value in config.items()]
-    return "<br>".join(", ".join(items[i : i + 4]) for i in range(0, len(items), 4))
-
-
-def label_text(value: object) -> str:
-    """Return text that Plotly, which knows some HTML of its own, shows as it is."""
-    return html.escape(str(value), quote=False)
+def _named(config: Configuration) -> str:
+    return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
 _QUANTITY = {Objective.TIME: "time", Objective.ENERGY: "energy", Objective.EDP: "energy × time"}

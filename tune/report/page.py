@@ -1,4 +1,4 @@
-"""A report's page: one HTML file without links, from a template that escapes what it shows."""
+"""A report's page: one HTML file without links or scripts, from a template that escapes values."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from foretune.replacing import replacing
 from foretune.tune.report import numbers
+from foretune.tune.report.chart import kind_of
 
 _FOLDER = Path(__file__).parent
 
@@ -16,20 +17,19 @@ def render(template: Path, **values: Any) -> str:
     """Return a page. Text in ``values`` is shown as it is and can never become markup.
 
     Args:
-        template: extends ``page.html``; ``parts.html`` has its tables, charts and sections.
+        template: extends ``page.html``; ``parts.html`` has tables and sections,
+            ``charts.html`` charts.
         values: what it names, ``title`` and ``headline`` at least.
     """
-    from plotly.offline import get_plotlyjs
-
     environment = Environment(
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, finalize=_finalize,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["json"] = _json
+    environment.globals["kind_of"] = kind_of
     for show in (numbers.number, numbers.ratio, numbers.percent, numbers.counted,
                  numbers.interval, numbers.duration):  # fmt: skip
         environment.filters[show.__name__] = show
-    page = {"heading": "", "lead": "", "tiles": {}, "links": {}, "plotly": get_plotlyjs()}
+    page = {"heading": "", "lead": "", "tiles": {}, "links": {}}
     return environment.get_template(template.name).render({**page, **values})
 
 
@@ -49,10 +49,3 @@ def _finalize(value: object) -> object:
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return value.replace(" %", "\N{NO-BREAK SPACE}%")
     return value
-
-
-def _json(figure: dict[str, Any]) -> str:
-    """Return a figure as JSON that cannot end the script it stands in."""
-    from plotly.io.json import to_json_plotly
-
-    return str(to_json_plotly(figure))

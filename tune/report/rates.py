@@ -21,12 +21,14 @@ class Rate:
         gflops: 1e9 operations per second.
         gbps: 1e9 bytes per second.
         roofline: share of the roofline: the least possible time over its own.
+        dtype: its operations are in.
     """
 
     name: str
     gflops: float
     gbps: float
     roofline: float
+    dtype: str
 
 
 def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
@@ -44,7 +46,7 @@ def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
         time_ms = contender.value
         if math.isfinite(time_ms) and time_ms > 0:
             gflops, gbps = cost.flops / time_ms / 1e6, cost.bytes_moved / time_ms / 1e6
-            yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms)
+            yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms, str(cost.dtype))
 
 
 def reproduce(result: TuneResult, kernel: str) -> str:

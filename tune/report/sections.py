@@ -10,7 +10,8 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.models.explanation.attribution import GROUPS, Importance
 from foretune.objective import Objective
-from foretune.tune.report.figures import MOST_POINTS, Figure, prediction_figure
+from foretune.tune.report.chart import Chart
+from foretune.tune.report.figures import MOST_POINTS, prediction_figure
 from foretune.tune.report.numbers import counted, percent
 from foretune.tune.results import TuneResult
 
@@ -37,7 +38,7 @@ def is_predicted(results: Sequence[TuneResult]) -> bool:
     )
 
 
-def prediction_clouds(held_out: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
+def prediction_clouds(held_out: pd.DataFrame) -> Iterator[tuple[str, Chart]]:
     """Yield the title and the chart of each target's held-out rows."""
     for target, rows in held_out.groupby("target", sort=False):
         coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())

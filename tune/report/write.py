@@ -18,7 +18,12 @@ from foretune.device import SPECS, Device
 from foretune.models.explanation.attribution import Importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
-from foretune.tune.report.figures import pareto_figure, trace_figure, worth_figure
+from foretune.tune.report.figures import (
+    pareto_figure,
+    roofline_figure,
+    trace_figure,
+    worth_figure,
+)
 from foretune.tune.report.numbers import counted, duration, percent, ratio
 from foretune.tune.report.page import render, write_page
 from foretune.tune.report.rates import Rate, reproduce
@@ -105,6 +110,9 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         predicted=is_predicted(results),
         failed=any(s.status != "ok" for r in results for s in r.trace),
         trace_figure=trace_figure,
+        roofline=roofline_figure([str(r.problem) for r in results], data.rates, data.device)
+        if any(data.rates)
+        else None,
         clouds=list(prediction_clouds(held_out_rows(data.validation))),
         targets=TARGETS,
         metrics=METRICS,

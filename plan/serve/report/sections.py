@@ -10,10 +10,10 @@ from foretune.plan.cost.steps import PARTS
 from foretune.plan.serve.deployments.physics import Clocks
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
-from foretune.plan.serve.report.figures import Mark, Segment, stacked_figure
+from foretune.plan.serve.report.figures import stacked_bars
 from foretune.plan.serve.report.question import Question
 from foretune.plan.serve.report.rows import spoken
-from foretune.tune.report.figures import Figure
+from foretune.tune.report.chart import Bars, Mark, Segment
 from foretune.tune.report.numbers import number, ratio
 
 PART_COLORS = dict(
@@ -24,18 +24,21 @@ MEMORY_COLORS = ("@measured", "@library", "@predicted", "@outside")
 
 
 @dataclass(frozen=True)
-class Bars:
+class Stack:
     """A chart of stacked bars, one per deployment.
 
     Attributes:
         title: of it.
-        segments: what the bars are made of.
-        figure: the chart.
+        bars: the chart.
     """
 
     title: str
-    segments: Sequence[Segment]
-    figure: Figure
+    bars: Bars
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """What the bars are made of."""
+        return self.bars.segments
 
     @property
     def sums(self) -> list[float]:
@@ -44,7 +47,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class TimeBars(Bars):
+class TimeStack(Stack):
     """Bars of a step's operators beside the latency that engines reach.
 
     Attributes:
@@ -69,7 +72,7 @@ def time_bars(
     several: Mapping[str, pd.Series],
     clocks: Clocks,
     phase: Literal["prefill", "decode"],
-) -> TimeBars:
+) -> TimeStack:
     """Return which operators the time of a step goes to, and what is beyond them."""
     lines = list(several.values())
     steps = [operator_breakdown(plan.deployment(line), clocks, phase) for line in lines]
@@ -82,12 +85,12 @@ def time_bars(
             for end in ("low", "high") if f"{total}_{end}" in lines[0]]  # fmt: skip
     beyond = [max(v - step["ms"].sum(), 0.0) for v, step in zip(values, steps, strict=True)]
     segments = [*_operator_segments(steps), Segment(BEYOND, "@cloud", beyond, labelled=False)]
-    figure = stacked_figure(list(several), segments, "time, ms", Mark("expected", values, *ends))
+    bars = stacked_bars(list(several), segments, "time, ms", Mark("expected", values, *ends))
     first = steps[0]
-    return TimeBars(title, segments, figure, first.iloc[0], first["ms"].sum(), values[0])
+    return TimeStack(title, bars, first.iloc[0], first["ms"].sum(), values[0])
 
 
-def memory_bars(plan: Plan, several: Mapping[str, pd.Series]) -> Bars:
+def memory_bars(plan: Plan, several: Mapping[str, pd.Series]) -> Stack:
     """Return what fills a GPU."""
     deployments = [plan.deployment(line) for line in several.values()]
     held = [memory_breakdown(d) for d in deployments]
@@ -96,8 +99,8 @@ def memory_bars(plan: Plan, several: Mapping[str, pd.Series]) -> Bars:
         for name, color in zip(held[0], MEMORY_COLORS, strict=True)
     ]
     most = Mark("memory of the GPU", [d.system.memory_gib for d in deployments])
-    figure = stacked_figure(list(several), segments, "memory, GiB", most)
-    return Bars("The fullest GPU, all requests at full length", segments, figure)
+    bars = stacked_bars(list(several), segments, "memory, GiB", most)
+    return Stack("The fullest GPU, all requests at full length", bars)
 
 
 def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:

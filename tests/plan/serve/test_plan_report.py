@@ -1,10 +1,7 @@
 """The report of a plan: what it holds, that nothing in it runs or loads, and that it is drawn."""
 
 import dataclasses
-import json
 import math
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,14 +15,10 @@ from foretune.plan.serve.deployments.physics import physics
 from foretune.plan.serve.explaining import named, notes
 from foretune.plan.serve.report import Question, write_plan_report
 from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
-from foretune.plan.serve.report.figures import (
-    Mark,
-    Segment,
-    front_figure,
-    group_marks,
-    stacked_figure,
-)
+from foretune.plan.serve.report.figures import front_figure, group_marks, stacked_bars
 from foretune.plan.serve.report.rows import COLUMNS
+from foretune.plan.serve.report.sections import chosen, time_bars
+from foretune.tune.report.chart import Line, Mark, Note, Points, Segment
 from foretune.tune.report.numbers import number
 
 LOAD = Workload(512, 64)
@@ -60,8 +53,8 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.loaded, self.figures, self.labels = [], [], [], [], []
-        self.tables, self._caption, self._shown, self._drawing = {}, False, [], False
+        self.open, self.tags, self.loaded, self.labels = [], [], [], []
+        self.tables, self._caption, self._shown = {}, False, []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -71,9 +64,8 @@ class Page(HTMLParser):
         attrs = dict(attrs)
         self.tags.append(tag)
         self.loaded += [attrs[name] for name in ("src", "href", "action") if name in attrs]
-        if attrs.get("class") == "plot":
+        if attrs.get("role") == "img":
             self.labels.append(attrs["aria-label"])
-        self._drawing = attrs.get("type") == "application/json"
         if tag == "table":
             self._rows = []
         elif tag == "tr":
@@ -83,15 +75,16 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
+    def handle_startendtag(self, tag, attrs):
+        self.loaded += [value for name, value in attrs if name == "href"]
+
     def handle_endtag(self, tag):
         assert tag == self.open.pop()
         if tag == "table":
             self.tables[self._caption] = self._rows
 
     def handle_data(self, data):
-        if self._drawing and self.open[-1] == "script":
-            self.figures.append(json.loads(data))
-        elif not {"script", "style"} & set(self.open):
+        if "style" not in self.open:
             self._shown.append(data)
             if self.open and self.open[-1] == "caption":
                 self._caption = data
@@ -115,7 +108,7 @@ def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
     assert all(link.startswith("#") for link in page.loaded)
     assert page.tags.count("h1") == page.tags.count("main") == 1
     assert page.tags.count("h2") == page.tags.count("section") == 7
-    assert len(page.figures) == len(page.labels) == 4  # the front, two steps, memory
+    assert len(page.labels) == 4  # the front, two steps, memory
     assert all(len(label) > 40 for label in page.labels)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
@@ -144,14 +137,16 @@ def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
 
 def test_intervals_are_shown_below_their_values(tmp_path, small):
     answer, question = made(small, intervals=True)
-    page = Page(written(tmp_path, answer, question))
+    text = written(tmp_path, answer, question)
+    page = Page(text)
     best = answer.best
     value, low, high = (number(f * best["tpot_ms"]) for f in (1.0, 0.9, 1.2))
     cells = cells_of(page, FRONT, answer, best)
     assert cells["Further token, ms"] == f"{value}{low} – {high}"
     assert f"90 %: {low} – {high}" in page.text
-    mark = page.figures[1]["data"][-1]
-    assert mark["error_x"]["array"][0] == pytest.approx(0.2 * best["tpot_ms"])
+    mark = time_bars(answer, chosen(answer), CLOCKS, "decode").bars.mark
+    assert mark.high[0] - mark.values[0] == pytest.approx(0.2 * best["tpot_ms"])
+    assert 'class="range"' in text
 
 
 def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
@@ -237,33 +232,37 @@ def test_memory_adds_up(small):
 def test_lines_of_the_front_chart_keep_to_the_limits(small):
     limit = float(made(small)[0].candidates["tpot_ms"].median())
     answer, _ = made(small, requirements=Requirements(tpot_ms=limit))
-    figure = front_figure(answer)
-    marks = group_marks(answer)
-    for line in figure["data"][2 : 2 + len(marks)]:
-        assert min(line["x"]) >= 1e3 / limit
-        assert line["x"] == sorted(line["x"])
-        assert line["y"] == sorted(line["y"], reverse=True)
-    best, drawn = answer.best, figure["data"][-2]
-    assert drawn["x"] == [1e3 / best["tpot_ms"]]
-    assert figure["data"][-1]["x"] == [1e3 / limit, 1e3 / limit]
-    assert figure["layout"]["xaxis"]["range"][1] > 1e3 / limit
+    chart = front_figure(answer)
+    lines = [layer for layer in chart.layers[2:-2] if isinstance(layer, Line)]
+    assert len(lines) == len(group_marks(answer))
+    for line in lines:
+        assert min(line.x) >= 1e3 / limit
+        assert line.x == sorted(line.x)
+        assert line.y == sorted(line.y, reverse=True)
+    best, (drawn,) = answer.best, [
+        layer for layer in chart.layers if isinstance(layer, Points) and layer.symbol == "ring"
+    ]  # fmt: skip
+    assert drawn.x == [1e3 / best["tpot_ms"]]
+    assert chart.layers[-2].x == [1e3 / limit, 1e3 / limit]
+    assert chart.x.high > 1e3 / limit
 
 
 def test_without_a_limit_no_line_is_drawn(small):
-    assert front_figure(made(small)[0])["data"][-1]["text"] == ["   <b>best</b>"]
+    last = front_figure(made(small)[0]).layers[-1]
+    assert isinstance(last, Note)
+    assert last.text == "best"
 
 
 def test_bars_stack_from_the_first_on():
     segments = [Segment("a", "@measured", [1.0, 2.0]), Segment("b", "@library", [3.0, 0.0])]
-    figure = stacked_figure(["x", "<y>"], segments, "time, ms", Mark("all", [5.0, math.nan]))
-    assert [trace["x"] for trace in figure["data"]] == [
-        [1.0, 2.0],
-        [3.0, 0.0],
-        [5.0, pytest.approx(math.nan, nan_ok=True)],
-    ]
-    assert figure["data"][0]["y"] == ["x", "&lt;y&gt;"]
-    assert figure["layout"]["barmode"] == "stack"
-    assert figure["layout"]["xaxis"]["range"] == [0, 5.2]
+    bars = stacked_bars(["x", "<y>"], segments, "time, ms", Mark("all", [5.0, math.nan]))
+    assert bars.axis.high == pytest.approx(5.2)
+    (first, second), (only,) = bars.parts(0), bars.parts(1)
+    assert (first[0], second[0]) == (0, bars.axis.place(1.0))
+    assert second[1] == pytest.approx(bars.axis.place(3.0), abs=0.02)
+    assert only[2].name == "a"
+    assert bars.beside(0) == {"at": bars.axis.place(5.0)}
+    assert bars.beside(1) == {}
 
 
 def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
@@ -288,20 +287,10 @@ def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
 
 
 @pytest.mark.browser
-def test_a_browser_draws_every_chart(tmp_path, small):
+def test_a_browser_draws_the_page(tmp_path, small, browser):
     answer, question = made(small, requirements=Requirements(tpot_ms=50.0), intervals=True)
-    text = written(tmp_path, answer, question, commands={"vllm": "vllm serve small"})
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next(filter(None, map(shutil.which, names)))
-    flags = (
-        "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
-    )  # fmt: skip
-    command = [browser, *flags, (tmp_path / "report.html").as_uri()]
-    shown = subprocess.run(command, capture_output=True, timeout=100, check=True).stdout.decode()
-    drawn = shown.partition("<main>")[2].partition("</main>")[0]
-    # Plotly makes three such layers a chart, and only for charts it could draw.
-    assert drawn.count('class="main-svg"') == 3 * len(Page(text).figures)
-    assert "xerror" in drawn
-    assert 'class="bars"' in drawn or "barlayer" in drawn
+    written(tmp_path, answer, question, commands={"vllm": "vllm serve small"})
+    for width in (1280, 500):
+        image = browser.screenshot(tmp_path / "report.html", width, 6000)
+        assert (image == (0, 114, 178)).all(axis=2).sum() > 1000
+        assert browser.width_of_content(tmp_path / "report.html", width) <= width

@@ -1,0 +1,272 @@
+"""Charts as data: axes, and what is drawn between them. Templates make inline SVG of it.
+
+Places are percentages of the chart's area, so a chart is as wide as the page without a script.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The range of one coordinate.
+
+    Attributes:
+        title: what it shows, with its unit.
+        low, high: its ends.
+        ticks: values with their labels.
+        log: whether it is logarithmic.
+    """
+
+    title: str
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    log: bool = False
+
+    def place(self, value: float) -> float:
+        """Return where ``value`` lies, in percent from the low end; NaN where it has no place."""
+        low, high = self.low, self.high
+        if self.log:
+            if not value > 0:
+                return math.nan
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return round(100 * (value - low) / (high - low), 2)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Marks, each with a text that is shown where the pointer rests on it.
+
+    Attributes:
+        x, y: where; what lies outside the axes is not drawn.
+        color: of the page if it starts with ``@``.
+        symbol: one of the legend's.
+        size_px: of a circle, its diameter.
+        texts: one per mark, or none.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    symbol: str = "circle"
+    size_px: float = 9
+    texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points in their order.
+
+    Attributes:
+        x, y: of the points; what lies outside the axes is cut off.
+        color: as of `Points`.
+        width_px: of the line.
+        dash: lengths of dashes and gaps, as in SVG; none if empty.
+        steps: whether the value stays until the next point.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    width_px: float = 2
+    dash: str = ""
+    steps: bool = False
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Upright bars from ``low`` to ``high``: intervals."""
+
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    color: str
+    width_px: float = 9
+
+
+@dataclass(frozen=True)
+class Note:
+    """A short text to the right of a point."""
+
+    x: float
+    y: float
+    text: str
+
+
+Layer = Points | Line | Spans | Note
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Layers between two axes, the first at the bottom.
+
+    Attributes:
+        x, y: its axes.
+        layers: what is drawn.
+        height_px: of its area.
+        square: whether it may be no wider than high.
+    """
+
+    x: Axis
+    y: Axis
+    layers: Sequence[Layer]
+    height_px: int = 290
+    square: bool = False
+
+    def marks(self, points: Points) -> list[tuple[float, float, str]]:
+        """Return place and text of the marks that lie within the axes."""
+        texts = points.texts or [""] * len(points.x)
+        places = ((*self.at(x, y), t) for x, y, t in zip(points.x, points.y, texts, strict=True))
+        return [p for p in places if 0 <= p[0] <= 100 and 0 <= p[1] <= 100]
+
+    def path(self, line: Line) -> str:
+        """Return the points of a line as SVG wants them."""
+        x, y = list(line.x), list(line.y)
+        if line.steps:
+            x = [value for value in x for _ in range(2)][1:]
+            y = [value for value in y for _ in range(2)][:-1]
+        places = [self.at(*point) for point in zip(x, y, strict=True)]
+        return " ".join(f"{a:g},{b:g}" for a, b in places if math.isfinite(a + b))
+
+    def spans(self, spans: Spans) -> list[tuple[float, float, float]]:
+        """Return place and both ends of every interval, cut at the axis's ends."""
+        return [
+            (self.x.place(x), self._upright(high), self._upright(low))
+            for x, low, high in zip(spans.x, spans.low, spans.high, strict=True)
+        ]
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place of a point, in percent from the left and from the top."""
+        return self.x.place(x), round(100 - self.y.place(y), 2)
+
+    def _upright(self, value: float) -> float:
+        place = self.y.place(value) if value > 0 or not self.y.log else 0.0
+        return round(100 - min(max(place, 0.0), 100.0), 2)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of stacked bars.
+
+    Attributes:
+        name: what it is.
+        color: of it.
+        values: one per bar; 0 where a bar has none of it.
+        labelled: whether its name stands in it, where there is room.
+    """
+
+    name: str
+    color: str
+    values: Sequence[float]
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line beside a bar.
+
+    Attributes:
+        name: what it is.
+        values: where, one per bar; NaN where a bar has none.
+        low, high: its interval, if known.
+    """
+
+    name: str
+    values: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of segments, the first bar on top.
+
+    Attributes:
+        labels: of the bars.
+        segments: what they are made of, from the left.
+        axis: of their lengths.
+        mark: a line beside each bar.
+        ends: a text after each bar, or none.
+        start: where bars begin.
+    """
+
+    labels: Sequence[str]
+    segments: Sequence[Segment]
+    axis: Axis
+    mark: Mark | None = None
+    ends: Sequence[str] = ()
+    start: float = 0.0
+
+    def parts(self, bar: int) -> list[tuple[float, float, Segment, float]]:
+        """Return the left end and width in percent, the segment and its value, of one bar."""
+        parts, left = [], self.start
+        for segment in self.segments:
+            value = segment.values[bar]
+            if value > 0:
+                place = self.axis.place(left)
+                width = round(self.axis.place(left + value) - place, 2)
+                parts.append((place, width, segment, value))
+            left += value
+        return parts
+
+    def beside(self, bar: int) -> dict[str, float]:
+        """Return the places of the mark of one bar: ``at``, and ``low`` and ``high`` if known."""
+        if self.mark is None or not math.isfinite(self.mark.values[bar]):
+            return {}
+        places = {"at": self.axis.place(self.mark.values[bar])}
+        if len(self.mark.low):
+            places |= {"low": self.axis.place(self.mark.low[bar]),
+                       "high": self.axis.place(self.mark.high[bar])}  # fmt: skip
+        return places
+
+
+def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> Axis:
+    """Return an axis for positive ``values``: logarithmic, ticks at 1, 2, 5, if they span much."""
+    finite = [v for v in values if math.isfinite(v) and v > 0]
+    if not finite:
+        return Axis(title, 0.0, 1.0, ())
+    low, high = min(finite), max(finite)
+    if high / low < 4 and not force_log:
+        margin = 0.08 * (high - low) or 0.1 * high
+        return linear_axis(max(low - margin, 0), high + margin, title)
+    margin = max((high / low) ** 0.06, 1.05)
+    low, high = low / margin, high * margin
+    return Axis(title, low, high, [(t, _label(t)) for t in _log_ticks(low, high)], log=True)
+
+
+def linear_axis(low: float, high: float, title: str, suffix: str = "") -> Axis:
+    """Return an axis from ``low`` to ``high`` with about five ticks at round values."""
+    raw = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * 0.999)
+    values = np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1) * step
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return Axis(title, low, high, [(float(v), f"{v:,.{decimals}f}{suffix}") for v in values])
+
+
+def count_axis(n: int, title: str) -> Axis:
+    """Return an axis from 1 to ``n`` that has room for marks at both ends."""
+    ticks = range(1, n + 1, max(1, round(n / 10)))
+    return Axis(title, 0.4, n + 0.6, [(i, f"{i}") for i in ticks])
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        ticks = [d * 10.0**e for e in exponents for d in digits if low <= d * 10.0**e <= high]
+        if len(ticks) <= 8:
+            break
+    return ticks
+
+
+def _label(tick: float) -> str:
+    return f"{tick:,.0f}" if tick >= 1 else f"{tick:.9f}".rstrip("0")
+
+
+def kind_of(drawn: Chart | Bars | Layer) -> str:
+    """Return which part of the template draws it."""
+    return type(drawn).__name__.lower()
