@@ -18,6 +18,7 @@ import numpy as np
 
 from foretune.decoding import decoding, read_arrays
 from foretune.errors import PredictorError
+from foretune.extras import require
 from foretune.features.launches import LaunchColumns
 from foretune.models.trees.walk import Walk
 
@@ -161,7 +162,7 @@ def _scores(walk: Walk, columns: LaunchColumns) -> np.ndarray:
 
 def _trees(problems: Sequence[LearnedProblem]) -> Walk:
     """Return trees that order; all kernels together count alike."""
-    import xgboost
+    xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
     from foretune.models.trees.nodes import Trees
 

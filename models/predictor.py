@@ -244,12 +244,15 @@ class Predictor(Estimator):
     def explain_outside(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return `TrainingRange.explain` of rows, each by what is known of its device."""
         rows = rows.reset_index(drop=True)
-        parts = [self.range_.explain(rows.iloc[:0])]
+        parts = []
         for device, here in rows.groupby("device", observed=True, sort=False):
             known = self.calibration_.ranges.get(str(device), self.range_)
             lines = known.explain(here)
-            parts.append(lines.assign(row=here.index.to_numpy()[lines["row"].to_numpy(dtype=int)]))
-        return pd.concat(parts, ignore_index=True).sort_values("row", kind="stable")
+            if len(lines):
+                of_rows = here.index.to_numpy()[lines["row"].to_numpy(dtype=int)]
+                parts.append(lines.assign(row=of_rows))
+        found = pd.concat(parts or [self.range_.explain(rows.iloc[:0])], ignore_index=True)
+        return found.sort_values("row", kind="stable")
 
     def choose(
         self,

@@ -12,6 +12,7 @@ from foretune.errors import ForetuneError
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
 EXTRAS = {
+    "xgboost": ("learn", "predictors of boosted trees"),
     "numba": ("cpu", "built-in CPU kernels, CPU probe"),
     "triton": ("gpu", "Triton kernels"),
     "torch": ("gpu", "Triton kernels' inputs and baselines"),

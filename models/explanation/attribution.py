@@ -13,6 +13,7 @@ import pandas as pd
 
 from foretune.datasets import latest
 from foretune.errors import PredictorError
+from foretune.extras import require
 from foretune.features import FeatureSet
 from foretune.features.arrays import Columns, as_array
 from foretune.features.geometry import launch_geometry
@@ -104,7 +105,7 @@ def contributions(
     X = predictor.features_.transform(rows)
     if len(X) == 0:
         return X.assign(**{BASE: 0.0})
-    import xgboost
+    xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
     threads = threads_for(len(X) * 64)  # far more work a row than predicting it
     data = xgboost.DMatrix(X.to_numpy(), nthread=threads)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from foretune.decoding import read_bytes
+from foretune.extras import require
 from foretune.models.trees.nodes import Trees, learner_of
 from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.walk import Walk
@@ -93,7 +94,7 @@ class BoostingModel(Regressor):
         return super().quick().set_params(rounds=rounds, rate=rate)
 
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None:
-        import xgboost
+        xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
         threads = threads_for(len(X))
         data = xgboost.QuantileDMatrix(X, y, max_bin=self.bins, nthread=threads)
@@ -130,7 +131,7 @@ class BoostingModel(Regressor):
         Raises:
             ValueError, or what readers raise: it is damaged.
         """
-        import xgboost
+        xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
         model, data = cls(), read_bytes(path)
         learner = learner_of(data)  # before XGBoost, which believes what it reads

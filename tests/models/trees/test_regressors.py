@@ -1,8 +1,11 @@
 """The registered models are scikit-learn regressors that come back from disk the same."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from foretune.errors import MissingExtra
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.ensemble import EnsembleModel
 from foretune.models.trees.forest import ForestModel
@@ -92,3 +95,13 @@ def test_who_learns_side_by_side_shares_the_cores(monkeypatch):
 def test_what_fails_side_by_side_is_raised():
     with pytest.raises(ZeroDivisionError):
         side_by_side(lambda n: 1 / n, [1, 0])
+
+
+def test_without_xgboost_one_line_says_what_to_install(tmp_path, monkeypatch):
+    BoostingModel(rounds=2).fit(*data()).save(tmp_path / "model")
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    says = r"needs xgboost.*pip install '.\[learn\]'"
+    with pytest.raises(MissingExtra, match=says):
+        BoostingModel(rounds=2).fit(*data())
+    with pytest.raises(MissingExtra, match=says):
+        BoostingModel.load(tmp_path / "model")
