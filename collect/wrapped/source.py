@@ -1,4 +1,4 @@
-"""The source of a kernel in C, C++ or OpenCL, and the shape of its launches.
+"""The source of a kernel in C, C++, OpenCL or CUDA, and the shape of its launches.
 
 Names and meanings are those of Kernel Tuner, whose users need not learn others: knobs become
 ``#define``s, the knobs ``block_size_x``, ``block_size_y``, ``block_size_z`` are the size of a work
@@ -26,7 +26,7 @@ Amount = int | str | Callable[[dict[str, Any]], Any]
 """A number, an expression of knobs, or a function of a mapping of them."""
 Size = Amount | Sequence[Amount]
 Divisors = Amount | Sequence[Amount] | None
-Language = Literal["C", "OpenCL"]
+Language = Literal["C", "OpenCL", "CUDA"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Source:
         compiler: command; None: the system's.
         options: of the compiler; ``{knob}`` stands for a value.
         platform: number of the OpenCL platform.
-        device: number of its device.
+        device: number of its device, or of the CUDA device.
+        shared_bytes: dynamic shared memory of a CUDA block.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Source:
     options: tuple[str, ...] | None = None
     platform: int = 0
     device: int = 0
+    shared_bytes: Amount = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Build:
         options: of the compiler.
         threads: size of a work group.
         grid: how many there are.
+        shared_bytes: dynamic shared memory of each, in CUDA.
     """
 
     source: Source
@@ -77,6 +80,7 @@ class Build:
     options: tuple[str, ...] | None
     threads: tuple[int, int, int]
     grid: tuple[int, int, int]
+    shared_bytes: int = 0
 
 
 class Backend(Protocol):
@@ -123,14 +127,14 @@ class Shape:
         """Return how many work groups there are."""
         size: Any = self.size(dict(config)) if callable(self.size) else self.size
         listed = list(size) if isinstance(size, list | tuple) else [size]
-        sizes = [_amount(part, config) for part in [*listed, 1, 1][:3]]
+        sizes = [amount(part, config) for part in [*listed, 1, 1][:3]]
         counts = []
         for i, (whole, given) in enumerate(zip(sizes, self.divisors, strict=True)):
             if given is None:
                 parts: Sequence[Any] = [config.get(self.names[i], 1)]
             else:
                 parts = list(given) if isinstance(given, list | tuple) else [given]
-            divisor = math.prod(_amount(part, config) for part in parts)
+            divisor = math.prod(amount(part, config) for part in parts)
             counts.append(math.ceil(whole / divisor))
         x, y, z = counts
         return x, y, z
@@ -154,7 +158,7 @@ class Shape:
         return [part for part in flat if callable(part)]
 
 
-def _amount(part: Amount, config: Mapping[str, Any]) -> float:
+def amount(part: Amount, config: Mapping[str, Any]) -> float:
     """Return a part of a size, or a divisor, for a configuration."""
     if callable(part):
         return float(part(dict(config)))

@@ -1,4 +1,4 @@
-"""A kernel in C, C++ or OpenCL as a kernel: built per configuration, checked, timed."""
+"""A kernel in C, C++, OpenCL or CUDA as a kernel: built per configuration, checked, timed."""
 
 import math
 import re
@@ -9,9 +9,18 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.collect.wrapped.arguments import Outcome
+from foretune.collect.wrapped.cuda import Cuda
 from foretune.collect.wrapped.native import Native
 from foretune.collect.wrapped.opencl import OpenCL
-from foretune.collect.wrapped.source import GRID, Backend, Build, Language, Shape, Source
+from foretune.collect.wrapped.source import (
+    GRID,
+    Backend,
+    Build,
+    Language,
+    Shape,
+    Source,
+    amount,
+)
 from foretune.collect.wrapped.values import as_numpy, described, relative_difference
 from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
@@ -21,7 +30,7 @@ from foretune.problem import Problem
 from foretune.source import function_hash
 from foretune.space import Configuration
 
-BACKENDS: dict[Language, type[Backend]] = {"C": Native, "OpenCL": OpenCL}
+BACKENDS: dict[Language, type[Backend]] = {"C": Native, "OpenCL": OpenCL, "CUDA": Cuda}
 Verify = Callable[..., Any]
 """From right output, output and, if it takes it, ``atol`` to whether the output will do."""
 
@@ -68,9 +77,10 @@ class SourceKernel(Wrapped):
         _check_arguments(source.name, arguments, answer)
         names = _names(source, len(arguments))
         problem = {**described(names, arguments), **shape.described()}
+        shared = [] if source.shared_bytes == 0 else [_text_of(source.shared_bytes)]
         code = repr(
             (source.name, _text_of(source.text), sorted(source.others.items()), source.options,
-             shape.names, shape.texts(), [function_hash(f) for f in shape.functions()],
+             *shared, shape.names, shape.texts(), [function_hash(f) for f in shape.functions()],
              None if defines is None else {k: _text_of(v) for k, v in defines.items()},
              answer is None, atol, verify and function_hash(verify),
              BACKENDS[source.language]().toolchain(source))
@@ -85,7 +95,7 @@ class SourceKernel(Wrapped):
         )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
-        self.times_itself = True
+        self.times_itself = source.language != "CUDA"  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the arguments as they are before any launch."""
@@ -105,7 +115,7 @@ class SourceKernel(Wrapped):
         build = Build(
             self.source, f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.others.items()},
-            options, threads, grid,
+            options, threads, grid, int(amount(self.source.shared_bytes, values)),
         )  # fmt: skip
         return BACKENDS[self.source.language]().launch(build, inputs["arguments"])
 
@@ -236,7 +246,7 @@ def _used(
     Raises:
         UsageError: none can change anything.
     """
-    given = list((defines or {}).values())
+    given = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, given)):
         return knobs
     texts = [source.text, *source.others.values(), *shape.texts(), *(source.options or ())]

@@ -12,9 +12,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from foretune.collect import Timing
+from foretune.collect import Timing, local_device
 from foretune.collect.wrapped.opencl import find_device
-from foretune.collect.wrapped.source import Divisors, Shape, Size, Source, read_source
+from foretune.collect.wrapped.source import Amount, Divisors, Shape, Size, Source, read_source
 from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
 from foretune.collect.wrapped.wrapped import CostOf, Rules
 from foretune.device import Device
@@ -98,7 +98,7 @@ def tune_kernel(
     cost: CostOf | None = None,
     **options: Unpack[SearchOptions],
 ) -> TunedKernel:
-    """Find the knobs with which a kernel in C, C++ or OpenCL is fastest, and verify them.
+    """Find the knobs with which a kernel in C, C++, OpenCL or CUDA is fastest, and verify them.
 
     Names and meanings are Kernel Tuner's, with these differences. Without ``strategy`` a few
     configurations are measured (``budget``), not all: ``strategy="brute_force"`` measures all.
@@ -122,11 +122,12 @@ def tune_kernel(
         verify: judges instead: ``verify(answer, contents, atol=None)``, both lists with one
             element per argument.
         verbose: taken for company.
-        lang: ``C`` (C++, too) or ``OpenCL``; else the source tells.
-        device: number of the OpenCL device.
+        lang: ``C`` (C++, too), ``OpenCL`` or ``CUDA``; else the source tells.
+        device: number of the OpenCL or CUDA device.
         platform: number of the OpenCL platform.
-        smem_args: refused, as are ``cmem_args``, ``texmem_args``: they are CUDA's.
-        cmem_args: refused.
+        smem_args: ``{"size": bytes}`` of dynamic shared memory of a CUDA block: a number, an
+            expression or a function of knobs.
+        cmem_args: refused: constant memory is not filled.
         texmem_args: refused.
         compiler: command that compiles C.
         compiler_options: options.
@@ -152,11 +153,11 @@ def tune_kernel(
 
     Raises:
         UsageError: something is not taken, or cannot be meant.
-        MissingExtra: pyopencl is not installed.
+        MissingExtra: what compiles the language is not installed.
         MeasurementError: no configuration works; the message says why the first does not.
     """
     _refuse(
-        smem_args=smem_args, cmem_args=cmem_args, texmem_args=texmem_args, log=log,
+        cmem_args=cmem_args, texmem_args=texmem_args, log=log,
         simulation_mode=simulation_mode, parallel=parallel, observers=observers,
         objectives=objectives,
     )  # fmt: skip
@@ -165,6 +166,7 @@ def tune_kernel(
     source = Source(
         kernel_name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
         compiler, None if compiler_options is None else tuple(compiler_options), platform, device,
+        _shared(smem_args, language),
     )  # fmt: skip
     shape = Shape(problem_size, (grid_div_x, grid_div_y, grid_div_z), block_size_names or ())
     hardware = _hardware(source)
@@ -190,10 +192,19 @@ def tune_kernel(
     return tuned
 
 
+def _shared(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
+    """Return the dynamic shared memory of a block, in bytes."""
+    if smem_args is None:
+        return 0
+    if language != "CUDA" or set(smem_args) != {"size"}:
+        raise UsageError("smem_args is {'size': bytes} of a CUDA kernel, and nothing else")
+    size: Amount = smem_args["size"]
+    return size
+
+
 def _refuse(**given: Any) -> None:
     instead = {
-        "smem_args": "CUDA is not compiled yet", "cmem_args": "CUDA is not compiled yet",
-        "texmem_args": "CUDA is not compiled yet", "log": "use Python's logging",
+        "cmem_args": "pass an array", "texmem_args": "pass an array", "log": "use Python's logging",
         "simulation_mode": "use 'foretune replay'",
         "parallel": "configurations are timed one at a time",
         "observers": "power is metered where a meter works, and results have it",
@@ -206,20 +217,25 @@ def _refuse(**given: Any) -> None:
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
     """Return the language that was said, or the one that the source looks like."""
-    known = {"c": "C", "c++": "C", "opencl": "OpenCL"}
+    known = {"c": "C", "c++": "C", "opencl": "OpenCL", "cuda": "CUDA", "cupy": "CUDA",
+             "nvcuda": "CUDA"}  # fmt: skip
     if lang is not None:
         if lang.lower() not in known:
-            raise UnknownName("lang", lang, ["C", "OpenCL"])
+            raise UnknownName("lang", lang, ["C", "OpenCL", "CUDA"])
         return known[lang.lower()]
     if callable(text):
-        raise UsageError("the source is a function: give lang='C' or lang='OpenCL'")
-    if path.endswith((".cu", ".hip", ".py", ".f90", ".F90")) or "__global__" in str(text):
-        raise UsageError(f"{path or 'this source'} is neither C nor OpenCL: others are not taken")
+        raise UsageError("the source is a function: give lang='C', lang='OpenCL' or lang='CUDA'")
+    if path.endswith((".hip", ".py", ".f90", ".F90")):
+        raise UsageError(f"{path} is not taken: C, C++, OpenCL and CUDA are")
+    if path.endswith(".cu") or "__global__" in str(text):
+        return "CUDA"
     return "OpenCL" if path.endswith(".cl") or "__kernel" in str(text) else "C"
 
 
 def _hardware(source: Source) -> Device | None:
-    """Return the OpenCL device, unless it is this CPU."""
+    """Return the GPU; None for this CPU, as OpenCL's device, too."""
+    if source.language == "CUDA":
+        return local_device(f"cuda:{source.device}")
     if source.language != "OpenCL":
         return None
     found = find_device(source.platform, source.device)

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 PROGRAM = "foretune.program"
 """Where a context keeps the words of a program."""
-PROGRAMS, SOURCES, ANY = "Programs (after --)", "Sources (FILE.c, FILE.cpp, FILE.cl)", "Knobs"
+PROGRAMS, SOURCES, ANY = (
+    "Programs (after --)",
+    "Sources (.c, .cpp, .cl, .cu)",
+    "Knobs",
+)
 
 
 class Tune(TyperCommand):
@@ -157,7 +161,7 @@ def tune(
         rich_help_panel=SOURCES,
     ),
     size: str = typer.Option(
-        "", help="Problem size, 1024,512: work items in OpenCL.", rich_help_panel=SOURCES
+        "", help="Problem size, 1024,512: work items or threads.", rich_help_panel=SOURCES
     ),
     grid: str = typer.Option(
         "",

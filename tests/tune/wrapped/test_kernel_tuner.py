@@ -121,13 +121,15 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"smem_args": {"size": 4}}, "does not take smem_args: CUDA is not compiled yet"),
+        ({"smem_args": {"size": 4}}, "smem_args is {'size': bytes} of a CUDA kernel"),
+        ({"cmem_args": {"c": C}}, "does not take cmem_args: pass an array"),
         ({"observers": []}, "does not take observers: power is metered"),
         ({"simulation_mode": True}, "does not take simulation_mode: use 'foretune replay'"),
         ({"objectives": {"time": False}}, "does not take objectives: use foretune.tune_pareto"),
         ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not taken: minimise time or energy"),
         ({"objective": "time", "objective_higher_is_better": True}, "is not taken"),
-        ({"lang": "CUDA"}, "unknown lang 'CUDA'"),
+        ({"lang": "CUD"}, "unknown lang 'CUD': did you mean 'CUDA'"),
+        ({"lang": "HIP"}, "unknown lang 'HIP'"),
         ({"strategy": "firefly"}, "unknown searcher 'firefly'"),
         ({"strategy_options": {"popsize": 3}}, "does not take strategy option 'popsize'"),
         ({"metrics": {"x": "1 / tim"}}, "unknown value in metric x 'tim': did you mean 'time'"),
@@ -139,8 +141,9 @@ def test_what_is_not_taken_is_refused_by_name(more, message):
         tune(**more)
 
 
-def test_cuda_source_is_refused():
-    with pytest.raises(UsageError, match="neither C nor OpenCL"):
+def test_cuda_source_needs_a_gpu(monkeypatch):
+    monkeypatch.setattr("foretune.collect.probe.local_gpus", list)
+    with pytest.raises(UsageError, match="unknown device 'cuda:0'"):
         ft.tune_kernel("add", "__global__ void add(float *c) {}", N, [C], {"block_size_x": [32]})
 
 

@@ -1,0 +1,137 @@
+"""CUDA: compiled by NVRTC for real; launched on the CPU's tensors by a stand-in for the driver."""
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+
+from foretune.collect import InProcessRunner, Timing
+from foretune.collect.wrapped import cuda
+from foretune.collect.wrapped.source import Build, Shape, Source
+from foretune.collect.wrapped.source_kernel import SourceKernel
+from foretune.device import Device
+from foretune.errors import MissingExtra, UsageError
+from foretune.measurement import Status
+from foretune.space import Configuration
+
+pytest.importorskip("torch")
+try:
+    cuda.nvrtc_version()
+except MissingExtra as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+N = 1000
+A, B = np.arange(N, dtype="f4"), np.ones(N, dtype="f4")
+ADD = """
+#include "scale.h"
+template <typename T> __global__ void add(T *c, const T *a, const T *b, int n) {
+#if block_size_x == 3
+    does not compile
+#endif
+    extern __shared__ T shared[];
+    int i = blockIdx.x * block_size_x + threadIdx.x;
+    shared[threadIdx.x] = b[i];
+    if (i < n) c[i] = a[i] + SCALE * shared[threadIdx.x];
+}
+"""
+OTHERS = {"scale.h": "#define SCALE (block_size_x == 5 ? 2 : 1)\n"}
+
+
+def source(**more):
+    return Source("add<float>", ADD, "CUDA", ".cu", OTHERS, **more)
+
+
+def build(block=64, arch="sm_90", **more):
+    text = f"#define block_size_x {block}\n"
+    others = {name: text + other for name, other in OTHERS.items()}
+    made = Build(source(), text + ADD, others, more.get("options"), (block, 1, 1), (4, 1, 1))
+    return cuda.compiled(made, arch)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_templates_are_compiled_for_any_gpu(arch):
+    cubin, symbol = build(arch=arch, options=("-use_fast_math", "-std=c++17"))
+    assert cubin.startswith(b"\x7fELF")
+    assert symbol in cubin
+    assert symbol.startswith(b"_Z3addIf")
+
+
+def test_what_does_not_compile_says_why():
+    with pytest.raises(RuntimeError, match="does"):
+        build(block=3)
+    with pytest.raises(RuntimeError, match="NVRTC_ERROR_INVALID_OPTION|unrecognized option"):
+        build(options=("--no-such-option",))
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Launches on tensors in the host's memory; the list of what was launched."""
+    import torch
+
+    launched = []
+
+    def start(build, cubin, symbol, passed):
+        where = [ctypes.POINTER(ctypes.c_float * N).from_buffer(ctypes.c_void_p(p))
+                 for p in passed[:3]]  # fmt: skip
+        c, a, b = (np.ctypeslib.as_array(pointer.contents) for pointer in where)
+        scale = int(re.search(r"#define block_size_x (\d+)", build.text)[1]) == 5
+
+        def run():
+            launched.append((build.grid, build.threads, build.shared_bytes, passed[3]))
+            c[:] = a + (2 if scale else 1) * b
+
+        return run
+
+    monkeypatch.setattr(cuda, "architecture", lambda index: "sm_90")
+    monkeypatch.setattr(cuda, "_start", start)
+    monkeypatch.setattr(
+        cuda, "_on_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
+    )
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    return launched
+
+
+def test_right_wrong_and_broken_configurations(stand_in):
+    kernel = SourceKernel(
+        source(shared_bytes="4 * block_size_x"), Shape(N, (None, None, None), ()),
+        [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 3, 5)},
+        answer=[A + B, None, None, None], device_kind="gpu",
+    )  # fmt: skip
+    assert not kernel.times_itself  # torch's events do
+    gpu = Device("A GPU", "gpu", specs={"cores": 2.0})
+    with InProcessRunner(gpu, Timing(box_s=0.02, warmup_s=0.001)) as runner:
+        configs = [Configuration(block_size_x=block) for block in (64, 3, 5)]
+        right, broken, wrong = runner.run(kernel, kernel.problem(), configs)
+    assert (right.status, right.error) == (Status.OK, "")
+    assert right.time_ms > 0
+    assert broken.status is Status.COMPILE_ERROR
+    assert wrong.status is Status.WRONG_RESULT
+    assert stand_in[0] == ((16, 1, 1), (64, 1, 1), 256, np.int32(N))
+
+
+def test_no_such_gpu(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UsageError, match="there is no CUDA device 0: this machine has none"):
+        cuda.architecture(0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 6))
+    assert cuda.architecture(0) == "sm_86"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    assert cuda.architecture(0) == "sm_90a"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    kernel = SourceKernel(
+        source(shared_bytes="4 * block_size_x"), Shape(N, (None, None, None), ()),
+        [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 128)},
+        answer=[A + B, None, None, None], device_kind="gpu",
+    )  # fmt: skip
+    from foretune.collect import local_device
+
+    with InProcessRunner(local_device("cuda"), Timing(box_s=0.02)) as runner:
+        (row,) = runner.run(kernel, kernel.problem(), [Configuration(block_size_x=64)])
+    assert (row.status, row.error) == (Status.OK, "")
