@@ -140,6 +140,7 @@ def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -
         looked_at = {"candidates": float(len(plan.candidates)), "seconds": question.seconds}
         tracker.log(run_id, {**_asked(plan, question), **words}, numbers | looked_at)
         tracker.log_steps(run_id, plan.pareto[list(numbers)].add_prefix("front."))
+        tracker.describe(run_id, "\n\n".join(sentences(plan)))
         for path in sorted(folder.iterdir()):
             tracker.log_file(run_id, path)
     return run_id

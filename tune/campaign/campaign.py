@@ -36,7 +36,8 @@ from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.guiding import guide_for
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import StoredRecord
-from foretune.tune.report import ReportData, write_report
+from foretune.tune.report import ReportData, headline, write_report
+from foretune.tune.report.numbers import number
 from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
 from foretune.tune.session import Session, stopping_of
@@ -180,9 +181,11 @@ def run_campaign(
             progress.start("writing the report, tracking", 1)
             runs, seconds = log.runs(), folder.state["seconds"]
             campaign = Campaign(results, training, folder.path, run_id, tracker.name, seconds)
-            write_report(campaign.report, _report_data(kernel, runner.device, campaign, runs))
+            data = _report_data(kernel, runner.device, campaign, runs)
+            write_report(campaign.report, data)
             log.close()
-            _track(tracker, kernel, campaign, request, runs, folder)
+            _track(tracker, kernel, campaign, request, folder)
+            tracker.describe(run_id, _described(data))
             folder.save(finished=True)
             progress.advance()
     return replace(campaign, seconds=folder.state["seconds"])
@@ -346,7 +349,6 @@ def _track(
     kernel: Kernel,
     campaign: Campaign,
     request: Mapping[str, Any],
-    runs: pd.DataFrame,
     folder: Folder,
 ) -> None:
     run_id, results = campaign.mlflow_run_id, campaign.results
@@ -363,6 +365,19 @@ def _track(
     tracker.log_best(run_id, [r.summary() for r in campaign.results])
     tracker.log_file(run_id, campaign.report)
     tracker.log_file(run_id, folder.runs)
+
+
+def _described(data: ReportData) -> str:
+    """Return a campaign's outcome as Markdown: the headline, and a line per problem."""
+    lines = [
+        f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} | {r.verdict} | "
+        f"{r.winner.config} |"
+        for r in data.results
+    ]  # fmt: skip
+    unit = data.objective.unit
+    head = [f"| problem | default, {unit} | tuned, {unit} | verdict | configuration |",
+            "|---|---|---|---|---|"]  # fmt: skip
+    return "\n".join([f"**{headline(data)}**", "", *head, *lines])
 
 
 def _report_data(

@@ -27,11 +27,13 @@ from foretune.secrets import without_secrets
 from foretune.tune.mlflow.flavour import log_model
 from foretune.tune.mlflow.promotion import CHAMPION, Verdict, judge
 from foretune.tune.mlflow.provenance import provenance
+from foretune.tune.report.numbers import ratio
 from foretune.tune.results import TuneResult
 
 EXPERIMENT = "foretune"
 ERROR = "foretune.held_out_error"
 """Tag: the typical error on problems held out in training."""
+DESCRIPTION = "mlflow.note.content"
 _MOST_AT_ONCE = 1000
 """Metrics that MLflow takes in one batch."""
 
@@ -97,6 +99,11 @@ class Tracker:
             new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
             self._client.log_batch(run_id, metrics=points, params=new)
 
+    def describe(self, run_id: str, text: str) -> None:
+        """Write a run's description, which MLflow shows above all else; Markdown."""
+        with _tracking(self.uri):
+            self._client.set_tag(run_id, DESCRIPTION, text)
+
     def log_trace(self, run_id: str, result: TuneResult) -> None:
         """Write a search's measurements as metric steps, and its verdict."""
         from mlflow.entities import Metric
@@ -129,6 +136,7 @@ class Tracker:
             }
             | ({"library": result.library.value} if result.library else {}),
         )
+        self.describe(run_id, f"**{result.verdict}**, {ratio(winner.ratio)}: {winner.config}")
 
     def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
         """Write a table of numbers as metrics, one step per row; what is not finite is left out."""
@@ -223,7 +231,7 @@ class Tracker:
                 "foretune.rows": str(source),
                 "foretune.dataset": digest,
             }
-            for key, value in {**tags, "mlflow.note.content": description}.items():
+            for key, value in {**tags, DESCRIPTION: description}.items():
                 self._client.set_tag(run_id, key, value)
             self._register(name, run_id, info, tags | provenance(), description, verdict.alias)
         return verdict

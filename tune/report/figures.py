@@ -153,7 +153,11 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
     peaks = [p for p in peaks if math.isfinite(p)]
     intensities = [r.gflops / r.gbps for _, r in known]
     ridges = [p / bandwidth for p in peaks if math.isfinite(bandwidth)]
-    x = value_axis([*intensities, *(2 * r for r in ridges)], "operations per byte", force_log=True)
+    x = value_axis(
+        [*intensities, *(f * r for r in ridges for f in (0.5, 2))],
+        "operations per byte",
+        force_log=True,
+    )
     y = value_axis([*(r.gflops for _, r in known), *peaks], "GFLOP/s", force_log=True)
     layers: list[Layer] = []
     for peak, ridge in zip(peaks, ridges, strict=False):

@@ -53,6 +53,6 @@ def reproduce(result: TuneResult, kernel: str) -> str:
     """Return the command that tunes a problem of ``kernel``, a name or a place, from nothing."""
     problem = ",".join(f"{name}={value}" for name, value in result.problem.items())
     return (
-        f"foretune tune {kernel} --problem {problem} --budget {max(1, result.measured)} "
+        f"foretune tune {kernel} --problem {problem} --budget {max(1, len(result.trace))} "
         f"--objective {result.objective.value} --searcher {result.searcher} --no-store"
     )

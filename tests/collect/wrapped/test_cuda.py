@@ -60,7 +60,7 @@ def test_templates_are_compiled_for_any_gpu(arch):
 def test_what_does_not_compile_says_why():
     with pytest.raises(RuntimeError, match="does"):
         build(block=3)
-    with pytest.raises(RuntimeError, match="NVRTC_ERROR_INVALID_OPTION|unrecognized option"):
+    with pytest.raises(RuntimeError, match=r"NVRTC_ERROR_INVALID_OPTION|unrecognized option"):
         build(options=("--no-such-option",))
 
 
