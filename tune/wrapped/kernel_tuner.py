@@ -235,7 +235,13 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
 def _hardware(source: Source) -> Device | None:
     """Return the GPU; None for this CPU, as OpenCL's device, too."""
     if source.language == "CUDA":
-        return local_device(f"cuda:{source.device}")
+        try:
+            return local_device(f"cuda:{source.device}")
+        except UnknownName:
+            raise UsageError(
+                f"{source.name} is CUDA, and this machine has no NVIDIA GPU {source.device}: "
+                "'foretune devices' lists those it has"
+            ) from None
     if source.language != "OpenCL":
         return None
     found = find_device(source.platform, source.device)

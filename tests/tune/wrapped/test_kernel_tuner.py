@@ -143,7 +143,7 @@ def test_what_is_not_taken_is_refused_by_name(more, message):
 
 def test_cuda_source_needs_a_gpu(monkeypatch):
     monkeypatch.setattr("foretune.collect.probe.local_gpus", list)
-    with pytest.raises(UsageError, match="unknown device 'cuda:0'"):
+    with pytest.raises(UsageError, match="is CUDA, and this machine has no NVIDIA GPU 0"):
         ft.tune_kernel("add", "__global__ void add(float *c) {}", N, [C], {"block_size_x": [32]})
 
 
