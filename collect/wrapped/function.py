@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.collect.wrapped.arguments import Arguments, Call, Outcome
-from foretune.collect.wrapped.values import described, is_array, leaves, relative_difference
+from foretune.collect.wrapped.values import described, is_tensor, leaves, relative_difference
 from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult, spread_problems
@@ -162,8 +162,10 @@ class FunctionKernel(Wrapped):
         for leaf in leaves(output.returned):
             if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
                 super().poison(leaf)
-            elif is_array(leaf) and leaf.is_floating_point():
+            elif is_tensor(leaf) and leaf.is_floating_point():
                 leaf.detach().fill_(float("nan"))
+            elif isinstance(leaf, list):
+                leaf[:] = [float("nan")] * len(leaf)
 
     def _call(self, config: Configuration, inputs: Inputs) -> Call:
         return Call(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))

@@ -26,6 +26,10 @@ def returning(x, block=4, wrong=False):
     return x * (2 + wrong)
 
 
+def listing(x, block=4, wrong=False):
+    return [x.sum(), 1.0 + wrong]
+
+
 def writing(x, out, block=4, wrong=False):
     out[:] = x * (2 + wrong)
 
@@ -45,6 +49,7 @@ def forgetting(x, out, block=4, wrong=False):
 
 CASES = {
     "returning": (returning, (X,)),
+    "listing": (listing, (X,)),
     "writing": (writing, (X, np.zeros(100))),
     "adding": (adding, (X, np.ones(100))),
     "sorting": (sorting, ([3, 1, 2],)),
