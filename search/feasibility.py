@@ -7,11 +7,13 @@ have seen much, the share that ran does, or what a prior says.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
+from foretune.errors import MissingExtra
 from foretune.models.process.posterior import Posterior
 from foretune.models.process.process import Process
 from foretune.models.trees.boosting import BoostingModel
@@ -70,7 +72,9 @@ class Feasibility:
         some = most_telling(np.where(ran, 0.0, 1.0), self._rng)
         X, Y = self._place(np.array(list(told))[some]), ran[some].astype(float)
         points = self._place(numbers)
-        seen = 0.5 * (self._by_trees(X, Y, points) + self._by_process(X, Y, points))
+        seen = self._by_process(X, Y, points)
+        with suppress(MissingExtra):  # without XGBoost, the process alone
+            seen = 0.5 * (seen + self._by_trees(X, Y, points))
         weight = len(ran) / (len(ran) + PATIENCE)
         return np.maximum(weight * seen + (1.0 - weight) * share, LEAST)
 

@@ -1,6 +1,7 @@
 """What runs is learned from what ran and what did not."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -41,8 +42,11 @@ def test_where_nothing_ran_everything_is_as_likely():
     assert (judged(told(bad)) == LEAST).all()
 
 
+@pytest.mark.parametrize("xgboost", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_edge_is_learned(seed):
+def test_the_edge_is_learned(seed, xgboost, monkeypatch):
+    if not xgboost:
+        monkeypatch.setitem(sys.modules, "xgboost", None)
     known = np.random.default_rng(seed).choice(len(SPACE), 40, replace=False)
     likely = judged(told(known))
     truth = np.array([runs(c) for c in SPACE])
