@@ -13,7 +13,7 @@ from foretune.plan.cost.latent_attention import (
     LatentPrefill,
     LatentProjection,
 )
-from foretune.plan.cost.recurrent_attention import GatedDelta
+from foretune.plan.cost.recurrent_attention import RECURRENT
 from foretune.registry import load, registered
 
 
@@ -26,12 +26,14 @@ class OperatorKind:
         exact: columns of text that must agree with a measurement, the most telling one first.
         tiled: an axis along which kernels compute whole tiles, or none.
         split: an axis along which work may be cut: many of them take as long as one as large.
+        strict: whether others that do not agree tell nothing: they are different work.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
     tiled: str = ""
     split: str = ""
+    strict: bool = False
 
     def places(self, rows: pd.DataFrame) -> np.ndarray:
         """Return where operators lie (rows, axes)."""
@@ -98,6 +100,17 @@ _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
           "problem.window": 0.0}  # fmt: skip
 _COLLECTIVE = OperatorKind({"problem.message_bytes": 1.0, "problem.devices": 1.0})
+_RECURRENT = OperatorKind(
+    {
+        "problem.batch": 1.0,
+        "problem.seq_len": 1.0,
+        "problem.num_k_heads": 16.0,
+        "problem.head_k_dim": 128.0,
+        "problem.num_v_heads": 32.0,
+    },
+    {"problem.op": "", "problem.phase": ""},
+    strict=True,
+)
 _ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
 
 KINDS: dict[str, OperatorKind] = {
@@ -131,17 +144,16 @@ KINDS: dict[str, OperatorKind] = {
     "all_to_all": _COLLECTIVE,
     "reduce_scatter": _COLLECTIVE,
     "send_recv": _COLLECTIVE,
-    "gdn": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.num_k_heads": 16.0,
-         "problem.num_v_heads": 32.0}, {"config.implementation": ""},
-    ),
+    "gdn": _RECURRENT,
+    "kda": _RECURRENT,
+    "mamba2": _RECURRENT,
     "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
     "norm": _ROWS,
     "elementwise": _ROWS,
 }  # fmt: skip
 """Kernel -> its kind; operators of other kernels take their roofline."""
 
-_OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, GatedDelta)
+_OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, *RECURRENT)
 
 
 def with_experts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import pandas as pd
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.recurrent_attention import RECURRENT
 from foretune.plan.cost.times import SOURCES, OperatorClock
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -20,7 +21,7 @@ PARTS = ("projections", "attention", "experts", "communication", "rest")
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, "gdn": 1,
+    "mla_bmm": 1, **{family.name: 1 for family in RECURRENT},
     "moe": 2,
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip

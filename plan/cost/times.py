@@ -33,7 +33,6 @@ RELATIVES = {
     "w4a16_mxfp4": ("int4_wo", "w4a8_mxfp4_mxfp8", "w4afp8", "nvfp4", "bf16"),
     "int4_wo": ("w4a16_mxfp4", "w4afp8", "int8_wo", "bf16"),
     "int8_wo": ("int4_wo", "w4a16_mxfp4", "bf16"),
-    "fused_recurrent_gated_delta_rule": ("fused_recurrent_gated_delta_rule_packed_decode",),
     "w4afp8": ("w4a8_mxfp4_mxfp8", "int4_wo", "w4a16_mxfp4", "fp8"),
 }
 """Format -> those whose efficiency it borrows where its own was not measured, nearest first."""
@@ -157,7 +156,7 @@ class OperatorClock:
         Another engine's measurements of the same format tell more than this one's of another.
         """
         wanted = key.split("/")
-        for nearness in (0, 1):
+        for nearness in (0,) if KINDS[kernel].strict else (0, 1):
             for place in self._places:
                 table = self._table(kernel, *place)
                 if table is None:

@@ -11,7 +11,7 @@ from foretune.plan.serve.requirements import GOALS
 
 LIMITS = {
     "projections": "are projections",
-    "attention": "is attention, which reads the cache of keys and values",
+    "attention": "is attention, which reads the cache of keys and values, or states",
     "experts": "are experts",
     "communication": "is communication",
     "rest": "are small operators",

@@ -23,7 +23,6 @@ from foretune.plan.cost.memory import (
     USABLE,
     activation_bytes,
     request_bytes,
-    token_bytes,
     weight_bytes,
 )
 from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
@@ -68,9 +67,9 @@ def test_weights_of_latent_attention(small):
         each = 2 * (copied + split / tp + MLP / tp) + NORMS + 2 * TABLE / tp
         assert weight_bytes(model, Layout(tp), Formats()) == 2 * each
     # The compressed cache is the same on every rank.
-    assert token_bytes(model, Layout(4), Formats()) == 2 * (16 + 4)
+    assert request_bytes(model, Layout(4), Formats(), 1) == 2 * 2 * (16 + 4)
     indexed = replace(model, index=Indexer(2, 128, 32))
-    assert token_bytes(indexed, Layout(4), Formats()) == 2 * (16 + 4) + 128 + 4
+    assert request_bytes(indexed, Layout(4), Formats(), 1) == 2 * (2 * (16 + 4) + 128 + 4)
 
 
 def test_cache(small):
