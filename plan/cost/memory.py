@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, find_format
+from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.parts import Heads, Mla
 from foretune.plan.describe.system import System
@@ -144,7 +144,15 @@ def _most(
 @lru_cache(maxsize=4096)
 def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
     """Return the weights of the fullest stage's ranks, in bytes."""
-    return max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+    beside = model.beside
+    drafts = _stage_bytes(beside, Layout(layout.tp), _own(beside, formats), 0) if beside else 0.0
+    return drafts + max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+
+
+def _own(beside: ModelDescription, formats: Formats) -> Formats:
+    """Return the formats of a model that drafts tokens: as published, with the other's cache."""
+    own = checkpoint_formats(beside)
+    return Formats(own.weights, kv=formats.kv, moe=own.moe)
 
 
 def stage_layers(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
@@ -207,6 +215,8 @@ def request_bytes(
     )
     keys = model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
     cache = find_format(formats.kv).bytes * numbers + keys
+    if beside := model.beside:
+        cache += request_bytes(beside, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
 
 

@@ -1,7 +1,7 @@
 """Times and energy of a deployment's steps: the operators of one rank, summed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -26,6 +26,26 @@ _PART_OF = {
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip
 _REST = len(PARTS) - 1
+
+
+@dataclass(frozen=True)
+class Speculated:
+    """A step that checks drafted tokens, and the steps that drafted them.
+
+    Attributes:
+        checked: of the model.
+        draft: of what drafts.
+        times: how many tokens were drafted, one after the other.
+    """
+
+    checked: "Step"
+    draft: "Step"
+    times: int
+
+    def operators(self) -> list[Operator]:
+        """Return what one rank runs."""
+        drafts = (replace(o, count=self.times * o.count) for o in self.draft.operators())
+        return [*self.checked.operators(), *drafts]
 
 
 class Work(Protocol):

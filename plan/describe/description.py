@@ -52,6 +52,9 @@ class ModelDescription:
         mlp_widths: (width, layers) of dense MLPs that differ; empty means ``intermediate`` in all.
         expert_hidden: width of what experts read and write; 0 means ``hidden``.
         expert_matrices: of an expert: 3 where one of them gates.
+        drafting_layers: that draft tokens beyond the next (multi-token prediction), and are left
+            out elsewhere.
+        beside: a smaller model that drafts tokens for it, and is loaded beside it.
 
     Raises:
         ProblemError: sizes that contradict each other.
@@ -92,6 +95,8 @@ class ModelDescription:
     mlp_widths: tuple[tuple[int, int], ...] = ()
     expert_hidden: int = 0
     expert_matrices: int = GATED
+    drafting_layers: int = 0
+    beside: "ModelDescription | None" = None
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):

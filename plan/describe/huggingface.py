@@ -31,6 +31,8 @@ NOT_UNDERSTOOD = {
 UNGATED = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
 """Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
 
+DRAFTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""What families call the number of layers that draft tokens."""
 GROUPS = "num_attention_groups"
 """What StepFun's models call their key heads."""
 
@@ -91,6 +93,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         "moe_format": formats.moe,
         "kv_format": formats.kv,
         "longest": _number(text, "max_position_embeddings"),
+        "drafting_layers": _number(text, *DRAFTING),
         "images": "vision_config" in config or any(SEEING in kind for kind in kinds),
     }
     mixed = mixed_layers(text, name)

@@ -34,6 +34,8 @@ def sentences(plan: Plan) -> list[str]:
     """Return the lines below a plan's table, most important first."""
     best = plan.best
     lines = [f"best: {named(plan, best)}", _times(best), _worth(best), _waits(plan, best)]
+    if drafts := plan.deployment(best).speculation:
+        lines.append(str(drafts))
     lines += _arriving(plan, best) + _pools(plan, best) + _next(plan, best) + _guess(plan, best)
     return lines
 

@@ -17,6 +17,7 @@ from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest, load_curve
@@ -181,6 +182,7 @@ def plan(
     rate: float | None = None,
     pools: bool = False,
     accuracy: Sequence[AccuracyResult] | None = None,
+    speculation: Speculation | None = None,
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
@@ -198,16 +200,19 @@ def plan(
             requirements are sought. None looks at every number of requests in flight.
         pools: whether prompts may be read by workers of their own; not at a given ``rate``.
         accuracy: measured qualities of formats; None takes the published ones.
+        speculation: how tokens are drafted; None drafts none.
 
     Raises:
         UsageError: the model fits nowhere; the message says what it needs.
     """
     if pools and rate is not None:
         raise UsageError("pools are matched to one load: plan them without a rate of requests")
+    if pools and speculation is not None:
+        raise UsageError("pools with drafted tokens are not planned: leave one of both out")
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates, refused = _candidates(
-        model, systems, gpus, workload, clocks, backend, formats, pools
+        model, systems, gpus, workload, clocks, backend, formats, pools, speculation
     )
     if not candidates:
         raise UsageError("; ".join(refused.values()))
@@ -241,15 +246,18 @@ def _candidates(
     backend: str,
     formats: Sequence[Formats] | None,
     pools: bool,
+    speculation: Speculation | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return all candidates, and why systems have none."""
+    if speculation is not None:
+        speculation.drafter(model)  # says so where there is none
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}
     for one in systems:
         if unable := cannot_run(one, backend):
             refused[one.name] = unable
             continue
-        found = list(services(model, one, gpus, workload, backend, formats))
+        found = list(services(model, one, gpus, workload, backend, formats, speculation))
         fitting = one_pool(found)
         if not fitting:
             refused[one.name] = _too_large(model, one, gpus, found)

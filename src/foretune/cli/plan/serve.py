@@ -16,7 +16,7 @@ from foretune.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.plan import Formats, Plan, System
+    from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.serve.replaying import Replayed
     from foretune.plan.serve.report import Question
 
@@ -58,6 +58,13 @@ def serve(
         None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
     ),
     pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
+    speculative: int = typer.Option(
+        None, help="Tokens drafted per step, by the model's own layers or --draft-model."
+    ),
+    acceptance: float = typer.Option(
+        None, help="Share of drafted tokens that are accepted, each after the one before."
+    ),
+    draft_model: str = typer.Option(None, help="Smaller model that drafts: id or folder."),
     formats: str = typer.Option(
         "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
     ),
@@ -129,6 +136,7 @@ def serve(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
         formats=_formats(formats), correction=correction, rate=rate, pools=pools,
         accuracy=read_accuracy(qualities) if qualities else None,
+        speculation=_speculation(speculative, acceptance, draft_model),
     )  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
@@ -215,6 +223,24 @@ def _show(
     )
     for command in commands.values():
         output.say(f"\n{command}")
+
+
+def _speculation(
+    drafted: int | None, acceptance: float | None, draft: str | None
+) -> "Speculation | None":
+    """Return how tokens are drafted; None where they are not.
+
+    Raises:
+        UsageError: half of it is missing.
+    """
+    from foretune.plan import Speculation, describe_model
+
+    if drafted is None and acceptance is None and draft is None:
+        return None
+    if drafted is None or acceptance is None:
+        missing = "--speculative" if drafted is None else "--acceptance"
+        raise UsageError(f"give {missing} too: --speculative 3 --acceptance 0.7")
+    return Speculation(drafted, acceptance, describe_model(draft) if draft else None)
 
 
 def _systems(text: str, prices: Path | None) -> "list[System]":
