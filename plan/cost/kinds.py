@@ -27,6 +27,7 @@ class OperatorKind:
         tiled: an axis along which kernels compute whole tiles, or none.
         split: an axis along which work may be cut: many of them take as long as one as large.
         strict: whether others that do not agree tell nothing: they are different work.
+        load: an axis along which times should not fall, or none.
     """
 
     axes: Mapping[str, float]
@@ -34,6 +35,7 @@ class OperatorKind:
     tiled: str = ""
     split: str = ""
     strict: bool = False
+    load: str = ""
 
     def places(self, rows: pd.DataFrame) -> np.ndarray:
         """Return where operators lie (rows, axes)."""
@@ -95,11 +97,14 @@ UNGATED = "nongated"
 FOR_LATENCY = "min_latency"
 """In the name of an implementation that TensorRT-LLM runs only where it is asked to
 (``enable_min_latency``, off by default)."""
+FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
 _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
           "problem.window": 0.0}  # fmt: skip
-_COLLECTIVE = OperatorKind({"problem.message_bytes": 1.0, "problem.devices": 1.0})
+_COLLECTIVE = OperatorKind(
+    {"problem.message_bytes": 1.0, "problem.devices": 1.0}, load="problem.message_bytes"
+)
 _RECURRENT = OperatorKind(
     {
         "problem.batch": 1.0,
@@ -115,29 +120,34 @@ _ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op
 
 KINDS: dict[str, OperatorKind] = {
     "gemm": OperatorKind(
-        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M"
+        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M",
+        load="problem.M",
     ),
     "attention_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH,
-        split="problem.batch",
+        split="problem.batch", load="problem.batch",
     ),
     "attention_decode": OperatorKind(
         {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _BOTH,
-        split="problem.batch",
+        split="problem.batch", load="problem.batch",
     ),
     "mla_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _BOTH, split="problem.batch",
+         "problem.heads": 1.0}, _BOTH,
+        split="problem.batch", load="problem.batch",
     ),
     "mla_decode": OperatorKind(
         {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _BOTH,
-        split="problem.batch",
+        split="problem.batch", load="problem.batch",
     ),
-    "mla_bmm": OperatorKind({"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT),
+    "mla_bmm": OperatorKind(
+        {"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT, load="problem.tokens"
+    ),
     "moe": OperatorKind(
         {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
          "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
         {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
+        load="problem.tokens",
     ),
     "all_reduce": _COLLECTIVE,
     "all_gather": _COLLECTIVE,

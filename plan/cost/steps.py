@@ -11,6 +11,7 @@ from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.recurrent_attention import RECURRENT
+from foretune.plan.cost.screening import Screened
 from foretune.plan.cost.times import SOURCES, OperatorClock
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -129,6 +130,11 @@ class StepClock:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._known = _Known(*(np.zeros(0) for _ in fields(_Known)))
         self._kept: dict[int, tuple[Operator, int]] = {}
+
+    @property
+    def screened(self) -> list[Screened]:
+        """What was left out of measured tables, as far as they were read."""
+        return self._clock.screened
 
     def times(self, steps: Sequence[Work]) -> pd.DataFrame:
         """Return milliseconds and energy per step, one row each.

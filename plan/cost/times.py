@@ -13,6 +13,7 @@ from foretune.models import Predictor
 from foretune.plan.cost.kept_predictors import KeptPredictors
 from foretune.plan.cost.kinds import KINDS, family_of
 from foretune.plan.cost.measured_operators import EXACT, LAUNCH_MS, MeasuredOperators
+from foretune.plan.cost.screening import Screened
 from foretune.plan.cost.tables import OperatorTables
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
@@ -128,6 +129,15 @@ class OperatorClock:
                 values[index[better]] = new[better]
         ms, factor = np.exp(log_ms), np.exp(width)
         return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
+
+    @property
+    def screened(self) -> list[Screened]:
+        """What was left out of the tables that were read so far."""
+        return [
+            Screened(*place, reason, rows)
+            for place, table in self._measured.items() if table is not None
+            for reason, rows in table.dropped.items()
+        ]  # fmt: skip
 
     def _questions(
         self,

@@ -11,7 +11,12 @@ import numpy as np
 
 from foretune.plan.cost.memory import most_requests
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format
+from foretune.plan.describe.formats import (
+    Formats,
+    checkpoint_formats,
+    find_format,
+    supported,
+)
 from foretune.plan.describe.layout import Layout, legal_layouts
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
@@ -60,13 +65,16 @@ class Candidate:
 def supported_formats(model: ModelDescription, system: System) -> list[Formats]:
     """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies.
 
-    Weights wider than the checkpoint's take more memory and are no better.
+    Weights wider than the checkpoint's take more memory and are no better. Nor is int8 where the
+    GPU multiplies in fp8, as fast and with less loss.
     """
     own = checkpoint_formats(model)
     most = max(find_format(kind).bits for kind in (own.weights, own.moe))
+    eight = supported("fp8", system.device.architecture) == "native"
     usual = [
         Formats(weights, kv=kv)
-        for weights in WEIGHTS if find_format(weights).bits <= most
+        for weights in WEIGHTS
+        if find_format(weights).bits <= most and not (eight and weights == "int8")
         for kv in CACHES
     ]  # fmt: skip
     known = [f for f in usual if f.support(system.device.architecture) == "native"]

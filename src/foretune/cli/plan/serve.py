@@ -117,6 +117,7 @@ def serve(
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
     inputs.known_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
+    from foretune.plan.cost.screening import in_words
     from foretune.plan.serve.deployments.learned import learned_from
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.recording import keep, plan_answer
@@ -146,7 +147,10 @@ def serve(
         taught = float(found.best["tpot_ms"]) if measured and rate is None else None
         seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
     _show(output, found, question, commands, top, seen)
-    checks, results = None, dict[str, Any]()
+    if left_out := in_words(clocks.screened):
+        output.say(f"\nleft out of measured tables: {left_out}")
+    checks: pd.DataFrame | None = None
+    results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
     if seen is not None:
         results["replayed"] = seen.to_json()
     try:
