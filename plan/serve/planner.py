@@ -127,6 +127,8 @@ class Plan:
     def step_up(self) -> pd.Series | None:
         """The next candidate of the front that is faster per token than `best`, at least by 5 %."""
         front = self.pareto
+        if self.best["guessed"] <= GUESSWORK:
+            front = front[front["guessed"] <= GUESSWORK]
         faster = front[front["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
         return None if faster.empty else faster.iloc[-1]
 

@@ -11,12 +11,13 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.plan import inputs
 from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_vllm
-from foretune.errors import UsageError
+from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
+    from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.replaying import Replayed
     from foretune.plan.serve.report import Question
 
@@ -95,6 +96,11 @@ def serve(
     out: Path = typer.Option(
         None, help="Keep report, table and JSON in a folder here.", rich_help_panel=CHECKS
     ),
+    kubernetes: Path = typer.Option(
+        None,
+        help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
+        rich_help_panel=CHECKS,
+    ),
     tracking_uri: str = typer.Option(
         None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS
     ),
@@ -146,9 +152,9 @@ def serve(
     if best.pools is None or rate is not None or sent is not None:
         taught = float(found.best["tpot_ms"]) if measured and rate is None else None
         seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
-    _show(output, found, question, commands, top, seen)
-    if left_out := in_words(clocks.screened):
-        output.say(f"\nleft out of measured tables: {left_out}")
+    _show(output, found, question, commands, top, seen, in_words(clocks.screened))
+    if kubernetes is not None:
+        _write_manifest(output, kubernetes, best, backend, int(found.best["replicas"]))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
     if seen is not None:
@@ -167,6 +173,25 @@ def serve(
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.mlflow_uri}, run {kept.run_id}")
         output.result(plan_answer(found, question, commands) | results)
+
+
+def _write_manifest(
+    output: Output, path: Path, best: "Deployment", engine: str, replicas: int
+) -> None:
+    """Write what starts the best deployment on Kubernetes.
+
+    Raises:
+        UsageError: no pod can hold it.
+        OutputError: the file cannot be written.
+    """
+    from foretune.plan.serve.kubernetes import manifest
+
+    text = manifest(best, engine, replicas)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
 def _check(model: str, needed: "dict[str, Any]") -> None:
@@ -193,6 +218,7 @@ def _show(
     commands: dict[str, str],
     top: int,
     seen: "Replayed | None",
+    left_out: str,
 ) -> None:
     """Print the front, what it means, and how to start the best."""
     from foretune.plan.serve.explaining import degrees, notes, sentences
@@ -222,6 +248,8 @@ def _show(
         output.say(str(seen))
     for line in notes(plan, question.tables, question.corrected):
         output.say(f"note: {line}")
+    if left_out:
+        output.say(f"left out of measured tables: {left_out}")
     output.say(
         f"{len(plan.candidates)} candidates in {question.seconds:.1f} s; start the best with"
     )
