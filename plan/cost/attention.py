@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
+from foretune.plan.cost.compressed_attention import SCORES_ONLY, compressed_operators
 from foretune.plan.cost.operator import KEPT, Operator, Part, Phase, gemm, rowwise
 from foretune.plan.cost.recurrent_attention import RECURRENT_OPS
 from foretune.plan.describe.description import ModelDescription
@@ -13,9 +14,6 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.parts import Heads, Indexer, LinearAttention, Mla
 from foretune.problem import Problem
 from foretune.space import Configuration
-
-SCORES_ONLY = 0.5
-"""Work of scoring keys, as a share of attention with as many heads, which weighs values too."""
 
 
 def attention_operators(
@@ -29,6 +27,9 @@ def attention_operators(
 
     Projections run on the tokens of all parts at once, attention itself for each part.
     """
+    if model.compressed:
+        yield from compressed_operators(model, layout, formats, parts, phase)
+        return
     if model.linear:
         yield from _linear(model, model.linear, layout, formats, parts, phase)
     if not model.softmax_layers:

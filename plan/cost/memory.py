@@ -209,12 +209,15 @@ def request_bytes(
 ) -> float:
     """Return what one request of ``tokens`` takes in the cache of one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
+    size = find_format(formats.kv).bytes
+    if model.compressed:
+        return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
     numbers = sum(
         layers * min(tokens, window or tokens) * _cached(model.mla, heads, layout)
         for layers, window, heads in model.attentions()
     )
     keys = model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
-    cache = find_format(formats.kv).bytes * numbers + keys
+    cache = size * numbers + keys
     if beside := model.beside:
         cache += request_bytes(beside, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))

@@ -94,6 +94,7 @@ class _Known:
         computes: whether computing limits it, not memory.
         watts: what it draws.
         metered: whether the power of such operators was measured on this system.
+        bound: milliseconds that the hardware's peak rates allow.
     """
 
     ms: np.ndarray
@@ -102,6 +103,7 @@ class _Known:
     computes: np.ndarray
     watts: np.ndarray
     metered: np.ndarray
+    bound: np.ndarray
 
     def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
         """Return this and what is known of the operators of ``table``."""
@@ -113,7 +115,7 @@ class _Known:
         here = np.clip(times.watts, power.awake_w, power.limit_w)
         watts = np.where(metered, here, drawn.watts)
         measured = drawn.measured | metered
-        new = _Known(times.ms, width, guessed, drawn.computes, watts, measured)
+        new = _Known(times.ms, width, guessed, drawn.computes, watts, measured, times.bound_ms)
         return _Known(*(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self)))
 
 
@@ -143,8 +145,8 @@ class StepClock:
         were all its operators wrong in the same direction), ``guessed``: the share of ``total``
         whose operators lie outside what was measured, ``compute_bound``: the share of it that
         computing limits, ``energy_mj``: of the GPU of one rank, NaN where its board's limit is not
-        known, and ``energy_guessed``: the share of that whose operators' power nobody measured on
-        this system.
+        known, ``energy_guessed``: the share of that whose operators' power nobody measured on this
+        system, and ``bound``: milliseconds that peak rates allow.
         """
         operators = [step.operators() for step in steps]
         numbers = self._number([op for ops in operators for op in ops])
@@ -167,6 +169,7 @@ class StepClock:
             width=summed(ms * known.width[numbers]) / safe,
             guessed=summed(ms * known.guessed[numbers]) / safe,
             compute_bound=summed(ms * known.computes[numbers]) / safe,
+            bound=summed(count * known.bound[numbers]),
             energy_mj=energy,
             energy_guessed=1.0 - summed(mj * known.metered[numbers]) / spent,
         )

@@ -51,6 +51,7 @@ class OperatorTimes:
         ms, low, high: milliseconds, and their 90 % interval.
         source: where each is from.
         watts: mean power; NaN where that of such operators was not measured here.
+        bound_ms: what the GPU's peak rates and its memory's bandwidth allow; 0 where unknown.
     """
 
     ms: np.ndarray
@@ -58,6 +59,7 @@ class OperatorTimes:
     high: np.ndarray
     source: np.ndarray
     watts: np.ndarray
+    bound_ms: np.ndarray
 
 
 class OperatorClock:
@@ -107,6 +109,7 @@ class OperatorClock:
         """
         n = len(operators)
         log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
+        bound = np.empty(n)
         source = np.full(n, 3, dtype=np.int8)
         questions: list[_Question] = []
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
@@ -115,6 +118,7 @@ class OperatorClock:
             if kernel in KINDS:
                 rows = KINDS[str(kernel)].complete(rows)
             limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
+            bound[index] = np.exp(limits).max(axis=1)
             log_ms[index], width[index] = _roofline(limits)
             questions += self._questions(str(kernel), rows, limits, index, chosen)
         self._learn(questions)
@@ -128,7 +132,10 @@ class OperatorClock:
             for values, new in zip(columns, answer, strict=True):
                 values[index[better]] = new[better]
         ms, factor = np.exp(log_ms), np.exp(width)
-        return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
+        return OperatorTimes(
+            ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts,
+            np.nan_to_num(bound),
+        )  # fmt: skip
 
     @property
     def screened(self) -> list[Screened]:

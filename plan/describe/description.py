@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from foretune.errors import ProblemError
-from foretune.plan.describe.parts import Heads, Indexer, LinearAttention, Mla, Parameters
+from foretune.plan.describe.parts import (
+    Compressed,
+    Heads,
+    Indexer,
+    LinearAttention,
+    Mla,
+    Parameters,
+)
 
 GATED = 3
 """Matrices of a gated MLP: gate, up and down projection."""
@@ -52,6 +59,7 @@ class ModelDescription:
         mlp_widths: (width, layers) of dense MLPs that differ; empty means ``intermediate`` in all.
         expert_hidden: width of what experts read and write; 0 means ``hidden``.
         expert_matrices: of an expert: 3 where one of them gates.
+        compressed: its shape, where attention is DeepSeek-V4's.
         drafting_layers: that draft tokens beyond the next (multi-token prediction), and are left
             out elsewhere.
         beside: a smaller model that drafts tokens for it, and is loaded beside it.
@@ -95,6 +103,7 @@ class ModelDescription:
     mlp_widths: tuple[tuple[int, int], ...] = ()
     expert_hidden: int = 0
     expert_matrices: int = GATED
+    compressed: Compressed | None = None
     drafting_layers: int = 0
     beside: "ModelDescription | None" = None
 
@@ -154,6 +163,8 @@ class ModelDescription:
     def irregular(self) -> bool:
         """Whether layers differ in more than what their attention sees."""
         linear = self.linear is not None and self.linear.kind != "gdn"
+        if self.compressed:
+            return True
         parts = self.without_attention + self.without_mlp + self.expert_hidden
         return bool(linear or parts or self.windowed or self.mlp_widths or self.value_dim)
 
@@ -190,7 +201,8 @@ class ModelDescription:
 
     def weights(self) -> Parameters:
         """Return the numbers of weights, by kind."""
-        attention, key_value, latent = self._latent() if self.mla else self._softmax()
+        kind = self._compressed if self.compressed else self._latent if self.mla else self._softmax
+        attention, key_value, latent = kind()
         linear, whole, scales = self._linear()
         index, index_whole = self._index()
         widths = sum(width * layers for width, layers in self.dense_widths)
@@ -246,9 +258,23 @@ class ModelDescription:
         )
         return layers * attention, 0, layers * latent
 
+    def _compressed(self) -> tuple[int, int, int]:
+        """Return the same for compressed attention, with its indexers."""
+        assert self.compressed is not None
+        shape, width = self.compressed, self.heads * self.head_dim
+        each = width * (shape.q_lora_rank + shape.o_lora_rank)
+        each += shape.o_groups * shape.o_lora_rank * self.hidden
+        whole = self.layers * self.hidden * (shape.q_lora_rank + self.head_dim)
+        for ratio, layers in shape.ratios:
+            index = self.index if ratio == shape.chosen else None
+            whole += layers * self.hidden * shape.compressors(ratio, self.head_dim, index)
+            if index:
+                whole += layers * shape.q_lora_rank * index.heads * index.head_dim
+        return self.layers * each, 0, whole
+
     def _index(self) -> tuple[int, int]:
         """Return weights of all indexers: split by key heads, and not at all."""
-        if self.index is None:
+        if self.index is None or self.compressed:
             return 0, 0
         index, layers = self.index, self.indexed_layers
         ranks = self.mla.q_lora_rank if self.mla else self.hidden

@@ -23,7 +23,6 @@ GENERATORS = ("CausalLM", "ConditionalGeneration", "LMHead")
 SEEING = "ConditionalGeneration"
 """What architectures that read images beside text have in theirs."""
 NOT_UNDERSTOOD = {
-    "compress_ratios": "compressed sparse attention",
     "encoder_layers": "an encoder",
 }
 """Field -> the kind of layer it stands for, which no operator list is known for."""

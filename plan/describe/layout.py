@@ -136,6 +136,8 @@ def _attention(model: ModelDescription, layout: Layout) -> str | None:
             return f"{heads.kv_heads} key heads can neither be split over nor copied to tp={tp}"
     if linear and (linear.key_heads % tp or linear.value_heads % tp):
         return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
+    if model.compressed and model.compressed.o_groups % tp:
+        return f"{model.compressed.o_groups} groups of heads cannot be split over tp={tp}"
     for width, layers in model.dense_widths:
         if layers and width % tp:
             return f"an MLP {width} wide cannot be split over tp={tp}"

@@ -1,7 +1,8 @@
 """``config.json`` of models whose layers differ from each other: which there are, and how many.
 
 What each family's fields mean is as vLLM and transformers read them: ``nemotron_h``,
-``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``, ``step3p5``, ``kimi_linear``.
+``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``, ``step3p5``, ``kimi_linear``,
+``minimax_m3``, ``deepseek_v4``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,14 @@ from math import ceil
 from typing import Any
 
 from foretune.errors import UsageError
-from foretune.plan.describe.parts import Heads, Indexer, LinearAttention
+from foretune.plan.describe.parts import Compressed, Heads, Indexer, LinearAttention
 
 Fields = Mapping[str, Any]
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Nemotron-H's pattern -> kinds of layers, as newer configurations spell them."""
+COMPRESSED = {0, 4, 128}
+"""Tokens that a key of DeepSeek-V4 stands for, by layer."""
 DECI_MULTIPLE = 256
 """DeciLM's MLPs are as wide as the next multiple of this."""
 
@@ -180,7 +183,34 @@ def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
     }
 
 
+def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of DeepSeek-V4: all layers compress keys, at ratios of their own.
+
+    Raises:
+        UsageError: a ratio is none of those that engines know.
+    """
+    ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # one more drafts tokens
+    if not set(ratios) <= COMPRESSED:
+        raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
+    fields: dict[str, Any] = {
+        "compressed": Compressed(
+            text["q_lora_rank"], text["o_groups"], text["o_lora_rank"], text["sliding_window"],
+            tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))), text["hc_mult"],
+        ),
+        "index": Indexer(
+            text["index_n_heads"], text["index_head_dim"], text["index_topk"],
+            ratios.count(Compressed.chosen),
+        ),
+        "windowed_layers": 0,
+    }  # fmt: skip
+    if text.get("expert_dtype") == "fp4":
+        groups = (text.get("quantization_config") or {}).get("config_groups")
+        fields |= {"weight_format": "fp8_block", "moe_format": "nvfp4" if groups else "mxfp4"}
+    return fields
+
+
 READERS = {
+    "compress_ratios": deepseek_v4,
     "mamba_num_heads": blocks,
     "block_configs": puzzle,
     "global_head_dim": gemma4,

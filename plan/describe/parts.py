@@ -125,6 +125,63 @@ class Indexer:
 
 
 @dataclass(frozen=True)
+class Compressed:
+    """DeepSeek-V4's attention: keys in a window as they are, all before them compressed.
+
+    All heads share one vector per key, which is its value too. Layers compress ``ratio`` tokens
+    into a key; where an indexer chooses among these keys (``chosen``), windows of compression
+    overlap (vLLM, ``models/deepseek_v4``).
+
+    Attributes:
+        q_lora_rank: width of the compressed queries.
+        o_groups, o_lora_rank: groups of heads whose outputs are compressed, and to which width.
+        window: keys that are seen as they are.
+        ratios: (tokens per compressed key, layers); 0 tokens for layers with the window alone.
+        streams: residual streams that are mixed around each layer.
+        chosen: the ratio of the layers with an indexer.
+    """
+
+    q_lora_rank: int
+    o_groups: int
+    o_lora_rank: int
+    window: int
+    ratios: tuple[tuple[int, int], ...]
+    streams: int = 1
+    chosen: int = 4
+
+    def overlap(self, ratio: int) -> int:
+        """Return how many compressed keys a token is part of."""
+        return 2 if ratio == self.chosen else 1
+
+    def compressors(self, ratio: int, dim: int, index: "Indexer | None") -> int:
+        """Return the numbers per token that compression is made of: keys and their weights."""
+        if not ratio:
+            return 0
+        keys = 2 * self.overlap(ratio) * dim
+        return keys + (2 * self.overlap(ratio) * index.head_dim + index.heads if index else 0)
+
+    def request_bytes(self, tokens: float, dim: int, size: float, index: "Indexer | None") -> float:
+        """Return what all layers' caches take for a request: keys, and states of compression.
+
+        Args:
+            tokens: of the request.
+            dim: width of a key.
+            size: bytes of a number in the cache; states have 32 bits.
+            index: what chooses keys.
+        """
+        total = 0.0
+        for ratio, layers in self.ratios:
+            each = min(tokens, self.window) * dim * size
+            if ratio:
+                state = 2 * ratio * self.overlap(ratio) * 4
+                each += tokens / ratio * dim * size + state * dim
+                if index and ratio == self.chosen:
+                    each += tokens / ratio * index.token_bytes + state * index.head_dim
+            total += layers * each
+        return total
+
+
+@dataclass(frozen=True)
 class Parameters:
     """Numbers of weights by what happens to them when a model is split, all layers together.
 

@@ -67,7 +67,8 @@ class Speculation:
         return replace(
             model, layers=1 + parts, without_attention=parts, without_mlp=parts, dense_layers=0,
             linear=None, sliding_window=0, windowed_layers=0, windowed=None, mlp_widths=(),
-            index=model.index and replace(model.index, layers=0),
+            index=None if model.compressed else model.index and replace(model.index, layers=0),
+            compressed=model.compressed and replace(model.compressed, ratios=((0, 1),)),
         )  # fmt: skip
 
     def layout(self, layout: Layout) -> Layout:

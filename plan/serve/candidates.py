@@ -69,7 +69,7 @@ def supported_formats(model: ModelDescription, system: System) -> list[Formats]:
     GPU multiplies in fp8, as fast and with less loss.
     """
     own = checkpoint_formats(model)
-    most = max(find_format(kind).bits for kind in (own.weights, own.moe))
+    most = min(find_format(kind).bits for kind in (own.weights, own.moe))
     eight = supported("fp8", system.device.architecture) == "native"
     usual = [
         Formats(weights, kv=kv)

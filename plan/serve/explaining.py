@@ -196,6 +196,7 @@ def _waits(plan: Plan, best: pd.Series) -> str:
     if largest == "communication":
         limit = "links between GPUs"
     line = f"limited by {limit}: {100 * best[f'share_{largest}']:.0f} % of a step {LIMITS[largest]}"
+    line += f"; {100 * best['bound_share']:.0f} % of what peak rates allow"
     same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
     most = plan.candidates[same]["batch"].max()
     full = best["batch"] == most < LOADS[-1] * best["dp"] * best["workers"]

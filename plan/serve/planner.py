@@ -68,7 +68,8 @@ class Plan:
             given rate). Why: ``share_…`` of a step's parts, ``limited_by`` (the largest),
             ``decode_compute_bound`` and ``prefill_compute_bound`` (shares that computing limits),
             ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
-            ``guessed`` and ``energy_guessed`` (shares outside what was measured). What it is
+            ``guessed`` and ``energy_guessed`` (shares outside what was measured), ``bound_share``
+            (what the GPUs' peak rates and bandwidth would take, of ``tpot_ms``). What it is
             worth: ``sure`` (the probability of keeping to limits on times), ``keeps`` (to the
             requirements), ``pareto`` (keeps, and nothing that does is better for its goal, or for
             throughput where that is latency, at as few milliseconds per token).

@@ -27,7 +27,8 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt
     by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
     ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
-    computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; degrees and lengths.
+    computing limits (``…_compute_bound``); ``decode_bound`` and ``prefill_bound``, what peak rates
+    allow for the same; ``guessed``, ``energy_guessed``; degrees and lengths.
     """
     # Most deployments differ from others in their load alone: all else is found once.
     kinds: dict[tuple[object, ...], int] = {}
@@ -61,6 +62,8 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
         prefill_energy_mj=rows["full.energy_mj"] / prompts,
         decode_compute_bound=decode["compute_bound"],
         prefill_compute_bound=rows["full.compute_bound"],
+        decode_bound=decode["bound"] / gained,
+        prefill_bound=rows["full.bound"] / prompts,
         energy_guessed=decode["energy_guessed"],
         guessed=decode["guessed"],
         width=decode["width"],

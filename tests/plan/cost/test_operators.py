@@ -20,9 +20,10 @@ from foretune.plan import (
     mixed_operators,
     step_operators,
 )
+from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.recurrent_attention import Mamba2
 from foretune.plan.describe.catalog import _shipped
-from foretune.plan.describe.parts import Heads, Indexer, LinearAttention
+from foretune.plan.describe.parts import Compressed, Heads, Indexer, LinearAttention
 
 
 def named(operators, name):
@@ -153,6 +154,33 @@ def test_blocks_are_chosen_in_some_layers(small):
     read = step_operators(sparse, Layout(), Formats(), 4, 64, 0, "prefill")
     some = [o.problem for o in read if o.name == "attention"]
     assert [(p["batch"], p["seq_len"]) for p in some] == [(4, 64), (4 * 64 // 8, 8)]
+
+
+def test_compressed_keys(small):
+    """A window of 4 keys; beyond, one layer of 8 tokens per key, one of 4 whose keys are chosen."""
+    shape = Compressed(32, 2, 16, 4, ((4, 1), (8, 1)), streams=4)
+    model = replace(small, kv_heads=1, compressed=shape, index=Indexer(2, 8, 3, 1))
+    found = step_operators(model, Layout(2), Formats(), 5, 1, 63, "decode")
+    seen = [(o.kernel, o.problem["kv_len"]) for o in found if o.name == "attention"]
+    assert seen == [("mla_decode", 4 + 3), ("mla_decode", 4 + 8)]
+    assert named(found, "index_scores").problem["kv_len"] == 16
+    assert named(found, "out_groups").problem == {"M": 5, "N": 16, "K": 2 * 16}
+    widths = [o.problem["N"] for o in found if o.name == "compress"]
+    assert widths == [2 * 2 * 16 + 2 * 2 * 8 + 2, 2 * 16]
+    assert named(found, "mix").problem["columns"] == 4 * 64
+    gemms = [o for o in found if o.kernel == "gemm" and "mlp" not in o.name and o.name != "head"]
+    whole = {"latent", "compress", "index_query"}
+    weights = sum(
+        o.count * o.problem["N"] * o.problem["K"] * (1 if o.name in whole else 2) for o in gemms
+    )
+    told = model.weights()
+    assert weights == told.attention + told.latent
+    each = 2 * (4 + 64 / 4) * 16 + 64 / 4 * (8 + 8 * 4 / 128) + 2 * 4 * 2 * 4 * (16 + 8)
+    each += 2 * (4 + 64 / 8) * 16 + 2 * 8 * 4 * 16
+    assert request_bytes(model, Layout(2), Formats(), 64) == each
+    read = step_operators(model, Layout(), Formats(), 4, 256, 0, "prefill")
+    sizes = [(o.problem["batch"], o.problem["seq_len"]) for o in read if o.name == "attention"]
+    assert sizes == [(round(4 * 256 / 14), 14), (round(4 * 256 / 40), 40)]
 
 
 def test_stages_send_on_what_they_computed(small):

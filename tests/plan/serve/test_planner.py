@@ -94,6 +94,10 @@ def test_the_goal_decides():
     )
 
 
+def test_nothing_is_faster_than_peak_rates_allow():
+    assert planned().candidates["bound_share"].between(0.01, 1.0).all()
+
+
 def test_energy_is_power_times_time():
     table = planned().candidates
     busy_s = table["gpus"] / (table["requests_per_s"] * LOAD.osl)
