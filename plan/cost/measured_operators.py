@@ -175,7 +175,7 @@ class MeasuredOperators:
         here = known.iloc[0]
         rows, parts = self._in_parts(key, rows)
         limits = limits - np.log(parts)[:, None]
-        same = [c for c in known if c.startswith("device") or c in kind.exact]
+        same = [c for c in known if c.startswith(("device", "kernel")) or c in kind.exact]
         asked = rows.assign(**{column: here[column] for column in same})
         said = predictor.predict(kind.in_tiles(asked))
         log_ms = np.log(said["time_ms"].to_numpy())

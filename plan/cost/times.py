@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -37,6 +38,10 @@ RELATIVES = {
     "w4afp8": ("w4a8_mxfp4_mxfp8", "int4_wo", "w4a16_mxfp4", "fp8"),
 }
 """Format -> those whose efficiency it borrows where its own was not measured, nearest first."""
+
+LIKE = {"mamba2": ("gdn",), "kda": ("gdn",)}
+"""Kernel -> those of as much work on the same sizes, whose efficiency it borrows where it was not
+measured itself: engines' tables have Mamba-2's convolutions, but not the update of its state."""
 
 SAME_WORK = ("fp8", "fp8_block")
 """Formats of experts that cost the same work. The tables hold kernels nobody tuned among them, up
@@ -173,15 +178,17 @@ class OperatorClock:
         Another engine's measurements of the same format tell more than this one's of another.
         """
         wanted = key.split("/")
-        for nearness in (0,) if KINDS[kernel].strict else (0, 1):
-            for place in self._places:
-                table = self._table(kernel, *place)
-                if table is None:
-                    continue
-                best = min(table.keys, key=lambda other: _difference(wanted, other.split("/")))
-                if nearness or best == key:
-                    own = place[0] == self.system and place[1] == (self.backend or place[1])
-                    return table, best, own and best == key
+        levels = (0,) if KINDS[kernel].strict else (0, 1)
+        for alike, nearness, place in product(
+            (kernel, *LIKE.get(kernel, ())), levels, self._places
+        ):
+            table = self._table(alike, *place)
+            if table is None:
+                continue
+            best = min(table.keys, key=lambda other: _difference(wanted, other.split("/")))
+            if nearness or best == key:
+                own = place[0] == self.system and place[1] == (self.backend or place[1])
+                return table, best, own and best == key and alike == kernel
         return None, "", False
 
     def _table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:
