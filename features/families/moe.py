@@ -10,8 +10,8 @@ from foretune.features.families import formats
 from foretune.features.families.expert_load import Load, busiest_rank
 from foretune.features.families.tiles import wave_features
 
-MATRICES, PLAIN = 3.0, 2.0
-"""Gate, up and down projection of a gated expert; up and down of a plain one."""
+MATRICES = 3.0
+"""Gate, up and down projection of a gated expert."""
 WIDE_BYTES = 2.0
 """Of a number between kernels that is not rounded to the products' format."""
 
@@ -31,12 +31,11 @@ class Moe(Family):
         """
         hidden, inner = problem["hidden"], _inner(problem, config)
         kind, load = config.get("format", "bf16"), _load(problem, config)
-        matrices = MATRICES - (MATRICES - PLAIN) * np.equal(config.get("experts", ""), "plain")
-        weights = load.active * matrices * hidden * inner
+        weights = load.active * MATRICES * hidden * inner
         wide = load.pairs * (3.0 * hidden + 4.0 * inner) + 2.0 * problem["tokens"] * hidden
         narrow = load.pairs * 2.0 * (hidden + inner)
         return Cost(
-            flops=2.0 * matrices * load.pairs * hidden * inner,
+            flops=2.0 * MATRICES * load.pairs * hidden * inner,
             bytes_moved=formats.weight_bytes(kind) * weights
             + formats.activation_bytes(kind) * narrow
             + WIDE_BYTES * wide,

@@ -179,6 +179,16 @@ def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[usual]
 
 
+def work_share(rows: pd.DataFrame) -> np.ndarray:
+    """Return which share of what its family says each operator's work is.
+
+    Two thirds for experts without a gate, which the family of experts does not tell apart: their
+    predictors learn the difference, and learn worse from a cost that knows it.
+    """
+    plain = rows["config.experts"] == "plain" if "config.experts" in rows else np.zeros(len(rows))
+    return 1.0 - np.asarray(plain, dtype=float) / 3.0
+
+
 def family_of(kernel: str) -> Family | None:
     """Return what is known about the work of operators of ``kernel``, or None."""
     for family in _OWN:

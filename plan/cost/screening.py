@@ -18,8 +18,8 @@ COPIED = "copied from another format"
 FALL = 2.0
 """How many times as long as at a larger load a time may be: kernels that change between sizes, and
 tiles that are filled badly, explain less. Chosen on tables of an H100, an A100 and an L40S, where
-most lose less than 0.6 % of their rows. Predictors err as much with screening as without; from 1.5 on more,
-for what is dropped then is true."""
+most lose less than 0.6 % of their rows. Predictors err as much with screening as without; at 1.5
+they err more, for what is dropped then is true."""
 COPIES = 0.5
 """Share of the operators measured in two formats whose times are equal, from which on one format
 is a copy."""

@@ -12,7 +12,7 @@ from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
 from foretune.plan.cost.kept_predictors import KeptPredictors
-from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.kinds import KINDS, family_of, work_share
 from foretune.plan.cost.measured_operators import EXACT, LAUNCH_MS, MeasuredOperators
 from foretune.plan.cost.screening import Screened
 from foretune.plan.cost.tables import OperatorTables
@@ -123,8 +123,9 @@ class OperatorClock:
             if kernel in KINDS:
                 rows = KINDS[str(kernel)].complete(rows)
             limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
-            bound[index] = np.exp(limits).max(axis=1)
-            log_ms[index], width[index] = _roofline(limits)
+            least = limits + np.log(work_share(rows))[:, None]
+            bound[index] = np.exp(least).max(axis=1)
+            log_ms[index], width[index] = _roofline(least)
             questions += self._questions(str(kernel), rows, limits, index, chosen)
         self._learn(questions)
         for question in questions:
