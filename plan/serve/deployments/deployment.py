@@ -99,7 +99,7 @@ class Deployment:
         model = self.speculation.loaded(self.model) if self.speculation else self.model
         if self.backend != "trtllm":
             return model
-        return replace(model, sliding_window=0, windowed_layers=0)
+        return replace(model, sliding_window=0)
 
     @property
     def drafted(self) -> int:
