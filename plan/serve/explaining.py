@@ -94,6 +94,11 @@ def _left_out(plan: Plan) -> list[str]:
             "images are not planned for: count their tokens in --isl; their encoder's weights and "
             "time come on top"
         )
+    if plan.deployments[0].model.irregular:
+        lines.append(
+            "no plan of a model with such layers was checked against a deployment: see also that "
+            "your version of the engine serves it"
+        )
     if plan.candidates["gpus"].max() > first.fast_domain:
         lines.append(
             f"ranks of a layer stay among {first.fast_domain} GPUs: exchanges over a network were "
