@@ -6,8 +6,15 @@ from functools import lru_cache
 from math import ceil
 
 from foretune.plan.cost.compressed_attention import SCORES_ONLY, compressed_operators
-from foretune.plan.cost.operator import KEPT, Operator, Part, Phase, gemm, rowwise
-from foretune.plan.cost.recurrent_attention import RECURRENT_OPS
+from foretune.plan.cost.operator import (
+    KEPT,
+    RECURRENT_OPS,
+    Operator,
+    Part,
+    Phase,
+    gemm,
+    rowwise,
+)
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout

@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from foretune.family import Cost, Family
+from foretune.plan.cost.operator import RECURRENT_OPS
 
 STATE_BYTES = 4.0
 ACTIVATION_BYTES = 2.0
-RECURRENT_OPS = ("convolution", "recurrence")
-"""What ``problem.op`` says of each kernel."""
 PHASES = ("context", "generation")
 """Whether a kernel reads prompts or writes answers; tables hold others that check drafts."""
 STATE_SPACE = {
