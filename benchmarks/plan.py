@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,7 @@ REFERENCES = {
     "configurations": ("15 / 42", "9.5 / 17"),
     "systems": ("21-27 / 40-42", "14-17 / 25-31"),
     "models": ("20-24 / 32-35", "46-48 / 42-59"),
+    "models on systems": ("", ""),
 }
 """Median errors (TPOT / TTFT, %) of AIConfigurator 0.12.0 and of a first boosted model, measured on
 the whole of the table that the files here are halves of: other rows, given for orientation."""
@@ -175,7 +176,9 @@ def _cross_validate(train: Table) -> dict[str, object]:
         "configurations": lambda: _folds(data.groups, SOME),
         "systems": lambda: _folds(data.systems, len(set(data.systems))),
         "models": lambda: _folds(data.models, len(set(data.models))),
+        "models on systems": lambda: _folds(pairs, SOME),
     }
+    pairs = np.array([f"{m} {s}" for m, s in zip(data.models, data.systems, strict=True)])
     together = (train.rows["apart"] == 0).to_numpy()
     result: dict[str, object] = {"excluded": data.excluded, "unknown": data.unknown}
     for name, folds in splits.items():
@@ -189,13 +192,20 @@ def _cross_validate(train: Table) -> dict[str, object]:
         }
         if name == "configurations":
             result["choices"] = choices(data.deployments, data.measured, scored.predicted)
+            result["by_engine"] = _lines([d.backend for d in data.deployments], scored)
+            result["by_system"] = _lines([d.system.name for d in data.deployments], scored)
         if name == "models":
-            names = np.array([d.model.name for d in data.deployments])
-            result["by_model"] = {
-                str(n): {"rows": int((names == n).sum()), **scored.metrics(names == n)}
-                for n in np.unique(names)
-            }
+            result["by_model"] = _lines([d.model.name for d in data.deployments], scored)
     return result
+
+
+def _lines(names: Sequence[str], scored: Scored) -> dict[str, object]:
+    """Return the metrics of the rows of each name."""
+    of = np.array(names)
+    return {
+        str(name): {"rows": int((of == name).sum()), **scored.metrics(of == name)}
+        for name in np.unique(of)
+    }
 
 
 def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
@@ -253,10 +263,16 @@ def _print(result: dict[str, object]) -> None:
         ]
         print(f"| {name} | {line['groups']} | {' | '.join(cells)} | {CHOICES.get(name, '')} |")
     print("\nmedian / mean / 95th percentile of |error|, %; * see `REFERENCES`\n")
-    print("| model held out | rows | TPOT | TTFT | formulas alone | 90 % intervals hold |")
-    print("|---|---|---|---|---|---|")
-    for name, line in result["by_model"].items():
-        print(_line(name, line, ()))
+    for key, heading in (
+        ("by_engine", "engine, configurations held out"),
+        ("by_system", "system, configurations held out"),
+        ("by_model", "model held out"),
+    ):
+        print(f"| {heading} | rows | TPOT | TTFT | formulas alone | 90 % intervals hold |")
+        print("|---|---|---|---|---|---|")
+        for name, line in result[key].items():
+            print(_line(name, line, ()))
+        print()
     for split in ("configurations", "models"):
         print(f"\n{split} held out, probabilities:\n")
         print("\n".join(reliability_lines(result[split]["sureness"])))

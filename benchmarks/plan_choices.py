@@ -41,6 +41,7 @@ def choices(
     load = ["model", "system", "backend", "isl", "osl", "concurrency"]
     for name, same, varied in (
         ("parallelism", [*load, "formats"], "layout"),
+        ("parallelism, equal GPUs", [*load, "formats", "gpus"], "layout"),
         ("formats", [*load, "layout"], "formats"),
     ):
         regrets = [_regret(group) for group in _groups(table, same, varied)]

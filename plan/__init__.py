@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         supported,
     )
     from foretune.plan.describe.layout import Layout, illegal_because, legal_layouts
+    from foretune.plan.describe.speculation import Speculation
     from foretune.plan.describe.system import (
         System,
         find_system,
@@ -43,6 +44,7 @@ __all__ = [
     "Plan",
     "RankMemory",
     "Requirements",
+    "Speculation",
     "System",
     "Workload",
     "checkpoint_formats",
@@ -90,6 +92,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
                 "read_prices",
             ),
             "serve.requirements": ("Requirements",),
+            "describe.speculation": ("Speculation",),
             "describe.workload": ("Workload",),
         },
     )

@@ -21,6 +21,8 @@ def cannot_run(problem: NamedValues, config: NamedValues) -> str:
     """Return why torch does not run it; empty if it does."""
     if (kind := str(config["format"])) not in FORMATS:
         return f"torch multiplies in {', '.join(FORMATS)}, not in {kind}"
+    if config.get("experts", "gated") != "gated":
+        return "only experts with a gate are measured"
     return ""
 
 

@@ -1,19 +1,26 @@
 """Operators of attention: softmax, latent (MLA), sparse, and linear with a state."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
-from foretune.plan.cost.operator import KEPT, Operator, Part, Phase, gemm, rowwise
+from foretune.plan.cost.compressed_attention import SCORES_ONLY, compressed_operators
+from foretune.plan.cost.operator import (
+    KEPT,
+    RECURRENT_OPS,
+    Operator,
+    Part,
+    Phase,
+    gemm,
+    rowwise,
+)
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
+from foretune.plan.describe.parts import Heads, Indexer, LinearAttention, Mla
 from foretune.problem import Problem
 from foretune.space import Configuration
-
-SCORES_ONLY = 0.5
-"""Work of scoring keys, as a share of attention with as many heads, which weighs values too."""
 
 
 def attention_operators(
@@ -27,7 +34,9 @@ def attention_operators(
 
     Projections run on the tokens of all parts at once, attention itself for each part.
     """
-    tokens = sum(part.tokens for part in parts)
+    if model.compressed:
+        yield from compressed_operators(model, layout, formats, parts, phase)
+        return
     if model.linear:
         yield from _linear(model, model.linear, layout, formats, parts, phase)
     if not model.softmax_layers:
@@ -37,14 +46,33 @@ def attention_operators(
     else:
         yield from _softmax(model, layout, formats, parts, phase)
     if model.index:
-        ranks = model.mla.q_lora_rank if model.mla else model.hidden
-        kind, layers = table_name(formats.weights), model.softmax_layers
-        width = model.index.heads * model.index.head_dim
-        yield gemm("index_query", phase, layers, tokens, width, ranks, kind)
-        width = model.index.head_dim + model.index.heads
-        yield gemm("index_key", phase, layers, tokens, width, model.hidden, kind)
-        for part in parts:
-            yield _scores(model.index, layers, part)
+        yield from _chosen(model, model.index, layout, formats, parts, phase)
+
+
+def _chosen(
+    model: ModelDescription,
+    index: Indexer,
+    layout: Layout,
+    formats: Formats,
+    parts: Sequence[Part],
+    phase: Phase,
+) -> Iterator[Operator]:
+    """Give the choice of keys: every rank computes all heads, unless these are split as keys are.
+
+    An engine computes projections of blocks' indexers with those of attention.
+    """
+    tokens, kind, layers = (
+        sum(p.tokens for p in parts),
+        table_name(formats.weights),
+        model.indexed_layers,
+    )
+    heads = ceil(index.heads / layout.tp) if index.in_blocks else index.heads
+    ranks = model.mla.q_lora_rank if model.mla else model.hidden
+    yield gemm("index_query", phase, layers, tokens, heads * index.head_dim, ranks, kind)
+    width = index.head_dim + index.weighing
+    yield gemm("index_key", phase, layers, tokens, width, model.hidden, kind)
+    for part in parts:
+        yield _scores(heads, index.head_dim, not index.in_blocks, layers, part)
 
 
 def _softmax(
@@ -54,19 +82,44 @@ def _softmax(
     parts: Sequence[Part],
     phase: Phase,
 ) -> Iterator[Operator]:
-    heads, kv_heads = ceil(model.heads / layout.tp), ceil(model.kv_heads / layout.tp)
-    dim, layers = model.head_dim, model.softmax_layers
-    tokens, kind = sum(part.tokens for part in parts), table_name(formats.weights)
-    queries = 2 * heads if model.gated_attention else heads
-    width = (queries + 2 * kv_heads) * dim
-    yield gemm("qkv", phase, layers, tokens, width, model.hidden, kind)
-    yield rowwise("elementwise", "rope", phase, layers, tokens, (heads + kv_heads) * dim, layout.tp)
-    window, some = model.sliding_window, model.windowed_layers
-    for part in parts:
-        for count, keys in ((layers - some, 0), (some, window)):
-            if count:
-                yield _attention(part, count, heads, kv_heads, dim, keys, formats)
-    yield gemm("attention_out", phase, layers, tokens, model.hidden, heads * dim, kind)
+    tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
+    top_k = model.index.top_k if model.index else 0
+    layers_with: dict[Heads, int] = {}
+    for layers, _, every in model.attentions():
+        layers_with[every] = layers_with.get(every, 0) + layers
+    for every, layers in layers_with.items():
+        heads, kv_heads = ceil(every.heads / tp), ceil(every.kv_heads / tp)
+        dim, gates = every.head_dim, every.value_dim if model.gated_attention else 0
+        width = heads * (dim + gates) + kv_heads * every.projected
+        yield gemm("qkv", phase, layers, tokens, width, model.hidden, kind)
+        yield rowwise("elementwise", "rope", phase, layers, tokens, (heads + kv_heads) * dim, tp)
+    for layers, window, every in model.attentions():
+        sparse = 0 if window else model.indexed_layers
+        for part in parts:
+            for count, seen in ((layers - sparse, part), (sparse, _seen(part, top_k))):
+                if count:
+                    yield _attention(
+                        seen, count, ceil(every.heads / tp), ceil(every.kv_heads / tp),
+                        every.cached // 2, window, formats,
+                    )  # fmt: skip
+    for every, layers in layers_with.items():
+        width = ceil(every.heads / tp) * every.value_dim
+        yield gemm("attention_out", phase, layers, tokens, model.hidden, width, kind)
+
+
+@lru_cache(KEPT)
+def _seen(part: Part, top_k: int) -> Part:
+    """Return a part whose queries see at most ``top_k`` keys each: of as much work."""
+    if not top_k:
+        return part
+    if part.phase == "decode":
+        context = min(part.context + part.new_tokens, top_k) - part.new_tokens
+        return replace(part, context=max(context, 0))
+    if part.context + part.new_tokens / 2 <= top_k:
+        return part
+    # As many queries, each with top_k keys: prompts of which every key before is seen.
+    batch = max(round(part.tokens / (2 * top_k)), 1)
+    return Part(batch, 2 * top_k, 0, "prefill")
 
 
 @lru_cache(KEPT)
@@ -75,6 +128,7 @@ def _attention(
 ) -> Operator:
     """Return softmax attention of one part of a step.
 
+    ``dim`` is the mean of a head's key and value: products and bytes are the same.
     Several new tokens of a decode step read the cache once, as more heads would.
     """
     shape = {"kv_heads": kv_heads, "head_dim": dim, "window": window}
@@ -125,6 +179,8 @@ def _latent(
             yield _absorbed("mla_gen_pre", layers, part.tokens, heads, product)
             yield _latent_decode(part, layers, heads, top_k, layout.tp, formats)
             yield _absorbed("mla_gen_post", layers, part.tokens, heads, product)
+    if model.gated_attention:
+        yield gemm("gate", phase, layers, tokens, heads * mla.v_head, model.hidden, kind)
     yield gemm("attention_out", phase, layers, tokens, model.hidden, heads * mla.v_head, kind)
 
 
@@ -163,13 +219,10 @@ def _absorbed(op: str, count: float, tokens: int, heads: int, kind: str) -> Oper
 
 
 @lru_cache(KEPT)
-def _scores(index: Indexer, layers: int, part: Part) -> Operator:
-    """Return the indexer's scores as attention with one key head in eight bits.
-
-    Every rank computes all of its heads.
-    """
-    formats = Formats(weights="fp8", kv="fp8")
-    full = _attention(part, SCORES_ONLY * layers, index.heads, 1, index.head_dim, 0, formats)
+def _scores(heads: int, dim: int, eight_bits: bool, layers: int, part: Part) -> Operator:
+    """Return the indexer's scores as attention with one key head."""
+    formats = Formats(weights="fp8", kv="fp8") if eight_bits else Formats()
+    full = _attention(part, SCORES_ONLY * layers, heads, 1, dim, 0, formats)
     return Operator(full.kernel, full.problem, full.count, full.phase, full.config, "index_scores")
 
 
@@ -181,37 +234,32 @@ def _linear(
     parts: Sequence[Part],
     phase: Phase,
 ) -> Iterator[Operator]:
-    """Give the gated delta rule: projections, a short convolution, and the state's update."""
+    """Give layers with a state: projections, a short convolution, and the state's update."""
     tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
     values = linear.value_heads * linear.value_dim
-    width = ceil((linear.channels + values + 2 * linear.value_heads) / tp)
+    width = ceil((linear.channels + values + linear.scalars) / tp) + linear.gate_rank
     yield gemm("linear_in", phase, linear.layers, tokens, width, model.hidden, kind)
+    if linear.gate_rank:
+        width = ceil(linear.key_heads * linear.key_dim / tp)
+        yield gemm("linear_gate", phase, linear.layers, tokens, width, linear.gate_rank, kind)
     for part in parts:
-        kernels = (
-            ("causal_conv1d_fn", "chunk_gated_delta_rule")
-            if part.phase == "prefill"
-            else ("causal_conv1d_update", "fused_recurrent_gated_delta_rule")
-        )
-        for implementation in kernels:
-            yield _delta(model.hidden, linear, tp, part, implementation)
+        for op in RECURRENT_OPS:
+            yield _recurrent(linear, tp, part, op)
     yield gemm("linear_out", phase, linear.layers, tokens, model.hidden, ceil(values / tp), kind)
 
 
 @lru_cache(KEPT)
-def _delta(
-    hidden: int, linear: LinearAttention, tp: int, part: Part, implementation: str
-) -> Operator:
+def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operator:
     problem = Problem(
+        op=op,
         phase="context" if part.phase == "prefill" else "generation",
         batch=part.batch,
         seq_len=part.new_tokens,
         tokens=part.tokens,
-        d_model=hidden,
         d_conv=linear.convolution,
         num_k_heads=ceil(linear.key_heads / tp),
         head_k_dim=linear.key_dim,
         num_v_heads=ceil(linear.value_heads / tp),
         head_v_dim=linear.value_dim,
     )
-    config = Configuration(implementation=implementation)
-    return Operator("gdn", problem, linear.layers, part.phase, config, implementation)
+    return Operator(linear.kind, problem, linear.layers, part.phase, Configuration(), op)

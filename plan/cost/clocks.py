@@ -1,6 +1,7 @@
 """Clocks of systems and engines, made when they are first needed."""
 
 from foretune.plan.cost.kept_predictors import KeptPredictors
+from foretune.plan.cost.screening import Screened
 from foretune.plan.cost.steps import StepClock
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorClock
@@ -37,6 +38,11 @@ class OperatorClocks:
             )
             self._clocks[key] = StepClock(clock)
         return self._clocks[key]
+
+    @property
+    def screened(self) -> list[Screened]:
+        """What was left out of measured tables, as far as they were read."""
+        return [one for clock in self._clocks.values() for one in clock.screened]
 
     def _alike(self, system: System) -> list[str]:
         """Return measured systems, the most similar GPU first; none if this one is measured."""

@@ -16,7 +16,7 @@ from foretune.plan.cost.operator import (
     gemm,
     rowwise,
 )
-from foretune.plan.describe.description import GATED, ModelDescription
+from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
@@ -26,6 +26,8 @@ __all__ = ["ROUTING", "Operator", "Part", "mixed_operators", "step_operators"]
 
 ROUTING = "power_law_1.2"
 """How measured tables spread tokens over experts where real routers were imitated."""
+EXPERTS = {2: "plain", 3: "gated"}
+"""Matrices of an expert -> what tables call it."""
 
 
 def step_operators(
@@ -75,7 +77,7 @@ def mixed_operators(
     rows = sum(p.batch if p.phase == "prefill" else p.tokens for p in parts)
     hidden, tp = model.hidden, layout.tp
     operators = [rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp)]
-    operators.append(rowwise("norm", "rms_norm", phase, 2 * model.layers + 1, tokens, hidden, tp))
+    operators.append(rowwise("norm", "rms_norm", phase, model.norms, tokens, hidden, tp))
     operators.extend(attention_operators(model, layout, formats, parts, phase))
     operators.extend(_dense(model, layout, formats, tokens, phase))
     operators.extend(_experts(model, layout, formats, tokens, phase, routing))
@@ -90,8 +92,8 @@ def _dense(
     """Give the dense MLPs, and the shared experts, which are the same to every token."""
     kind = table_name(formats.weights)
     for name, layers, width, matrices in (
-        ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
-        ("shared", model.moe_layers, model.shared_width, GATED),
+        *(("mlp", layers, width, model.mlp_matrices) for width, layers in model.dense_widths),
+        ("shared", model.moe_layers, model.shared_width, model.expert_matrices),
     ):
         if not layers or not width:
             continue
@@ -113,10 +115,14 @@ def _experts(
         return
     layers = model.moe_layers
     yield gemm("router", phase, layers, tokens, model.experts, model.hidden, "bf16")
+    if inner := model.expert_hidden:
+        kind = table_name(formats.weights)
+        yield gemm("experts_in", phase, layers, tokens, inner, model.hidden, kind)
+        yield gemm("experts_out", phase, layers, tokens, model.hidden, inner, kind)
     yield _moe(
-        model.hidden, model.moe_intermediate, model.experts_per_token, model.experts,
-        tokens * layout.dp, layout.moe_tp, layout.moe_ep, table_name(formats.moe), routing,
-        layers, phase,
+        model.expert_hidden or model.hidden, model.moe_intermediate, model.experts_per_token,
+        model.experts, tokens * layout.dp, layout.moe_tp, layout.moe_ep,
+        table_name(formats.moe), routing, layers, phase, model.expert_matrices,
     )  # fmt: skip
 
 
@@ -124,6 +130,7 @@ def _experts(
 def _moe(
     hidden: int, intermediate: int, top_k: int, experts: int,
     tokens: int, tp: int, ep: int, kind: str, routing: str, count: int, phase: Phase,
+    matrices: int,
 ) -> Operator:  # fmt: skip
     """Return the routed experts: tables count the tokens of all ranks, and the whole expert."""
     problem = Problem(
@@ -134,7 +141,7 @@ def _moe(
         experts=experts,
         distribution=routing,
     )
-    config = Configuration(format=kind, tp=tp, ep=ep)
+    config = Configuration(format=kind, tp=tp, ep=ep, experts=EXPERTS[matrices])
     return Operator("moe", problem, count, phase, config, "experts")
 
 
@@ -154,7 +161,7 @@ def _communication(
     experts, tokens have the format that these multiply.
     """
     message, tp = float(tokens * model.hidden), layout.tp
-    sums = model.layers + model.mlp_layers
+    sums = model.attention_layers + model.mlp_layers
     gathered = layout.dp > 1 and model.is_moe
     if not gathered:
         sums += model.moe_layers
@@ -164,6 +171,7 @@ def _communication(
         yield collective("all_gather", "logits", phase, 1, float(rows * model.vocab), tp)
     if gathered:
         ranks, layers = layout.tp * layout.dp, model.moe_layers
+        message = float(tokens * (model.expert_hidden or model.hidden))
         narrow = formats.dispatch_bytes / WIDE
         copies = min(model.experts_per_token, layout.moe_ep)
         if layout.moe_tp == 1 and copies < ranks:

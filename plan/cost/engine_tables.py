@@ -14,6 +14,7 @@ from foretune.datasets.importers.request import Request
 from foretune.datasets.importers.systems import device_of
 from foretune.device import named_device
 from foretune.plan.cost.kinds import KINDS, with_experts
+from foretune.plan.cost.recurrent_attention import RECURRENT, as_recurrent
 
 ENOUGH = 0.4
 """Of the rows of the largest version: a newer one with fewer is not taken to be complete."""
@@ -22,7 +23,7 @@ COLLECTIVE_BACKENDS = ("nccl", "oneccl")
 OPERATIONS = (
     *(op for op, kernel in KERNELS.items() if kernel in KINDS or op in COLLECTIVE_BACKENDS),
     "mla_bmm",
-    "gdn",
+    *(family.name for family in RECURRENT),
 )
 NETWORK = "vidur_network.parquet"
 """Messages from one GPU to the next, which no engine's tables have."""
@@ -76,6 +77,8 @@ class EngineTables:
             versions = self._versions(op, kernel, system, backends)
             if versions:
                 rows = _with_device(_newest(versions).assign(kernel=kernel), system)
+                if op in OPERATIONS[-len(RECURRENT) :]:
+                    return as_recurrent(rows)
                 return with_experts(rows) if kernel == "moe" else rows
         return None
 

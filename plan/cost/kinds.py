@@ -13,7 +13,7 @@ from foretune.plan.cost.latent_attention import (
     LatentPrefill,
     LatentProjection,
 )
-from foretune.plan.cost.recurrent_attention import GatedDelta
+from foretune.plan.cost.recurrent_attention import RECURRENT
 from foretune.registry import load, registered
 
 
@@ -26,12 +26,16 @@ class OperatorKind:
         exact: columns of text that must agree with a measurement, the most telling one first.
         tiled: an axis along which kernels compute whole tiles, or none.
         split: an axis along which work may be cut: many of them take as long as one as large.
+        strict: whether others that do not agree tell nothing: they are different work.
+        load: an axis along which times should not fall, or none.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
     tiled: str = ""
     split: str = ""
+    strict: bool = False
+    load: str = ""
 
     def places(self, rows: pd.DataFrame) -> np.ndarray:
         """Return where operators lie (rows, axes)."""
@@ -93,55 +97,73 @@ UNGATED = "nongated"
 FOR_LATENCY = "min_latency"
 """In the name of an implementation that TensorRT-LLM runs only where it is asked to
 (``enable_min_latency``, off by default)."""
+FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
 _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
           "problem.window": 0.0}  # fmt: skip
-_COLLECTIVE = OperatorKind({"problem.message_bytes": 1.0, "problem.devices": 1.0})
+_COLLECTIVE = OperatorKind(
+    {"problem.message_bytes": 1.0, "problem.devices": 1.0}, load="problem.message_bytes"
+)
+_RECURRENT = OperatorKind(
+    {
+        "problem.batch": 1.0,
+        "problem.seq_len": 1.0,
+        "problem.num_k_heads": 16.0,
+        "problem.head_k_dim": 128.0,
+        "problem.num_v_heads": 32.0,
+    },
+    {"problem.op": "", "problem.phase": ""},
+    strict=True,
+)
 _ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
 
 KINDS: dict[str, OperatorKind] = {
     "gemm": OperatorKind(
-        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M"
+        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M",
+        load="problem.M",
     ),
     "attention_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH,
-        split="problem.batch",
+        split="problem.batch", load="problem.batch",
     ),
     "attention_decode": OperatorKind(
         {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _BOTH,
-        split="problem.batch",
+        split="problem.batch", load="problem.batch",
     ),
     "mla_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _BOTH, split="problem.batch",
+         "problem.heads": 1.0}, _BOTH,
+        split="problem.batch", load="problem.batch",
     ),
     "mla_decode": OperatorKind(
         {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _BOTH,
-        split="problem.batch",
+        split="problem.batch", load="problem.batch",
     ),
-    "mla_bmm": OperatorKind({"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT),
+    "mla_bmm": OperatorKind(
+        {"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT, load="problem.tokens"
+    ),
     "moe": OperatorKind(
         {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
          "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
         {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
+        load="problem.tokens",
     ),
     "all_reduce": _COLLECTIVE,
     "all_gather": _COLLECTIVE,
     "all_to_all": _COLLECTIVE,
     "reduce_scatter": _COLLECTIVE,
     "send_recv": _COLLECTIVE,
-    "gdn": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.num_k_heads": 16.0,
-         "problem.num_v_heads": 32.0}, {"config.implementation": ""},
-    ),
+    "gdn": _RECURRENT,
+    "kda": _RECURRENT,
+    "mamba2": _RECURRENT,
     "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
     "norm": _ROWS,
     "elementwise": _ROWS,
 }  # fmt: skip
 """Kernel -> its kind; operators of other kernels take their roofline."""
 
-_OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, GatedDelta)
+_OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, *RECURRENT)
 
 
 def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -155,6 +177,16 @@ def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
     names = rows["config.implementation"].astype(str)
     usual, plain = ~names.str.contains(FOR_LATENCY), names.str.contains(UNGATED)
     return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[usual]
+
+
+def work_share(rows: pd.DataFrame) -> np.ndarray:
+    """Return which share of what its family says each operator's work is.
+
+    Two thirds for experts without a gate, which the family of experts does not tell apart: their
+    predictors learn the difference, and learn worse from a cost that knows it.
+    """
+    plain = rows["config.experts"] == "plain" if "config.experts" in rows else np.zeros(len(rows))
+    return 1.0 - np.asarray(plain, dtype=float) / 3.0
 
 
 def family_of(kernel: str) -> Family | None:

@@ -13,7 +13,8 @@ from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
 from foretune.models.experts.calibrated_roofline import CalibratedRoofline
 from foretune.plan.cost.kept_predictors import Lesson
-from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.kinds import FORMAT_COLUMNS, KINDS, family_of
+from foretune.plan.cost.screening import COPIED, FALLING, TOO_FAST, copied, falling
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
@@ -57,7 +58,7 @@ class MeasuredOperators:
     """The measurements of one kernel with one engine on one system.
 
     Several implementations may have been measured of an operator: an engine runs the fastest, and
-    only that is kept. Rows faster than the hardware allows are dropped.
+    only that is kept. Rows that cannot be true are left out (`foretune.plan.cost.screening`).
 
     Args:
         kernel: of all rows.
@@ -65,6 +66,9 @@ class MeasuredOperators:
         name: of the kernel, the system and the engine.
         together: whether one predictor learns all formats, which is for tables that are asked
             about most of them; else each has its own.
+
+    Attributes:
+        dropped: how many rows were left out of `runs`, by reason.
     """
 
     def __init__(self, kernel: str, rows: pd.DataFrame, name: str, together: bool = True) -> None:
@@ -72,11 +76,18 @@ class MeasuredOperators:
         self.family = family_of(kernel)
         self._parts: dict[str, pd.DataFrame] = {}
         self._trees: dict[str, KDTree] = {}
+        self.dropped: dict[str, int] = {}
         kind = KINDS[kernel]
         self._of_row = kind.keys(rows)
         counts = self._of_row[rows["time_ms"] > SHORTEST_MS].value_counts()
-        self.keys = [str(key) for key, count in counts.items() if count >= LEAST_ROWS]
+        self._enough = [str(key) for key, count in counts.items() if count >= LEAST_ROWS]
         self._rows = rows
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Formats of which enough was measured, that of most rows first."""
+        left = set(self.runs.loc[self.runs["time_ms"].notna(), "key"]) if self._enough else ()
+        return [key for key in self._enough if key in left]
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -94,16 +105,42 @@ class MeasuredOperators:
         same = ["device", *columns_of(rows, "device")]
         same += [c for c in sizes if rows[c].nunique(dropna=False) == 1]
         shared = {column: rows[column].bfill().iloc[0] for column in same}
-        rows = rows[rows["key"].isin(self.keys)].assign(**shared)
+        rows = rows[rows["key"].isin(self._enough)].assign(**shared)
         timed = rows[rows["time_ms"] > SHORTEST_MS]
-        timed = timed[self._possible(timed)].sort_values("time_ms", kind="stable")
-        found = timed[[*columns, "key", "time_ms"]].drop_duplicates(columns).sort_index()
+        possible = self._possible(timed)
+        fastest = timed[possible].sort_values("time_ms", kind="stable").drop_duplicates(columns)
+        found = fastest[self._sound(fastest)][[*columns, "key", "time_ms"]].sort_index()
+        self._drop(TOO_FAST, int((~possible).sum()))
         if "power_w" in rows:
             limit = shared.get("device.power_limit_w", np.inf)
             sound = (rows["power_w"] > 0) & (rows["power_w"] <= limit)
             metered = rows.loc[sound, [*columns, "key", "power_w"]].drop_duplicates(columns)
             found = found.merge(metered, "outer", [*columns, "key"])
         return found.assign(kernel=self.kernel, status="ok", **shared).reset_index(drop=True)
+
+    def _sound(self, rows: pd.DataFrame) -> np.ndarray:
+        """Return which rows no others of their source contradict, and are no copies."""
+        kind = KINDS[self.kernel]
+        told = [c for c in kind.exact if c in FORMAT_COLUMNS]
+        good = np.full(len(rows), True)
+        if told:
+            columns = [c for c in (*kind.axes, *kind.exact) if c not in told]
+            formats = rows[told].astype(str)
+            joined = formats[told[0]].str.cat([formats[c] for c in told[1:]], "/")
+            good = ~joined.isin(copied(rows, joined, columns)).to_numpy()
+            self._drop(COPIED, int((~good).sum()))
+        if kind.load:
+            others = [c for c in (*kind.axes, *kind.exact, "source") if c in rows]
+            others.remove(kind.load)
+            wrong = good.copy()
+            wrong[good] = falling(rows[good], kind.load, others)
+            good &= ~wrong
+            self._drop(FALLING, int(wrong.sum()))
+        return good
+
+    def _drop(self, reason: str, count: int) -> None:
+        if count:
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
 
     def _possible(self, rows: pd.DataFrame) -> np.ndarray:
         """Return which rows took as long as they must; all of a format with few such rows."""
@@ -138,7 +175,7 @@ class MeasuredOperators:
         here = known.iloc[0]
         rows, parts = self._in_parts(key, rows)
         limits = limits - np.log(parts)[:, None]
-        same = [c for c in known if c.startswith("device") or c in kind.exact]
+        same = [c for c in known if c.startswith(("device", "kernel")) or c in kind.exact]
         asked = rows.assign(**{column: here[column] for column in same})
         said = predictor.predict(kind.in_tiles(asked))
         log_ms = np.log(said["time_ms"].to_numpy())

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, find_format
+from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.parts import Indexer, Mla
+from foretune.plan.describe.parts import Heads, Mla
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 
@@ -144,7 +144,15 @@ def _most(
 @lru_cache(maxsize=4096)
 def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
     """Return the weights of the fullest stage's ranks, in bytes."""
-    return max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+    beside = model.beside
+    drafts = _stage_bytes(beside, Layout(layout.tp), _own(beside, formats), 0) if beside else 0.0
+    return drafts + max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+
+
+def _own(beside: ModelDescription, formats: Formats) -> Formats:
+    """Return the formats of a model that drafts tokens: as published, with the other's cache."""
+    own = checkpoint_formats(beside)
+    return Formats(own.weights, kv=formats.kv, moe=own.moe)
 
 
 def stage_layers(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
@@ -165,8 +173,11 @@ def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stag
     weights = model.weights()
     start, end = stage_layers(model, layout, stage)
     share = (end - start) / model.layers
-    dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
-    sparse = end - start - dense
+    if model.without_mlp:  # kinds of layers alternate
+        dense, sparse = share * model.mlp_layers, share * model.moe_layers
+    else:
+        dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
+        sparse = end - start - dense
     per_dense = weights.mlp / max(model.mlp_layers, 1)
     per_sparse = weights.shared / max(model.moe_layers, 1)
     projections = (
@@ -193,38 +204,30 @@ def _kv_parts(model: ModelDescription, layout: Layout) -> int:
     return min(layout.tp, model.kv_heads)
 
 
-def kv_heads_per_rank(model: ModelDescription, layout: Layout) -> int:
-    """Return the key heads of one rank; at least one, a copy where there are more ranks."""
-    return math.ceil(model.kv_heads / layout.tp)
-
-
 def request_bytes(
     model: ModelDescription, layout: Layout, formats: Formats, tokens: float
 ) -> float:
     """Return what one request of ``tokens`` takes in the cache of one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
-    full = model.softmax_layers - model.windowed_layers
-    seen = full * tokens + model.windowed_layers * min(tokens, model.sliding_window or tokens)
-    cache = seen * token_bytes(model, layout, formats)
+    size = find_format(formats.kv).bytes
+    if model.compressed:
+        return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
+    numbers = sum(
+        layers * min(tokens, window or tokens) * _cached(model.mla, heads, layout)
+        for layers, window, heads in model.attentions()
+    )
+    keys = model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
+    cache = size * numbers + keys
+    if beside := model.beside:
+        cache += request_bytes(beside, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
 
 
-def token_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
-    """Return what one token takes in the cache of one layer of one rank."""
-    size = find_format(formats.kv).bytes
-    return size * _cached(model.mla, model, layout) + _index_bytes(model.index)
-
-
-def _cached(mla: Mla | None, model: ModelDescription, layout: Layout) -> int:
+def _cached(mla: Mla | None, heads: Heads, layout: Layout) -> int:
     """Return the numbers per token and layer: MLA's are the same on all ranks."""
     if mla:
         return mla.kv_lora_rank + mla.qk_rope
-    return 2 * kv_heads_per_rank(model, layout) * model.head_dim
-
-
-def _index_bytes(index: Indexer | None) -> float:
-    """Return the indexer's keys per token: eight bits, and a scale for every 128."""
-    return index.head_dim * (1 + 4 / 128) if index else 0.0
+    return math.ceil(heads.kv_heads / layout.tp) * heads.cached
 
 
 def _state_bytes(model: ModelDescription, layout: Layout) -> float:
@@ -247,13 +250,16 @@ def activation_bytes(
     experts, for every pair of a token and an expert, with the outputs of each pair. And one
     32-bit logit per entry of the vocabulary for each of ``requests``.
     """
-    heads = model.heads / layout.tp
     if model.mla:
+        heads = model.heads / layout.tp
         width = heads * (2 * (model.mla.qk_nope + model.mla.qk_rope) + 2 * model.mla.v_head)
     else:
-        width = (2 * heads + 2 * kv_heads_per_rank(model, layout)) * model.head_dim
+        width = max(
+            (h.heads / layout.tp + math.ceil(h.kv_heads / layout.tp)) * h.cached
+            for _, _, h in model.attentions()
+        )
     dense = 3 * max(model.intermediate if model.mlp_layers else 0, model.shared_width) / layout.tp
-    inner = 3 * model.moe_intermediate / layout.moe_tp + model.hidden
+    inner = 3 * model.moe_intermediate / layout.moe_tp + (model.expert_hidden or model.hidden)
     # Experts see the tokens of all attention-DP groups.
     pairs = layout.dp * model.experts_per_token / layout.moe_ep
     gathered = model.hidden * layout.dp if layout.dp > 1 else 0

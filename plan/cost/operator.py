@@ -14,6 +14,8 @@ from foretune.space import Configuration
 Phase = Literal["prefill", "decode", "mixed"]
 KEPT = 2**17
 """Operators of each kind that are kept for the next time."""
+RECURRENT_OPS = ("convolution", "recurrence")
+"""Kernels of a layer with a state, as their ``problem.op`` says."""
 WIDE = 2.0
 """Bytes of an activation that ranks exchange."""
 

@@ -1,7 +1,7 @@
 """Times and energy of a deployment's steps: the operators of one rank, summed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -10,6 +10,8 @@ import pandas as pd
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.recurrent_attention import RECURRENT
+from foretune.plan.cost.screening import Screened
 from foretune.plan.cost.times import SOURCES, OperatorClock
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -20,11 +22,31 @@ PARTS = ("projections", "attention", "experts", "communication", "rest")
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, "gdn": 1,
+    "mla_bmm": 1, **{family.name: 1 for family in RECURRENT},
     "moe": 2,
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip
 _REST = len(PARTS) - 1
+
+
+@dataclass(frozen=True)
+class Speculated:
+    """A step that checks drafted tokens, and the steps that drafted them.
+
+    Attributes:
+        checked: of the model.
+        draft: of what drafts.
+        times: how many tokens were drafted, one after the other.
+    """
+
+    checked: "Step"
+    draft: "Step"
+    times: int
+
+    def operators(self) -> list[Operator]:
+        """Return what one rank runs."""
+        drafts = (replace(o, count=self.times * o.count) for o in self.draft.operators())
+        return [*self.checked.operators(), *drafts]
 
 
 class Work(Protocol):
@@ -72,6 +94,7 @@ class _Known:
         computes: whether computing limits it, not memory.
         watts: what it draws.
         metered: whether the power of such operators was measured on this system.
+        bound: milliseconds that the hardware's peak rates allow.
     """
 
     ms: np.ndarray
@@ -80,6 +103,7 @@ class _Known:
     computes: np.ndarray
     watts: np.ndarray
     metered: np.ndarray
+    bound: np.ndarray
 
     def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
         """Return this and what is known of the operators of ``table``."""
@@ -91,7 +115,7 @@ class _Known:
         here = np.clip(times.watts, power.awake_w, power.limit_w)
         watts = np.where(metered, here, drawn.watts)
         measured = drawn.measured | metered
-        new = _Known(times.ms, width, guessed, drawn.computes, watts, measured)
+        new = _Known(times.ms, width, guessed, drawn.computes, watts, measured, times.bound_ms)
         return _Known(*(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self)))
 
 
@@ -109,6 +133,11 @@ class StepClock:
         self._known = _Known(*(np.zeros(0) for _ in fields(_Known)))
         self._kept: dict[int, tuple[Operator, int]] = {}
 
+    @property
+    def screened(self) -> list[Screened]:
+        """What was left out of measured tables, as far as they were read."""
+        return self._clock.screened
+
     def times(self, steps: Sequence[Work]) -> pd.DataFrame:
         """Return milliseconds and energy per step, one row each.
 
@@ -116,8 +145,8 @@ class StepClock:
         were all its operators wrong in the same direction), ``guessed``: the share of ``total``
         whose operators lie outside what was measured, ``compute_bound``: the share of it that
         computing limits, ``energy_mj``: of the GPU of one rank, NaN where its board's limit is not
-        known, and ``energy_guessed``: the share of that whose operators' power nobody measured on
-        this system.
+        known, ``energy_guessed``: the share of that whose operators' power nobody measured on this
+        system, and ``bound``: milliseconds that peak rates allow.
         """
         operators = [step.operators() for step in steps]
         numbers = self._number([op for ops in operators for op in ops])
@@ -140,6 +169,7 @@ class StepClock:
             width=summed(ms * known.width[numbers]) / safe,
             guessed=summed(ms * known.guessed[numbers]) / safe,
             compute_bound=summed(ms * known.computes[numbers]) / safe,
+            bound=summed(count * known.bound[numbers]),
             energy_mj=energy,
             energy_guessed=1.0 - summed(mj * known.metered[numbers]) / spent,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -11,8 +12,9 @@ from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
 from foretune.plan.cost.kept_predictors import KeptPredictors
-from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.kinds import KINDS, family_of, work_share
 from foretune.plan.cost.measured_operators import EXACT, LAUNCH_MS, MeasuredOperators
+from foretune.plan.cost.screening import Screened
 from foretune.plan.cost.tables import OperatorTables
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
@@ -33,10 +35,13 @@ RELATIVES = {
     "w4a16_mxfp4": ("int4_wo", "w4a8_mxfp4_mxfp8", "w4afp8", "nvfp4", "bf16"),
     "int4_wo": ("w4a16_mxfp4", "w4afp8", "int8_wo", "bf16"),
     "int8_wo": ("int4_wo", "w4a16_mxfp4", "bf16"),
-    "fused_recurrent_gated_delta_rule": ("fused_recurrent_gated_delta_rule_packed_decode",),
     "w4afp8": ("w4a8_mxfp4_mxfp8", "int4_wo", "w4a16_mxfp4", "fp8"),
 }
 """Format -> those whose efficiency it borrows where its own was not measured, nearest first."""
+
+LIKE = {"mamba2": ("gdn",), "kda": ("gdn",)}
+"""Kernel -> those of as much work on the same sizes, whose efficiency it borrows where it was not
+measured itself: engines' tables have Mamba-2's convolutions, but not the update of its state."""
 
 SAME_WORK = ("fp8", "fp8_block")
 """Formats of experts that cost the same work. The tables hold kernels nobody tuned among them, up
@@ -51,6 +56,7 @@ class OperatorTimes:
         ms, low, high: milliseconds, and their 90 % interval.
         source: where each is from.
         watts: mean power; NaN where that of such operators was not measured here.
+        bound_ms: what the GPU's peak rates and its memory's bandwidth allow; 0 where unknown.
     """
 
     ms: np.ndarray
@@ -58,6 +64,7 @@ class OperatorTimes:
     high: np.ndarray
     source: np.ndarray
     watts: np.ndarray
+    bound_ms: np.ndarray
 
 
 class OperatorClock:
@@ -107,6 +114,7 @@ class OperatorClock:
         """
         n = len(operators)
         log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
+        bound = np.empty(n)
         source = np.full(n, 3, dtype=np.int8)
         questions: list[_Question] = []
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
@@ -115,7 +123,9 @@ class OperatorClock:
             if kernel in KINDS:
                 rows = KINDS[str(kernel)].complete(rows)
             limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
-            log_ms[index], width[index] = _roofline(limits)
+            least = limits + np.log(work_share(rows))[:, None]
+            bound[index] = np.exp(least).max(axis=1)
+            log_ms[index], width[index] = _roofline(least)
             questions += self._questions(str(kernel), rows, limits, index, chosen)
         self._learn(questions)
         for question in questions:
@@ -128,7 +138,19 @@ class OperatorClock:
             for values, new in zip(columns, answer, strict=True):
                 values[index[better]] = new[better]
         ms, factor = np.exp(log_ms), np.exp(width)
-        return OperatorTimes(ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts)
+        return OperatorTimes(
+            ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts,
+            np.nan_to_num(bound),
+        )  # fmt: skip
+
+    @property
+    def screened(self) -> list[Screened]:
+        """What was left out of the tables that were read so far."""
+        return [
+            Screened(*place, reason, rows)
+            for place, table in self._measured.items() if table is not None
+            for reason, rows in table.dropped.items()
+        ]  # fmt: skip
 
     def _questions(
         self,
@@ -157,15 +179,17 @@ class OperatorClock:
         Another engine's measurements of the same format tell more than this one's of another.
         """
         wanted = key.split("/")
-        for nearness in (0, 1):
-            for place in self._places:
-                table = self._table(kernel, *place)
-                if table is None:
-                    continue
-                best = min(table.keys, key=lambda other: _difference(wanted, other.split("/")))
-                if nearness or best == key:
-                    own = place[0] == self.system and place[1] == (self.backend or place[1])
-                    return table, best, own and best == key
+        levels = (0,) if KINDS[kernel].strict else (0, 1)
+        for alike, nearness, place in product(
+            (kernel, *LIKE.get(kernel, ())), levels, self._places
+        ):
+            table = self._table(alike, *place)
+            if table is None:
+                continue
+            best = min(table.keys, key=lambda other: _difference(wanted, other.split("/")))
+            if nearness or best == key:
+                own = place[0] == self.system and place[1] == (self.backend or place[1])
+                return table, best, own and best == key and alike == kernel
         return None, "", False
 
     def _table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:

@@ -119,7 +119,9 @@ def _by_groups(stored: Fields) -> str:
     weights = group.get("weights") or {}
     bits = weights.get("num_bits")
     if weights.get("type") == "float":
-        return "nvfp4" if bits == 4 else "fp8"
+        if bits == 4:
+            return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
+        return "fp8"
     if bits == 4:
         return "int4_wo"
     return "int8" if group.get("input_activations") else "int8_wo"

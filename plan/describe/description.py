@@ -4,10 +4,18 @@ What counts is what a serving engine loads and computes: the text decoder. Visio
 that predict several tokens at once and biases (under a thousandth of the weights) are left out.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from foretune.errors import ProblemError
-from foretune.plan.describe.parts import Indexer, LinearAttention, Mla, Parameters
+from foretune.plan.describe.parts import (
+    Compressed,
+    Heads,
+    Indexer,
+    LinearAttention,
+    Mla,
+    Parameters,
+)
 
 GATED = 3
 """Matrices of a gated MLP: gate, up and down projection."""
@@ -44,6 +52,17 @@ class ModelDescription:
         kv_format: of the cache that it was calibrated for.
         longest: tokens of prompt and answer together that it was made for; 0 if unknown.
         images: whether it reads images too, whose encoder is left out here.
+        value_dim: width of a head's value; 0 means that of its key.
+        shared_values: whether keys are projected alone, and values are made of them.
+        windowed: heads of the layers with a window, where they differ from the others.
+        without_attention, without_mlp: layers that are an MLP alone, or attention alone.
+        mlp_widths: (width, layers) of dense MLPs that differ; empty means ``intermediate`` in all.
+        expert_hidden: width of what experts read and write; 0 means ``hidden``.
+        expert_matrices: of an expert: 3 where one of them gates.
+        compressed: its shape, where attention is DeepSeek-V4's.
+        drafting_layers: that draft tokens beyond the next (multi-token prediction), and are left
+            out elsewhere.
+        beside: a smaller model that drafts tokens for it, and is loaded beside it.
 
     Raises:
         ProblemError: sizes that contradict each other.
@@ -76,6 +95,17 @@ class ModelDescription:
     kv_format: str = "bf16"
     longest: int = 0
     images: bool = False
+    value_dim: int = 0
+    shared_values: bool = False
+    windowed: Heads | None = None
+    without_attention: int = 0
+    without_mlp: int = 0
+    mlp_widths: tuple[tuple[int, int], ...] = ()
+    expert_hidden: int = 0
+    expert_matrices: int = GATED
+    compressed: Compressed | None = None
+    drafting_layers: int = 0
+    beside: "ModelDescription | None" = None
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
@@ -102,12 +132,12 @@ class ModelDescription:
     @property
     def moe_layers(self) -> int:
         """Layers with routed experts."""
-        return self.layers - self.dense_layers if self.is_moe else 0
+        return self.layers - self.without_mlp - self.dense_layers if self.is_moe else 0
 
     @property
     def mlp_layers(self) -> int:
         """Layers with a dense MLP."""
-        return self.layers - self.moe_layers
+        return self.layers - self.without_mlp - self.moe_layers
 
     @property
     def linear_layers(self) -> int:
@@ -117,7 +147,45 @@ class ModelDescription:
     @property
     def softmax_layers(self) -> int:
         """Layers with softmax attention, windowed or not."""
-        return self.layers - self.linear_layers
+        return self.attention_layers - self.linear_layers
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with attention of any kind."""
+        return self.layers - self.without_attention
+
+    @property
+    def norms(self) -> int:
+        """Norms on the residual stream: before each attention, each MLP, and the head."""
+        return 2 * self.layers - self.without_attention - self.without_mlp + 1
+
+    @property
+    def irregular(self) -> bool:
+        """Whether layers differ in more than what their attention sees."""
+        linear = self.linear is not None and self.linear.kind != "gdn"
+        if self.compressed:
+            return True
+        parts = self.without_attention + self.without_mlp + self.expert_hidden
+        return bool(linear or parts or self.windowed or self.mlp_widths or self.value_dim)
+
+    @property
+    def dense_widths(self) -> tuple[tuple[int, int], ...]:
+        """(Width, layers) of dense MLPs."""
+        return self.mlp_widths or ((self.intermediate, self.mlp_layers),)
+
+    def attentions(self) -> Iterator[tuple[int, int, Heads]]:
+        """Give the kinds of softmax attention: layers, keys of the window (0: all), heads."""
+        width = self.value_dim or self.head_dim
+        full = Heads(self.heads, self.kv_heads, self.head_dim, width, self.shared_values)
+        if rest := self.softmax_layers - self.windowed_layers:
+            yield rest, 0, full
+        if self.windowed_layers:
+            yield self.windowed_layers, self.sliding_window, self.windowed or full
+
+    @property
+    def indexed_layers(self) -> int:
+        """Layers whose attention sees chosen keys alone."""
+        return (self.index.layers or self.softmax_layers) if self.index else 0
 
     @property
     def shared_width(self) -> int:
@@ -129,21 +197,25 @@ class ModelDescription:
     @property
     def expert_parameters(self) -> int:
         """Weights of one routed expert."""
-        return GATED * self.hidden * self.moe_intermediate
+        return self.expert_matrices * (self.expert_hidden or self.hidden) * self.moe_intermediate
 
     def weights(self) -> Parameters:
         """Return the numbers of weights, by kind."""
-        attention, key_value, latent = self._attention()
-        linear, scales = self._linear()
+        kind = self._compressed if self.compressed else self._latent if self.mla else self._softmax
+        attention, key_value, latent = kind()
+        linear, whole, scales = self._linear()
+        index, index_whole = self._index()
+        widths = sum(width * layers for width, layers in self.dense_widths)
+        narrower = self.moe_layers * 2 * self.hidden * self.expert_hidden
         return Parameters(
-            attention=self.softmax_layers * attention + linear,
-            key_value=self.softmax_layers * key_value,
-            latent=self.softmax_layers * latent,
-            mlp=self.mlp_layers * self.mlp_matrices * self.hidden * self.intermediate,
-            shared=self.moe_layers * GATED * self.hidden * self.shared_width,
+            attention=attention + linear,
+            key_value=key_value + index,
+            latent=latent + whole + index_whole + narrower,
+            mlp=self.mlp_matrices * self.hidden * widths,
+            shared=self.moe_layers * self.expert_matrices * self.hidden * self.shared_width,
             experts=self.moe_layers * self.experts * self.expert_parameters,
             router=self.moe_layers * self.hidden * self.experts,
-            norms=(2 * self.layers + 1) * self.hidden + scales,
+            norms=self.norms * self.hidden + scales,
             embedding=self.vocab * self.hidden,
             head=0 if self.tied_embeddings else self.vocab * self.hidden,
         )
@@ -163,34 +235,64 @@ class ModelDescription:
         unread = 0 if self.tied_embeddings else weights.embedding
         return weights.total - idle - unread
 
-    def _attention(self) -> tuple[int, int, int]:
-        """Return weights of one softmax layer: split by heads, by key heads, and not at all."""
-        latent = 0
-        if self.index:
-            ranks = self.mla.q_lora_rank if self.mla else self.hidden
-            scorer = self.index.heads * self.index.head_dim
-            latent = ranks * scorer + self.hidden * (self.index.head_dim + self.index.heads)
-        if self.mla is None:
-            width = self.heads * self.head_dim
-            queries = 2 * width if self.gated_attention else width
-            key_value = 2 * self.hidden * self.kv_heads * self.head_dim
-            return self.hidden * (queries + width), key_value, latent
-        mla = self.mla
-        query_width = self.heads * (mla.qk_nope + mla.qk_rope)
-        latent += self.hidden * (mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope)
-        attention = (
-            (mla.q_lora_rank or self.hidden) * query_width
-            + mla.kv_lora_rank * self.heads * (mla.qk_nope + mla.v_head)
-            + self.heads * mla.v_head * self.hidden
-        )
-        return attention, 0, latent
+    def _softmax(self) -> tuple[int, int, int]:
+        """Return weights of all softmax layers: split by heads, by key heads, and not at all."""
+        attention = key_value = 0
+        for layers, _, heads in self.attentions():
+            gates = heads.value_dim if self.gated_attention else 0
+            attention += layers * heads.heads * (heads.cached + gates)
+            key_value += layers * heads.kv_heads * heads.projected
+        return self.hidden * attention, self.hidden * key_value, 0
 
-    def _linear(self) -> tuple[int, int]:
-        """Return weights of all linear layers' projections, and their other scales."""
-        if self.linear is None:
+    def _latent(self) -> tuple[int, int, int]:
+        """Return the same for latent attention."""
+        assert self.mla is not None
+        mla, layers = self.mla, self.softmax_layers
+        gates = self.hidden * mla.v_head if self.gated_attention else 0
+        latent = self.hidden * (mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope)
+        attention = self.heads * (
+            (mla.q_lora_rank or self.hidden) * (mla.qk_nope + mla.qk_rope)
+            + mla.kv_lora_rank * (mla.qk_nope + mla.v_head)
+            + mla.v_head * self.hidden
+            + gates
+        )
+        return layers * attention, 0, layers * latent
+
+    def _compressed(self) -> tuple[int, int, int]:
+        """Return the same for compressed attention, with its indexers."""
+        assert self.compressed is not None
+        shape, width = self.compressed, self.heads * self.head_dim
+        each = width * (shape.q_lora_rank + shape.o_lora_rank)
+        each += shape.o_groups * shape.o_lora_rank * self.hidden
+        whole = self.layers * self.hidden * (shape.q_lora_rank + self.head_dim)
+        for ratio, layers in shape.ratios:
+            index = self.index if ratio == shape.chosen else None
+            whole += layers * self.hidden * shape.compressors(ratio, self.head_dim, index)
+            if index:
+                whole += layers * shape.q_lora_rank * index.heads * index.head_dim
+        return self.layers * each, 0, whole
+
+    def _index(self) -> tuple[int, int]:
+        """Return weights of all indexers: split by key heads, and not at all."""
+        if self.index is None or self.compressed:
             return 0, 0
+        index, layers = self.index, self.indexed_layers
+        ranks = self.mla.q_lora_rank if self.mla else self.hidden
+        queries = layers * ranks * index.heads * index.head_dim
+        keys = layers * self.hidden * (index.head_dim + index.weighing)
+        return (queries, keys) if index.in_blocks else (0, queries + keys)
+
+    def _linear(self) -> tuple[int, int, int]:
+        """Return weights of linear layers: split by heads, not at all, and their other scales."""
+        if self.linear is None:
+            return 0, 0, 0
         linear = self.linear
         values = linear.value_heads * linear.value_dim
-        inputs = linear.channels + values + 2 * linear.value_heads
+        inputs = linear.channels + values + linear.scalars
+        gate = linear.gate_rank * linear.key_heads * linear.key_dim
         scales = linear.channels * linear.convolution + 2 * linear.value_heads + linear.value_dim
-        return linear.layers * self.hidden * (inputs + values), linear.layers * scales
+        return (
+            linear.layers * (self.hidden * (inputs + values) + gate),
+            linear.layers * self.hidden * linear.gate_rank,
+            linear.layers * scales,
+        )

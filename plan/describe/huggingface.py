@@ -12,6 +12,7 @@ from typing import Any
 from foretune.errors import UsageError
 from foretune.plan.describe.checkpoint import stored_formats
 from foretune.plan.describe.description import GATED, ModelDescription
+from foretune.plan.describe.mixed_layers import mixed_layers
 from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 
 CONFIG = "config.json"
@@ -22,21 +23,17 @@ GENERATORS = ("CausalLM", "ConditionalGeneration", "LMHead")
 SEEING = "ConditionalGeneration"
 """What architectures that read images beside text have in theirs."""
 NOT_UNDERSTOOD = {
-    "hybrid_override_pattern": "state-space layers",
-    "mamba_num_heads": "state-space layers",
-    "block_configs": "layers that all differ",
-    "compress_ratios": "compressed sparse attention",
-    "linear_attn_config": "Kimi's delta attention",
-    "sparse_attention_config": "block-sparse attention",
-    "global_head_dim": "heads of several widths",
-    "swa_num_key_value_heads": "heads that differ between layers",
-    "share_expert_dim": "layers that differ in their experts",
     "encoder_layers": "an encoder",
 }
 """Field -> the kind of layer it stands for, which no operator list is known for."""
 
-UNGATED = ("gpt_neox", "nemotron", "phi", "starcoder2")
-"""Families (``model_type``) whose MLP has no gate: two matrices instead of three."""
+UNGATED = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
+"""Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
+
+DRAFTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""What families call the number of layers that draft tokens."""
+GROUPS = "num_attention_groups"
+"""What StepFun's models call their key heads."""
 
 Fields = Mapping[str, Any]
 
@@ -75,29 +72,38 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     window, windowed = _windows(text)
     mla = _mla(text, name)
     formats = stored_formats({**text, **config}, quantization or {})
-    return ModelDescription(
-        name=name,
-        layers=_need(text, name, "num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads if mla else _number(text, "num_key_value_heads") or heads,
-        head_dim=mla.qk_nope if mla else _number(text, "head_dim") or hidden // heads,
-        vocab=_need(text, name, "vocab_size"),
-        mla=mla,
-        tied_embeddings=_tied(text, config),
-        sliding_window=window if windowed else 0,
-        windowed_layers=windowed,
-        mlp_matrices=GATED - 1 if text.get("model_type") in UNGATED else GATED,
-        gated_attention=bool(text.get("attn_output_gate")) or _is_qwen3_next(text),
-        linear=_linear(text, name),
-        index=_index(text),
-        weight_format=formats.weights,
-        moe_format=formats.moe,
-        kv_format=formats.kv,
-        longest=_number(text, "max_position_embeddings"),
-        images="vision_config" in config or any(SEEING in kind for kind in kinds),
-        **_experts(text, name),
-    )
+    matrices = GATED - 1 if text.get("model_type") in UNGATED else GATED
+    usual = {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": heads if mla else _number(text, "num_key_value_heads", GROUPS) or heads,
+        "head_dim": mla.qk_nope if mla else _number(text, "head_dim") or hidden // heads,
+        "vocab": _need(text, name, "vocab_size"),
+        "mla": mla,
+        "tied_embeddings": _tied(text, config),
+        "sliding_window": window,
+        "windowed_layers": windowed,
+        "mlp_matrices": matrices,
+        "expert_matrices": matrices,
+        "gated_attention": bool(text.get("attn_output_gate")) or _is_qwen3_next(text),
+        "linear": _linear(text, name),
+        "index": _index(text),
+        "weight_format": formats.weights,
+        "moe_format": formats.moe,
+        "kv_format": formats.kv,
+        "longest": _number(text, "max_position_embeddings"),
+        "drafting_layers": _number(text, *DRAFTING),
+        "images": "vision_config" in config or any(SEEING in kind for kind in kinds),
+    }
+    mixed = mixed_layers(text, name)
+    if "layers" not in mixed:
+        usual["layers"] = _need(text, name, "num_hidden_layers")
+    if "intermediate" not in mixed:
+        usual |= _experts(text, name)
+    fields = {**usual, **mixed}
+    if not fields["windowed_layers"]:
+        fields["sliding_window"] = 0
+    return ModelDescription(name=name, **fields)
 
 
 def _text(config: Fields) -> Fields:
@@ -111,23 +117,24 @@ def _text(config: Fields) -> Fields:
 
 def _experts(text: Fields, name: str) -> dict[str, int]:
     """Return the fields on MLPs, dense ones and experts."""
-    experts = _number(text, "num_local_experts", "n_routed_experts", "num_experts")
+    experts = _number(
+        text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
+    )
     dense = _number(text, "intermediate_size_mlp", "dense_intermediate_size")
     if not experts:
         return {"intermediate": dense or _need(text, name, "intermediate_size")}
-    layers = _need(text, name, "num_hidden_layers")
     own = _number(text, "moe_intermediate_size") or _need(text, name, "intermediate_size")
     shared, width = _shared(text)
     return {
         "intermediate": dense or _number(text, "intermediate_size"),
         "experts": experts,
         "experts_per_token": _need(
-            text, name, "num_experts_per_tok", "num_experts_per_token", "top_k_experts"
+            text, name, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k"
         ),
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": own,
-        "dense_layers": _dense_layers(text, layers),
+        "dense_layers": _dense_layers(text, _number(text, "num_hidden_layers")),
     }
 
 
@@ -144,6 +151,10 @@ def _dense_layers(text: Fields, layers: int) -> int:
         return layers - layers // step
     if kinds := text.get("mlp_layer_types"):
         return sum(kind == "dense" for kind in kinds)
+    if isinstance(sparse := text.get("moe_layer_freq"), list):
+        return sparse.count(0)
+    if chosen := text.get("moe_layers_enum"):
+        return layers - len(str(chosen).split(","))
     step = _number(text, "decoder_sparse_step")
     without = set(text.get("mlp_only_layers") or ())
     if step > 1 or without:

@@ -131,12 +131,16 @@ def _attention(model: ModelDescription, layout: Layout) -> str | None:
     tp, linear = layout.tp, model.linear
     if model.heads % tp:
         return f"{model.heads} heads cannot be split over tp={tp}"
-    if model.kv_heads % tp and tp % model.kv_heads:
-        return f"{model.kv_heads} key heads can neither be split over nor copied to tp={tp}"
+    for _, _, heads in () if model.mla else model.attentions():
+        if heads.kv_heads % tp and tp % heads.kv_heads:
+            return f"{heads.kv_heads} key heads can neither be split over nor copied to tp={tp}"
     if linear and (linear.key_heads % tp or linear.value_heads % tp):
         return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
-    if model.mlp_layers and model.intermediate % tp:
-        return f"an MLP {model.intermediate} wide cannot be split over tp={tp}"
+    if model.compressed and model.compressed.o_groups % tp:
+        return f"{model.compressed.o_groups} groups of heads cannot be split over tp={tp}"
+    for width, layers in model.dense_widths:
+        if layers and width % tp:
+            return f"an MLP {width} wide cannot be split over tp={tp}"
     return None
 
 
@@ -160,7 +164,7 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
 
 def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | None:
     """Return which cut goes through a block of weights that has one scale."""
-    cuts = [(formats.weights, model.intermediate, layout.tp, bool(model.mlp_layers))]
+    cuts = [(formats.weights, width, layout.tp, layers > 0) for width, layers in model.dense_widths]
     # Shared experts are small: engines give every rank all of them where they cannot be cut.
     cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
     for name, width, parts, there in cuts:

@@ -6,7 +6,7 @@ and attention of the answers. Each depends on one or two sizes, and is known on 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, log2
 from typing import NamedTuple
@@ -73,6 +73,8 @@ class StageTimes:
         most_tokens: of a step.
         most_context: of a request.
         most_answers: of a step.
+        each: tokens that an answer computes per step: one, and those that were drafted.
+        drafts: the work of what drafts them, one token at a time; None where nothing does.
     """
 
     def __init__(
@@ -84,7 +86,10 @@ class StageTimes:
         most_tokens: int,
         most_context: int,
         most_answers: int,
+        each: int = 1,
+        drafts: "StageTimes | None" = None,
     ) -> None:
+        self._drafts = drafts
         self._model, self._layout, self._formats, self._clock = model, layout, formats, clock
         tokens, context = _sizes(most_tokens, halves=True), _sizes(most_context)
         answers = _sizes(most_answers)
@@ -94,7 +99,10 @@ class StageTimes:
         self._ends = _Curve(answers, self._ms([self._head(n) for n in answers]))
         self._answer = _Surface(
             answers, context,
-            self._ms([self._part(n, 1, keys - 1, "decode") for n in answers for keys in context]),
+            self._ms(
+                [self._part(n, each, max(keys - each, 0), "decode") for n in answers
+                 for keys in context]
+            ),
         )  # fmt: skip
         self._sizes = tokens, context
         self._prompt = _Curve(tokens, self._each_prompt([0])[:, 0])
@@ -111,7 +119,7 @@ class StageTimes:
         tokens = load.tokens + padded * load.each
         layers = self._shared(tokens)
         if load.answers:
-            layers += self._answer(load.answers * load.each, load.context / load.answers + 1)
+            layers += self._answer(load.answers, load.context / load.answers + load.each)
         for new, before in load.prompts:
             layers += self._chunk(new, before) if before else self._prompt(new)
         stages = [layers * n / self._model.layers for n in self._layers]
@@ -119,7 +127,17 @@ class StageTimes:
         if len(stages) > 1:
             sent = self._sent(tokens)
             stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
+        if self._drafts:
+            stages[-1] += self._drafted_ms(load, padded, self._drafts)
         return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
+
+    @staticmethod
+    def _drafted_ms(load: StepLoad, padded: int, drafts: "StageTimes") -> float:
+        """Return what drafting takes: prompts are read once, answers go on token by token."""
+        read = replace(load, answers=0, context=0.0, each=1)
+        went = replace(load, prompts=(), ends=0, each=1)
+        ms = drafts(read)[0].ms if load.prompts else 0.0
+        return ms + (load.each - 1) * (drafts(went, padded)[0].ms if load.answers else 0.0)
 
     @cached_property
     def _chunk(self) -> "_Surface":

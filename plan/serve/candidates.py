@@ -11,8 +11,14 @@ import numpy as np
 
 from foretune.plan.cost.memory import most_requests
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.formats import (
+    Formats,
+    checkpoint_formats,
+    find_format,
+    supported,
+)
 from foretune.plan.describe.layout import Layout, legal_layouts
+from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
@@ -57,10 +63,22 @@ class Candidate:
 
 
 def supported_formats(model: ModelDescription, system: System) -> list[Formats]:
-    """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies."""
-    usual = [Formats(weights, kv=kv) for weights in WEIGHTS for kv in CACHES]
+    """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies.
+
+    Weights wider than the checkpoint's take more memory and are no better. Nor is int8 where the
+    GPU multiplies in fp8, as fast and with less loss.
+    """
+    own = checkpoint_formats(model)
+    most = min(find_format(kind).bits for kind in (own.weights, own.moe))
+    eight = supported("fp8", system.device.architecture) == "native"
+    usual = [
+        Formats(weights, kv=kv)
+        for weights in WEIGHTS
+        if find_format(weights).bits <= most and not (eight and weights == "int8")
+        for kv in CACHES
+    ]  # fmt: skip
     known = [f for f in usual if f.support(system.device.architecture) == "native"]
-    return list(dict.fromkeys([checkpoint_formats(model), *known]))
+    return list(dict.fromkeys([own, *known]))
 
 
 def services(
@@ -70,6 +88,7 @@ def services(
     workload: Workload,
     backend: str,
     formats: Sequence[Formats] | None = None,
+    speculation: Speculation | None = None,
 ) -> Iterator[Candidate]:
     """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
 
@@ -84,8 +103,12 @@ def services(
                 # Attention-DP of a dense model is several replicas: a smaller size says the same.
                 useful = layout.dp == 1 or model.is_moe
                 near = layout.tp * layout.dp <= system.fast_domain
-                if useful and near and not refusal(layout, backend):
-                    replica = Deployment(model, system, backend, layout, these, workload, 1)
+                drafts = speculation is None or speculation.illegal_because(layout) is None
+                if useful and near and drafts and not refusal(layout, backend):
+                    replica = Deployment(
+                        model, system, backend, layout, these, workload, 1,
+                        speculation=speculation,
+                    )  # fmt: skip
                     yield Candidate(replica, gpus // size)
 
 

@@ -11,7 +11,7 @@ from foretune.plan.serve.requirements import GOALS
 
 LIMITS = {
     "projections": "are projections",
-    "attention": "is attention, which reads the cache of keys and values",
+    "attention": "is attention, which reads the cache of keys and values, or states",
     "experts": "are experts",
     "communication": "is communication",
     "rest": "are small operators",
@@ -34,6 +34,8 @@ def sentences(plan: Plan) -> list[str]:
     """Return the lines below a plan's table, most important first."""
     best = plan.best
     lines = [f"best: {named(plan, best)}", _times(best), _worth(best), _waits(plan, best)]
+    if drafts := plan.deployment(best).speculation:
+        lines.append(str(drafts))
     lines += _arriving(plan, best) + _pools(plan, best) + _next(plan, best) + _guess(plan, best)
     return lines
 
@@ -91,6 +93,11 @@ def _left_out(plan: Plan) -> list[str]:
         lines.append(
             "images are not planned for: count their tokens in --isl; their encoder's weights and "
             "time come on top"
+        )
+    if plan.deployments[0].model.irregular:
+        lines.append(
+            "no plan of a model with such layers was checked against a deployment: see also that "
+            "your version of the engine serves it"
         )
     if plan.candidates["gpus"].max() > first.fast_domain:
         lines.append(
@@ -194,6 +201,7 @@ def _waits(plan: Plan, best: pd.Series) -> str:
     if largest == "communication":
         limit = "links between GPUs"
     line = f"limited by {limit}: {100 * best[f'share_{largest}']:.0f} % of a step {LIMITS[largest]}"
+    line += f"; {100 * best['bound_share']:.0f} % of what peak rates allow"
     same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
     most = plan.candidates[same]["batch"].max()
     full = best["batch"] == most < LOADS[-1] * best["dp"] * best["workers"]

@@ -84,6 +84,7 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
     refused = cannot_run(deployment.system, engine) or refusal(deployment.layout, engine)
+    refused = refused or _cannot_draft(deployment, engine)
     if deployment.pools:
         refused = refused or refusal(deployment.pools.prefill, engine)
     if refused:
@@ -127,9 +128,41 @@ def cannot_run(system: System, engine: str) -> str:
     return f"{NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
 
 
-def _step_tokens(requests: float) -> str:
+def _cannot_draft(deployment: Deployment, engine: str) -> str:
+    """Return why an engine does not draft tokens like this; empty if it does, or need not."""
+    drafts = deployment.speculation
+    if engine == "trtllm" and drafts and drafts.draft:
+        return (
+            "TensorRT-LLM names the option of a draft model differently between versions: "
+            "plan it with --backend vllm, or without --draft-model"
+        )
+    return ""
+
+
+def _drafts(deployment: Deployment, engine: str) -> list[str]:
+    """Return the flags of drafted tokens.
+
+    vLLM's ``SpeculativeConfig``; SGLang's documentation of multi-token prediction and of standalone
+    draft models: a chain of drafts is a tree with one branch.
+    """
+    drafts = deployment.speculation
+    if drafts is None:
+        return []
+    count, own = drafts.drafted, drafts.draft is None
+    if engine == "vllm":
+        config: dict[str, object] = {"method": "mtp" if own else "draft_model"}
+        config |= {"num_speculative_tokens": count}
+        config |= {} if drafts.draft is None else {"model": drafts.draft.name}
+        return ["--speculative-config", _json(config)]
+    words = ["--speculative-algorithm", "EAGLE" if own else "STANDALONE"]
+    words += [] if drafts.draft is None else ["--speculative-draft-model-path", drafts.draft.name]
+    words += ["--speculative-num-steps", str(count), "--speculative-eagle-topk", "1"]
+    return [*words, "--speculative-num-draft-tokens", str(count + 1)]
+
+
+def _step_tokens(deployment: Deployment, requests: float) -> str:
     """Return the most tokens of a step of so many requests: what plans assume."""
-    return str(max(STEP_TOKENS, ceil(requests)))
+    return str(max(STEP_TOKENS, ceil(requests) * (1 + deployment.drafted)))
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
@@ -150,8 +183,9 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += _cache(deployment, "--kv-cache-dtype", "fp8", "bfloat16")
         each = requests / layout.dp  # of each DP rank
         words += ["--max-num-seqs", str(ceil(each))]
-        words += ["--max-num-batched-tokens", _step_tokens(each)]
+        words += ["--max-num-batched-tokens", _step_tokens(deployment, each)]
         words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
+        words += _drafts(deployment, "vllm")
         words += ["--max-model-len", str(deployment.workload.last_context)]
         words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
         if role:
@@ -189,9 +223,10 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words += _cache(deployment, "--kv-cache-dtype", "fp8_e4m3", "bf16")
         words += ["--max-running-requests", str(ceil(requests))]
         each = ceil(requests / layout.dp)
-        words += ["--chunked-prefill-size", _step_tokens(each)]
+        words += ["--chunked-prefill-size", _step_tokens(deployment, each)]
         words += ["--cuda-graph-max-bs", str(min(each, MOST_CAPTURED))]
         words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
+        words += _drafts(deployment, "sglang")
         words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
         if role:
             mode = "prefill" if role == "producer" else "decode"
@@ -219,7 +254,12 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
         words = ["trtllm-serve", name, "--tp_size", str(layout.tp * layout.dp)]
         words += [*_several("--pp_size", layout.pp), *_several("--ep_size", layout.moe_ep)]
         each = requests / layout.dp / layout.pp  # of each step
-        words += ["--max_batch_size", str(ceil(each)), "--max_num_tokens", _step_tokens(each)]
+        words += [
+            "--max_batch_size",
+            str(ceil(each)),
+            "--max_num_tokens",
+            _step_tokens(deployment, each),
+        ]
         words += ["--max_seq_len", str(deployment.workload.last_context)]
         return [*words, "--port", str(port), "--config", file]
 
@@ -268,6 +308,11 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     if copies := layout.copies(deployment.model):
         slots = deployment.model.experts + copies
         lines.append(f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n")
+    if drafts := deployment.speculation:
+        lines.append(
+            "speculative_config:\n  decoding_type: MTP\n"
+            f"  num_nextn_predict_layers: {drafts.drafted}\n"
+        )
     if role == "producer":
         lines.append("disable_overlap_scheduler: true\n")
     if role:

@@ -17,6 +17,7 @@ from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest, load_curve
@@ -67,7 +68,8 @@ class Plan:
             given rate). Why: ``share_…`` of a step's parts, ``limited_by`` (the largest),
             ``decode_compute_bound`` and ``prefill_compute_bound`` (shares that computing limits),
             ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
-            ``guessed`` and ``energy_guessed`` (shares outside what was measured). What it is
+            ``guessed`` and ``energy_guessed`` (shares outside what was measured), ``bound_share``
+            (what the GPUs' peak rates and bandwidth would take, of ``tpot_ms``). What it is
             worth: ``sure`` (the probability of keeping to limits on times), ``keeps`` (to the
             requirements), ``pareto`` (keeps, and nothing that does is better for its goal, or for
             throughput where that is latency, at as few milliseconds per token).
@@ -126,6 +128,8 @@ class Plan:
     def step_up(self) -> pd.Series | None:
         """The next candidate of the front that is faster per token than `best`, at least by 5 %."""
         front = self.pareto
+        if self.best["guessed"] <= GUESSWORK:
+            front = front[front["guessed"] <= GUESSWORK]
         faster = front[front["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
         return None if faster.empty else faster.iloc[-1]
 
@@ -181,6 +185,7 @@ def plan(
     rate: float | None = None,
     pools: bool = False,
     accuracy: Sequence[AccuracyResult] | None = None,
+    speculation: Speculation | None = None,
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
@@ -198,16 +203,19 @@ def plan(
             requirements are sought. None looks at every number of requests in flight.
         pools: whether prompts may be read by workers of their own; not at a given ``rate``.
         accuracy: measured qualities of formats; None takes the published ones.
+        speculation: how tokens are drafted; None drafts none.
 
     Raises:
         UsageError: the model fits nowhere; the message says what it needs.
     """
     if pools and rate is not None:
         raise UsageError("pools are matched to one load: plan them without a rate of requests")
+    if pools and speculation is not None:
+        raise UsageError("pools with drafted tokens are not planned: leave one of both out")
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates, refused = _candidates(
-        model, systems, gpus, workload, clocks, backend, formats, pools
+        model, systems, gpus, workload, clocks, backend, formats, pools, speculation
     )
     if not candidates:
         raise UsageError("; ".join(refused.values()))
@@ -241,15 +249,18 @@ def _candidates(
     backend: str,
     formats: Sequence[Formats] | None,
     pools: bool,
+    speculation: Speculation | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return all candidates, and why systems have none."""
+    if speculation is not None:
+        speculation.drafter(model)  # says so where there is none
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}
     for one in systems:
         if unable := cannot_run(one, backend):
             refused[one.name] = unable
             continue
-        found = list(services(model, one, gpus, workload, backend, formats))
+        found = list(services(model, one, gpus, workload, backend, formats, speculation))
         fitting = one_pool(found)
         if not fitting:
             refused[one.name] = _too_large(model, one, gpus, found)

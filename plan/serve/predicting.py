@@ -13,7 +13,12 @@ from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.physics import Clocks, physics
 from foretune.plan.serve.deployments.power import deployment_power
-from foretune.plan.serve.deployments.serving import ServingModel, readers_keep_up, tokens_per_s
+from foretune.plan.serve.deployments.serving import (
+    ServingModel,
+    prompts_per_token,
+    readers_keep_up,
+    tokens_per_s,
+)
 
 
 def predict(
@@ -42,6 +47,8 @@ def predict(
     shares = [f"share_{part}" for part in PARTS]
     kept = ["guessed", "energy_guessed", "decode_compute_bound", "prefill_compute_bound", *shares]
     table[kept] = rows[kept]
+    least = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
+    table["bound_share"] = least / latencies["tpot_ms"]
     table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     most = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
     table["limited_by"] = np.array(PARTS)[most]

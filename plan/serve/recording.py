@@ -208,6 +208,7 @@ def _asked(plan: Plan, question: Question) -> dict[str, Any]:
         "backend": question.backend,
         "rate": question.rate,
         "pools": question.pools,
+        "speculative": str(plan.deployments[0].speculation or "") or None,
         "goal": plan.requirements.goal,
         **{f"limit.{name}": v for name, v in limits.items() if math.isfinite(v)},
         "tables": question.tables,

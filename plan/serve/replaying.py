@@ -156,20 +156,33 @@ class _Server:
         longest = int((requests.isl + requests.osl).max())
         key = layout, batch, longest
         if key not in self._known:
-            clock = self._clocks(one.system, one.backend)
-            self._known[key] = StageTimes(
-                one.model, layout, one.formats, clock, STEP_TOKENS + batch, longest, batch
-            )
+            self._known[key] = self._times(layout, batch, longest)
         known = self._known[key]
 
         def stages(load: StepLoad, padded: int) -> list[StageWork]:
             return [StageWork(self.pace * work.ms, work.layers) for work in known(load, padded)]
 
         scheduler = Scheduler(
-            max(STEP_TOKENS, batch), batch, _cache_tokens(one, layout, longest),
-            host=Host.of(one.system, layout.pp),
+            max(STEP_TOKENS, batch * (1 + one.drafted)), batch,
+            _cache_tokens(one, layout, longest), host=Host.of(one.system, layout.pp),
+            drafted=one.drafted, accepted=one.gained,
         )  # fmt: skip
         return replay(requests, scheduler, stages, layout.pp)
+
+    def _times(self, layout: Layout, batch: int, longest: int) -> StageTimes:
+        """Return the times of a group's steps, and of what drafts tokens for them."""
+        one, drafts = self._one, self._one.speculation
+        clock, each = self._clocks(one.system, one.backend), one.drafted + 1
+        most = STEP_TOKENS + batch * each
+        if drafts is None:
+            return StageTimes(one.model, layout, one.formats, clock, most, longest, batch)
+        drafter = StageTimes(
+            drafts.drafter(one.model), drafts.layout(layout), drafts.formats(one.formats), clock,
+            most, longest, batch,
+        )  # fmt: skip
+        return StageTimes(
+            one.model, layout, one.formats, clock, most, longest, batch, each, drafter
+        )
 
 
 def _groups(deployment: Deployment) -> int:

@@ -12,7 +12,7 @@ from math import ceil
 
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
-from foretune.plan.describe.description import GATED, ModelDescription
+from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
 from foretune.plan.train.recipe import Recipe
@@ -138,7 +138,7 @@ def _mlps(
     kind = table_name(task.formats.weights)
     for name, layers, width, matrices in (
         ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
-        ("shared", model.moe_layers, model.shared_width, GATED),
+        ("shared", model.moe_layers, model.shared_width, model.expert_matrices),
     ):
         if not layers or not width:
             continue

@@ -110,6 +110,8 @@ def layout_impossible_because(
     """Return why a model cannot be spread like this; None if it can."""
     if min(vars(layout).values()) < 1:
         return "degrees of parallelism are positive"
+    if model.irregular:
+        return "training is planned for layers that are alike: state spaces and the like are not"
     return (
         _tensor(model, layout, system)
         or _experts(model, layout)

@@ -8,6 +8,7 @@ from foretune.plan.cost.memory import most_requests
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 
@@ -47,6 +48,8 @@ class Deployment:
             requests start in waves, or one after the other, as some benchmarks send them.
         speculative: whether the model drafts tokens that a later step checks.
         version: of the engine; empty where nobody says.
+        speculation: how tokens are drafted, where a plan says so; measured deployments only say
+            that they are (``speculative``).
     """
 
     model: ModelDescription
@@ -60,6 +63,7 @@ class Deployment:
     load: Literal["steady", "burst"] = "steady"
     speculative: bool = False
     version: str = ""
+    speculation: Speculation | None = None
 
     @property
     def architecture(self) -> str:
@@ -87,14 +91,25 @@ class Deployment:
 
     @cached_property
     def allocated(self) -> ModelDescription:
-        """The model as its engine's cache knows it.
+        """The model as its engine loads it, with what drafts tokens.
 
         TensorRT-LLM gives layers with a window room for all tokens, as others, unless it is told
         otherwise (``max_attention_window``).
         """
+        model = self.speculation.loaded(self.model) if self.speculation else self.model
         if self.backend != "trtllm":
-            return self.model
-        return replace(self.model, sliding_window=0, windowed_layers=0)
+            return model
+        return replace(model, sliding_window=0)
+
+    @property
+    def drafted(self) -> int:
+        """Tokens of a request that are drafted per step."""
+        return self.speculation.drafted if self.speculation else 0
+
+    @property
+    def gained(self) -> float:
+        """Tokens of a request per step."""
+        return self.speculation.gained if self.speculation else 1.0
 
     @cached_property
     def most(self) -> float:

@@ -1,18 +1,20 @@
 """The physics of deployments: what their steps take, and how many requests share them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, weight_bytes
 from foretune.plan.cost.power import OperatorPower
-from foretune.plan.cost.steps import PARTS, Step, StepClock
+from foretune.plan.cost.steps import PARTS, Speculated, Step, StepClock
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.engine.scheduler import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
+StepWork = Step | Speculated
 Clocks = Callable[[System, str], StepClock]
 """Gives the clock of an engine on a system."""
 
@@ -25,7 +27,8 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt
     by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
     ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
-    computing limits (``…_compute_bound``); ``guessed``, ``energy_guessed``; degrees and lengths.
+    computing limits (``…_compute_bound``); ``decode_bound`` and ``prefill_bound``, what peak rates
+    allow for the same; ``guessed``, ``energy_guessed``; degrees and lengths.
     """
     # Most deployments differ from others in their load alone: all else is found once.
     kinds: dict[tuple[object, ...], int] = {}
@@ -40,23 +43,27 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
     host = np.array([_between_stages_ms(d) for d in deployments])
+    # What a step takes is shared by the tokens that it gains.
+    gained = np.array([d.gained for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
     times = [name for name in rows if "." in name]
     return rows.drop(columns=times).assign(
         batch=batch,
         running=np.minimum(batch, rows["most"]),
         concurrency=np.array([d.concurrency for d in deployments], dtype=float),
-        decode=decode["total"] + host,
-        host=host,
-        decode_communication=decode["communication"],
-        alone=rows["alone.total"],
+        decode=(decode["total"] + host) / gained,
+        host=host / gained,
+        decode_communication=decode["communication"] / gained,
+        alone=rows["alone.total"] / gained,
         prompt=rows["prompt.total"],
         prefill=rows["full.total"] / prompts,
         prefill_communication=rows["full.communication"] / prompts,
-        decode_energy_mj=decode["energy_mj"],
+        decode_energy_mj=decode["energy_mj"] / gained,
         prefill_energy_mj=rows["full.energy_mj"] / prompts,
         decode_compute_bound=decode["compute_bound"],
         prefill_compute_bound=rows["full.compute_bound"],
+        decode_bound=decode["bound"] / gained,
+        prefill_bound=rows["full.bound"] / prompts,
         energy_guessed=decode["energy_guessed"],
         guessed=decode["guessed"],
         width=decode["width"],
@@ -69,7 +76,7 @@ def _kind(deployment: Deployment) -> tuple[object, ...]:
     return (
         deployment.model, deployment.system.name, deployment.backend, deployment.layout,
         deployment.formats, deployment.workload, deployment.pools, deployment.load,
-        deployment.speculative, deployment.version,
+        deployment.speculative, deployment.version, deployment.speculation,
     )  # fmt: skip
 
 
@@ -130,13 +137,13 @@ def _use(deployment: Deployment) -> str:
 
 
 def _times(
-    deployments: Sequence[Deployment], make: Callable[[Deployment], Step], clocks: Clocks
+    deployments: Sequence[Deployment], make: Callable[[Deployment], StepWork], clocks: Clocks
 ) -> pd.DataFrame:
     """Return the times of one step of each deployment, made by ``make``.
 
     Most deployments differ in their load alone, and share all steps but one.
     """
-    places: dict[tuple[str, str], dict[Step, list[int]]] = {}
+    places: dict[tuple[str, str], dict[StepWork, list[int]]] = {}
     for i, deployment in enumerate(deployments):
         place = places.setdefault((deployment.system.name, deployment.backend), {})
         place.setdefault(make(deployment), []).append(i)
@@ -150,8 +157,11 @@ def _times(
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()
 
 
-def decode_step(deployment: Deployment) -> Step:
-    """Return what a token goes through: all stages, in a batch of its own for each of them."""
+def decode_step(deployment: Deployment) -> StepWork:
+    """Return what a token goes through: all stages, in a batch of its own for each of them.
+
+    Where tokens are drafted, that gains several of them (`Deployment.gained`).
+    """
     return _decode_of(deployment, max(int(deployment.running / deployment.layout.pp), 1))
 
 
@@ -164,32 +174,47 @@ def _between_stages_ms(deployment: Deployment) -> float:
     return stages * host.ms(0.0, max(running // stages, 1), 0, running, 0)
 
 
-def _alone(deployment: Deployment) -> Step:
+def _alone(deployment: Deployment) -> StepWork:
     return _decode_of(deployment, 1)
 
 
-def _decode_of(deployment: Deployment, batch: int) -> Step:
+def _decode_of(deployment: Deployment, batch: int) -> StepWork:
     context = int(deployment.workload.mean_context)
-    return Step(
-        deployment.model, deployment.layout, deployment.formats, batch, 1, context, "decode"
-    )
+    step = Step(
+        deployment.model, deployment.layout, deployment.formats, batch,
+        1 + deployment.drafted, context, "decode",
+    )  # fmt: skip
+    return _with_drafts(deployment, step, replace(step, new_tokens=1), deployment.drafted)
 
 
-def prompt_step(deployment: Deployment) -> Step:
+def _with_drafts(deployment: Deployment, step: Step, draft: Step, times: int) -> StepWork:
+    """Return a step, and what the drafter does for it."""
+    drafts = deployment.speculation
+    if drafts is None:
+        return step
+    drafter = replace(
+        draft, model=drafts.drafter(step.model), layout=drafts.layout(step.layout),
+        formats=drafts.formats(step.formats),
+    )  # fmt: skip
+    return Speculated(step, drafter, times)
+
+
+def prompt_step(deployment: Deployment) -> StepWork:
     """Return one prompt by itself."""
     return _prefill_of(deployment, 1)
 
 
-def _full(deployment: Deployment) -> Step:
+def _full(deployment: Deployment) -> StepWork:
     return _prefill_of(deployment, _prompts(deployment))
 
 
-def _prefill_of(deployment: Deployment, batch: int) -> Step:
+def _prefill_of(deployment: Deployment, batch: int) -> StepWork:
     workload = deployment.workload
-    return Step(
+    step = Step(
         deployment.model, _prefill_layout(deployment), deployment.formats, batch,
         workload.new_tokens, workload.prefix, "prefill",
     )  # fmt: skip
+    return _with_drafts(deployment, step, step, 1)
 
 
 def _prompts(deployment: Deployment) -> int:

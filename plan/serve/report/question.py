@@ -77,6 +77,7 @@ class Question:
             ),
             "Limits": "; ".join(limits(plan.requirements)) or "none",
             "Best in": plan.requirements.goal,
+            "Drafted": str(plan.deployments[0].speculation or "nothing"),
             "Pools": "prompts may have workers of their own" if self.pools else "one",
             "Looked at": looked_at,
         }

@@ -23,10 +23,10 @@ from foretune.plan.cost.memory import (
     USABLE,
     activation_bytes,
     request_bytes,
-    token_bytes,
     weight_bytes,
 )
-from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
+from foretune.plan.describe.parts import Heads, Indexer, LinearAttention, Mla
+from foretune.plan.serve.deployments.deployment import Deployment
 
 ATTENTION, KEY_VALUE, MLP, EXPERT = 2 * 64 * 64, 2 * 64 * 32, 3 * 64 * 128, 3 * 64 * 32
 NORMS, TABLE = 5 * 64, 100 * 64
@@ -68,9 +68,22 @@ def test_weights_of_latent_attention(small):
         each = 2 * (copied + split / tp + MLP / tp) + NORMS + 2 * TABLE / tp
         assert weight_bytes(model, Layout(tp), Formats()) == 2 * each
     # The compressed cache is the same on every rank.
-    assert token_bytes(model, Layout(4), Formats()) == 2 * (16 + 4)
+    assert request_bytes(model, Layout(4), Formats(), 1) == 2 * 2 * (16 + 4)
     indexed = replace(model, index=Indexer(2, 128, 32))
-    assert token_bytes(indexed, Layout(4), Formats()) == 2 * (16 + 4) + 128 + 4
+    assert request_bytes(indexed, Layout(4), Formats(), 1) == 2 * (2 * (16 + 4) + 128 + 4)
+
+
+def test_trtllm_gives_layers_with_a_window_room_for_all_tokens(small):
+    """Each kind of layer keeps its own heads."""
+    mixed = replace(small, sliding_window=4, windowed_layers=1, windowed=Heads(8, 4, 8, 8))
+    h100, load = find_system("h100_sxm"), Workload(60, 40)
+    seen = {
+        engine: Deployment(mixed, h100, engine, Layout(), Formats(), load, 1).allocated
+        for engine in ("vllm", "trtllm")
+    }
+    each = {name: request_bytes(m, Layout(), Formats(), 100) for name, m in seen.items()}
+    full = 100 * 2 * 2 * (16 + 16)
+    assert each == {"vllm": full + 4 * 2 * 4 * (8 + 8), "trtllm": full + 100 * 2 * 4 * (8 + 8)}
 
 
 def test_cache(small):

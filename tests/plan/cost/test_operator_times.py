@@ -207,3 +207,34 @@ def test_large_products_fill_their_tiles(tmp_path):
     assert begins == pytest.approx(1.3 * exact, rel=1e-6)
     assert between == other  # the same tiles
     assert between == pytest.approx(exact * 3072 / 2560, rel=0.05)
+
+
+def recurrent(kernel: str, op: str, batch: float) -> dict[str, object]:
+    return {
+        "kernel": kernel, "problem.op": op, "problem.phase": "generation", "problem.batch": batch,
+        "problem.seq_len": 1.0, "problem.tokens": batch, "problem.d_conv": 4.0,
+        "problem.num_k_heads": 16.0, "problem.head_k_dim": 128.0, "problem.num_v_heads": 32.0,
+        "problem.head_v_dim": 128.0,
+    }  # fmt: skip
+
+
+def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
+    """The update was measured of the delta rule; a convolution of neither."""
+    place = tmp_path / "h100_sxm" / "linear_attention" / "vllm" / "0.10.0"
+    place.mkdir(parents=True)
+    batches = [2**i for i in range(11)]
+    pd.DataFrame(
+        {"kernel_source": "fused_recurrent", "phase": "generation", "batch_size": batches,
+         "seq_len": 1, "num_tokens": batches, "d_model": 2048, "d_conv": 4, "num_k_heads": 16,
+         "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "model_name": "x",
+         "latency": [0.01 + 0.02 * batch for batch in batches]}
+    ).to_parquet(place / "gdn_perf.parquet")  # fmt: skip
+    clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
+    own, borrowed, convolution = (
+        ask(clock, recurrent(kernel, op, 64.0)).iloc[0]
+        for kernel, op in (("gdn", "recurrence"), ("mamba2", "recurrence"), ("gdn", "convolution"))
+    )
+    assert (own["source"], own["ms"]) == ("measured", pytest.approx(0.01 + 0.02 * 64))
+    assert (borrowed["source"], borrowed["ms"]) == ("predicted", pytest.approx(own["ms"]))
+    assert borrowed["high"] > own["high"]
+    assert convolution["source"] == "roofline"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foretune.datasets.importers.aiconfigurator import read
 from foretune.datasets.importers.request import Request
+from foretune.device import find_device
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
 from foretune.plan import (
@@ -20,8 +21,12 @@ from foretune.plan import (
     mixed_operators,
     step_operators,
 )
+from foretune.plan.cost.memory import request_bytes
+from foretune.plan.cost.recurrent_attention import Mamba2
+from foretune.plan.cost.steps import operator_table
+from foretune.plan.cost.times import OperatorClock
 from foretune.plan.describe.catalog import _shipped
-from foretune.plan.describe.parts import Indexer
+from foretune.plan.describe.parts import Compressed, Heads, Indexer, LinearAttention
 
 
 def named(operators, name):
@@ -71,7 +76,7 @@ def test_experts_by_hand(sparse):
     experts = named(found, "experts")
     assert experts.problem == {"tokens": 6, "hidden": 64, "intermediate": 32, "top_k": 2,
                                "experts": 4, "distribution": "power_law_1.2"}  # fmt: skip
-    assert experts.config == {"format": "nvfp4", "tp": 2, "ep": 2}
+    assert experts.config == {"format": "nvfp4", "tp": 2, "ep": 2, "experts": "gated"}
     assert experts.count == 1
     assert named(found, "shared_up").problem == {"M": 6, "N": 16, "K": 64}
     assert named(found, "sum").count == 2 + 1 + 1  # attention, the dense MLP, the experts
@@ -90,6 +95,98 @@ def test_few_experts_per_token_are_sent_to_where_they_are(sparse):
     found = step_operators(sparse, Layout(dp=4, moe_ep=4), Formats(), 6, 1, 9, "decode")
     assert named(found, "dispatch").kernel == named(found, "combine").kernel == "all_to_all"
     assert named(found, "dispatch").problem == {"message_bytes": 2 * 6 * 64 * 2, "devices": 4}
+
+
+def test_plain_experts_in_a_narrower_space(sparse):
+    narrow = replace(sparse, expert_hidden=16, expert_matrices=2)
+    gone = 3 * 64 * 32 * 4 - 2 * 16 * 32 * 4 + 64 * 32  # routed ones, and a matrix of the shared
+    assert narrow.parameters() == sparse.parameters() - gone + 2 * 64 * 16
+    found = step_operators(narrow, Layout(dp=4, moe_ep=4), Formats(), 6, 1, 9, "decode")
+    assert named(found, "experts").problem["hidden"] == 16
+    assert named(found, "experts").config["experts"] == "plain"
+    assert named(found, "experts_in").problem == {"M": 6, "N": 16, "K": 64}
+    assert named(found, "experts_out").problem == {"M": 6, "N": 64, "K": 16}
+    assert named(found, "dispatch").problem["message_bytes"] == 2 * 6 * 16 * 2
+    gated = replace(narrow, expert_matrices=3)
+    both = [named(step_operators(m, Layout(), Formats(), 6, 1, 9, "decode"), "experts")
+            for m in (gated, narrow)]  # fmt: skip
+    clock = OperatorClock(find_device("NVIDIA H100 80GB HBM3"), None, "")
+    full, less = clock.times(operator_table(both)).bound_ms
+    assert less == pytest.approx(full * 2 / 3)
+
+
+def test_heads_that_differ_between_layers(small):
+    mixed = replace(
+        small, value_dim=8, sliding_window=4, windowed_layers=1, windowed=Heads(8, 4, 8, 8, True)
+    )
+    found = step_operators(mixed, Layout(), Formats(), 3, 1, 9, "decode")
+    qkv = [o.problem["N"] for o in found if o.name == "qkv"]
+    assert qkv == [4 * 16 + 2 * (16 + 8), 8 * 8 + 4 * 8]
+    seen = [o.problem for o in found if o.name == "attention"]
+    assert [(p["heads"], p["kv_heads"], p["head_dim"], p["window"]) for p in seen] == [
+        (4, 2, 12, 0), (8, 4, 8, 4),
+    ]  # fmt: skip
+    assert [o.problem["K"] for o in found if o.name == "attention_out"] == [4 * 8, 8 * 8]
+
+
+def test_layers_of_one_part_each(small):
+    state = LinearAttention(1, 2, 8, 4, 8, 4, "mamba2")
+    mixed = replace(small, layers=3, linear=state, without_attention=1, without_mlp=2)
+    assert (mixed.softmax_layers, mixed.mlp_layers, mixed.norms) == (1, 1, 4)
+    found = step_operators(mixed, Layout(2), Formats(), 3, 1, 9, "decode")
+    assert named(found, "sum").count == 3
+    # Of four heads: values twice, keys and queries of two groups, and a decay of each head.
+    assert named(found, "linear_in").problem["N"] == (2 * 32 + 2 * 16 + 4) / 2
+    update = named(found, "recurrence")
+    assert (update.kernel, update.count, update.problem["num_v_heads"]) == ("mamba2", 1, 2)
+    by_hand = 2 * (4 * 16 * 8) * 3 + 2 * 2 * 3 * (2 * 8 + 16)  # states of 32 bits, rows of 16
+    assert Mamba2().cost(update.problem, {}).bytes_moved == by_hand
+
+
+def test_gates_per_channel_are_compressed(small):
+    delta = LinearAttention(2, 4, 16, 4, 16, 4, "kda", gate_rank=16)
+    found = step_operators(replace(small, linear=delta), Layout(2), Formats(), 3, 1, 9, "decode")
+    assert named(found, "linear_in").problem["N"] == (4 * 64 + 4) / 2 + 16
+    assert named(found, "linear_gate").problem == {"M": 3, "N": 32, "K": 16}
+
+
+def test_blocks_are_chosen_in_some_layers(small):
+    sparse = replace(small, index=Indexer(2, 8, top_k=4, layers=1, block=2))
+    found = step_operators(sparse, Layout(), Formats(), 3, 1, 9, "decode")
+    seen = [(o.count, o.problem["kv_len"]) for o in found if o.name == "attention"]
+    assert seen == [(1, 10), (1, 4)]
+    assert named(found, "index_query").count == 1
+    assert named(found, "index_key").problem["N"] == 8
+    read = step_operators(sparse, Layout(), Formats(), 4, 64, 0, "prefill")
+    some = [o.problem for o in read if o.name == "attention"]
+    assert [(p["batch"], p["seq_len"]) for p in some] == [(4, 64), (4 * 64 // 8, 8)]
+
+
+def test_compressed_keys(small):
+    """A window of 4 keys; beyond, one layer of 8 tokens per key, one of 4 whose keys are chosen."""
+    shape = Compressed(32, 2, 16, 4, ((4, 1), (8, 1)), streams=4)
+    model = replace(small, kv_heads=1, compressed=shape, index=Indexer(2, 8, 3, 1))
+    found = step_operators(model, Layout(2), Formats(), 5, 1, 63, "decode")
+    seen = [(o.kernel, o.problem["kv_len"]) for o in found if o.name == "attention"]
+    assert seen == [("mla_decode", 4 + 3), ("mla_decode", 4 + 8)]
+    assert named(found, "index_scores").problem["kv_len"] == 16
+    assert named(found, "out_groups").problem == {"M": 5, "N": 16, "K": 2 * 16}
+    widths = [o.problem["N"] for o in found if o.name == "compress"]
+    assert widths == [2 * 2 * 16 + 2 * 2 * 8 + 2, 2 * 16]
+    assert named(found, "mix").problem["columns"] == 4 * 64
+    gemms = [o for o in found if o.kernel == "gemm" and "mlp" not in o.name and o.name != "head"]
+    whole = {"latent", "compress", "index_query"}
+    weights = sum(
+        o.count * o.problem["N"] * o.problem["K"] * (1 if o.name in whole else 2) for o in gemms
+    )
+    told = model.weights()
+    assert weights == told.attention + told.latent
+    each = 2 * (4 + 64 / 4) * 16 + 64 / 4 * (8 + 8 * 4 / 128) + 2 * 4 * 2 * 4 * (16 + 8)
+    each += 2 * (4 + 64 / 8) * 16 + 2 * 8 * 4 * 16
+    assert request_bytes(model, Layout(2), Formats(), 64) == each
+    read = step_operators(model, Layout(), Formats(), 4, 256, 0, "prefill")
+    sizes = [(o.problem["batch"], o.problem["seq_len"]) for o in read if o.name == "attention"]
+    assert sizes == [(round(4 * 256 / 14), 14), (round(4 * 256 / 40), 40)]
 
 
 def test_stages_send_on_what_they_computed(small):
@@ -169,7 +266,9 @@ def test_operators_are_possible_runs(name, gpus, batch, context):
                 assert all(isinstance(v, str) or v > 0 for v in sizes), o
 
 
-CHOSEN_BY_ENGINES = {"config.backend", "config.implementation", "problem.model"}
+CHOSEN_BY_ENGINES = {
+    "config.backend", "config.implementation", "config.experts", "problem.model", "problem.d_model",
+}  # fmt: skip
 
 
 @pytest.mark.shared_data
@@ -197,8 +296,8 @@ def test_columns_are_those_of_measured_tables(shared_data, tmp_path, table, kern
     few.to_parquet(tmp_path / f"{table}.parquet")
     rows = read(tmp_path / f"{table}.parquet", Request(kernel=kernel))
     measured = {c for c in rows if c.startswith(("problem.", "config."))} - CHOSEN_BY_ENGINES
-    if kernel == "mla_bmm":  # this copy of the table has lost which of the two products it was
-        measured.add("problem.op")
+    if kernel in ("mla_bmm", "gdn"):  # this copy of the first's table has lost which product it was
+        measured.add("problem.op")  # of the second, it is read from the implementation
     asked = set()
     for name in ("Qwen/Qwen3.5-397B-A17B", "deepseek-ai/DeepSeek-V3"):
         for layout in (Layout(8, moe_ep=8), Layout(4, dp=2, moe_tp=8), Layout(dp=16, moe_ep=16)):

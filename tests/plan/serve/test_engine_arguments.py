@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan import Formats, Layout, Speculation, Workload, find_system
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch
 
@@ -45,6 +45,8 @@ SGLANG = {
     "--attention-backend", "--moe-a2a-backend", "--disable-radix-cache", "--cuda-graph-max-bs",
     "--cuda-graph-bs", "--disable-cuda-graph", "--speculative-algorithm", "--disaggregation-mode",
     "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port",
+    "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
+    "--speculative-num-draft-tokens",
 }  # fmt: skip
 SGLANG_ROUTER = {"--pd-disaggregation", "--prefill", "--decode", "--host", "--port", "--policy"}
 
@@ -113,6 +115,30 @@ def test_options_of_trtllm_files_are_known(sparse):
         for option, value in yaml.safe_load(files[file]).items():
             inner = set(value) if isinstance(value, dict) else set()
             assert inner <= TRTLLM_OPTIONS[option]
+
+
+def test_drafted_tokens(small, sparse):
+    own = deploy(sparse, Layout(1, 1, 4, 1, 4))
+    own = replace(own, speculation=Speculation(2, 0.7))
+    vllm, sglang = (list(launch(own, engine).commands[0]) for engine in ("vllm", "sglang"))
+    assert vllm[vllm.index("--speculative-config") + 1] == (
+        '{"method":"mtp","num_speculative_tokens":2}'
+    )
+    at = sglang.index("--speculative-algorithm")
+    assert sglang[at : at + 8] == [
+        "--speculative-algorithm", "EAGLE", "--speculative-num-steps", "2",
+        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3",
+    ]  # fmt: skip
+    assert {w for w in vllm if w.startswith("--")} <= VLLM
+    assert {w for w in sglang if w.startswith("--")} <= SGLANG
+    yaml = pytest.importorskip("yaml")
+    options = yaml.safe_load(launch(own, "trtllm").files["trtllm.yaml"])["speculative_config"]
+    assert options == {"decoding_type": "MTP", "num_nextn_predict_layers": 2}
+    assert set(options) <= TRTLLM_OPTIONS["speculative_config"]
+    other = replace(deploy(small, Layout(2)), speculation=Speculation(2, 0.7, small))
+    assert "differently between versions" in launch(other, "trtllm").refused
+    assert "STANDALONE" in launch(other, "sglang").commands[0]
+    assert '"method":"draft_model"' in " ".join(launch(other, "vllm").commands[0])
 
 
 def test_copies_of_experts_fill_the_ranks(sparse):

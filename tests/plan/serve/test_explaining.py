@@ -1,11 +1,14 @@
 """What plans say: sentences that follow from the table, and what to beware of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.describe.parts import LinearAttention
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.physics import physics
 from foretune.plan.serve.explaining import notes, sentences
@@ -91,3 +94,13 @@ def test_notes_say_what_is_not_known():
         LOAD, OperatorClocks(None), formats=[Formats("fp8")],
     )  # fmt: skip
     assert any("fits nowhere on 2 × l4" in line for line in notes(refused, True, True))
+
+
+def test_layers_that_nobody_checked_are_said(small):
+    state = LinearAttention(1, 2, 8, 4, 8, 4, "mamba2")
+    odd = replace(small, linear=state)
+    for model, said in ((small, False), (odd, True)):
+        made = plan(
+            model, find_system("h100_sxm"), 1, LOAD, OperatorClocks(None), formats=[Formats()]
+        )
+        assert any("such layers" in line for line in notes(made, True, True)) == said

@@ -94,6 +94,10 @@ def test_the_goal_decides():
     )
 
 
+def test_nothing_is_faster_than_peak_rates_allow():
+    assert planned().candidates["bound_share"].between(0.01, 1.0).all()
+
+
 def test_energy_is_power_times_time():
     table = planned().candidates
     busy_s = table["gpus"] / (table["requests_per_s"] * LOAD.osl)
@@ -211,6 +215,29 @@ def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
         answer["pareto"][0]
     )
     assert any("pipelines (pp > 1)" in note for note in answer["notes"])
+
+
+def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tmp_path):
+    from foretune.plan.cost import tables as operator_tables
+
+    monkeypatch.setattr(operator_tables, "default_folders", list)
+    file = tmp_path / "manifest.json"
+    command = ["plan", MODEL, "--system", SYSTEM, "--gpus", "8", "--isl", "2048", "--osl", "256"]
+    drafted = ["--speculative", "2", "--acceptance", "0.6", "--draft-model", "Llama-3.2-1B"]
+    assert main([*command, *drafted, "--kubernetes", str(file), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["screened"] == []
+    assert "1.96 tokens per step" in answer["question"]["speculative"]
+    assert any("1.96 tokens per step" in line for line in answer["sentences"])
+    assert "draft_model" in answer["commands"]["vllm"]
+    (pod,) = (i for i in json.loads(file.read_text())["items"] if i["kind"] == "Deployment")
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    assert "--speculative-config" in container["command"]
+    assert pod["spec"]["replicas"] == answer["best"]["replicas"]
+    assert main([*command, "--acceptance", "0.6"]) == 2
+    assert "give --speculative too" in capsys.readouterr().err
+    assert main([*command, "--speculative", "2", "--acceptance", "0.6"]) == 2
+    assert "has no layers that draft tokens" in capsys.readouterr().err
 
 
 def test_unknown_names_offer_the_nearest(capsys):

@@ -71,7 +71,10 @@ def test_a_trace_is_dealt_to_the_replicas(clocks):
     assert np.isfinite(found.tokens_per_s)
 
 
-def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys):
+def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, monkeypatch):
+    from foretune.plan.cost import tables as operator_tables
+
+    monkeypatch.setattr(operator_tables, "default_folders", list)
     path = tmp_path / "trace.csv"
     lines = [f"{i * 0.1},{200 + 10 * (i % 7)},{20 + i % 5}" for i in range(40)]
     path.write_text("\n".join(["at_s,isl,osl", *lines]))

@@ -11,12 +11,13 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.plan import inputs
 from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_vllm
-from foretune.errors import UsageError
+from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.plan import Formats, Plan, System
+    from foretune.plan import Formats, Plan, Speculation, System
+    from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.replaying import Replayed
     from foretune.plan.serve.report import Question
 
@@ -58,6 +59,13 @@ def serve(
         None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
     ),
     pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
+    speculative: int = typer.Option(
+        None, help="Tokens drafted per step, by the model's own layers or --draft-model."
+    ),
+    acceptance: float = typer.Option(
+        None, help="Share of drafted tokens that are accepted, each after the one before."
+    ),
+    draft_model: str = typer.Option(None, help="Smaller model that drafts: id or folder."),
     formats: str = typer.Option(
         "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
     ),
@@ -88,6 +96,11 @@ def serve(
     out: Path = typer.Option(
         None, help="Keep report, table and JSON in a folder here.", rich_help_panel=CHECKS
     ),
+    kubernetes: Path = typer.Option(
+        None,
+        help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
+        rich_help_panel=CHECKS,
+    ),
     tracking_uri: str = typer.Option(
         None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS
     ),
@@ -110,6 +123,7 @@ def serve(
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
     inputs.known_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
+    from foretune.plan.cost.screening import in_words
     from foretune.plan.serve.deployments.learned import learned_from
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.recording import keep, plan_answer
@@ -129,6 +143,7 @@ def serve(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
         formats=_formats(formats), correction=correction, rate=rate, pools=pools,
         accuracy=read_accuracy(qualities) if qualities else None,
+        speculation=_speculation(speculative, acceptance, draft_model),
     )  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
@@ -137,8 +152,11 @@ def serve(
     if best.pools is None or rate is not None or sent is not None:
         taught = float(found.best["tpot_ms"]) if measured and rate is None else None
         seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
-    _show(output, found, question, commands, top, seen)
-    checks, results = None, dict[str, Any]()
+    _show(output, found, question, commands, top, seen, in_words(clocks.screened))
+    if kubernetes is not None:
+        _write_manifest(output, kubernetes, best, backend, int(found.best["replicas"]))
+    checks: pd.DataFrame | None = None
+    results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
     if seen is not None:
         results["replayed"] = seen.to_json()
     try:
@@ -155,6 +173,25 @@ def serve(
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.mlflow_uri}, run {kept.run_id}")
         output.result(plan_answer(found, question, commands) | results)
+
+
+def _write_manifest(
+    output: Output, path: Path, best: "Deployment", engine: str, replicas: int
+) -> None:
+    """Write what starts the best deployment on Kubernetes.
+
+    Raises:
+        UsageError: no pod can hold it.
+        OutputError: the file cannot be written.
+    """
+    from foretune.plan.serve.kubernetes import manifest
+
+    text = manifest(best, engine, replicas)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
 def _check(model: str, needed: "dict[str, Any]") -> None:
@@ -181,6 +218,7 @@ def _show(
     commands: dict[str, str],
     top: int,
     seen: "Replayed | None",
+    left_out: str,
 ) -> None:
     """Print the front, what it means, and how to start the best."""
     from foretune.plan.serve.explaining import degrees, notes, sentences
@@ -210,11 +248,31 @@ def _show(
         output.say(str(seen))
     for line in notes(plan, question.tables, question.corrected):
         output.say(f"note: {line}")
+    if left_out:
+        output.say(f"left out of measured tables: {left_out}")
     output.say(
         f"{len(plan.candidates)} candidates in {question.seconds:.1f} s; start the best with"
     )
     for command in commands.values():
         output.say(f"\n{command}")
+
+
+def _speculation(
+    drafted: int | None, acceptance: float | None, draft: str | None
+) -> "Speculation | None":
+    """Return how tokens are drafted; None where they are not.
+
+    Raises:
+        UsageError: half of it is missing.
+    """
+    from foretune.plan import Speculation, describe_model
+
+    if drafted is None and acceptance is None and draft is None:
+        return None
+    if drafted is None or acceptance is None:
+        missing = "--speculative" if drafted is None else "--acceptance"
+        raise UsageError(f"give {missing} too: --speculative 3 --acceptance 0.7")
+    return Speculation(drafted, acceptance, describe_model(draft) if draft else None)
 
 
 def _systems(text: str, prices: Path | None) -> "list[System]":

@@ -1,0 +1,243 @@
+"""``config.json`` of models whose layers differ from each other: which there are, and how many.
+
+What each family's fields mean is as vLLM and transformers read them: ``nemotron_h``,
+``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``, ``step3p5``, ``kimi_linear``,
+``minimax_m3``, ``deepseek_v4``.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from foretune.errors import UsageError
+from foretune.plan.describe.parts import Compressed, Heads, Indexer, LinearAttention
+
+Fields = Mapping[str, Any]
+
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Nemotron-H's pattern -> kinds of layers, as newer configurations spell them."""
+COMPRESSED = {0, 4, 128}
+"""Tokens that a key of DeepSeek-V4 stands for, by layer."""
+DECI_MULTIPLE = 256
+"""DeciLM's MLPs are as wide as the next multiple of this."""
+
+
+def blocks(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of Nemotron-H: each layer is a state space, attention, an MLP or experts.
+
+    Raises:
+        UsageError: a layer is of another kind.
+    """
+    kinds = text.get("layers_block_type") or [
+        LETTERS.get(letter, letter) for letter in str(text.get("hybrid_override_pattern", ""))
+    ]
+    for kind in kinds:
+        if kind not in LETTERS.values():
+            raise UsageError(f"{name}: layers of kind {kind!r} cannot be planned yet")
+    count = {kind: kinds.count(kind) for kind in LETTERS.values()}
+    state = LinearAttention(
+        layers=count["mamba"],
+        key_heads=text["n_groups"],
+        key_dim=text["ssm_state_size"],
+        value_heads=text["mamba_num_heads"],
+        value_dim=text["mamba_head_dim"],
+        convolution=text["conv_kernel"],
+        kind="mamba2",
+    )
+    return {
+        "layers": len(kinds),
+        "linear": state if count["mamba"] else None,
+        "without_attention": count["mlp"] + count["moe"],
+        "without_mlp": count["mamba"] + count["attention"],
+        "dense_layers": count["mlp"] if count["moe"] else 0,
+        "shared_intermediate": text.get("moe_shared_expert_intermediate_size") or 0,
+        "expert_hidden": text.get("moe_latent_size") or 0,
+    }
+
+
+def puzzle(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of DeciLM: layers without attention, and MLPs of many widths.
+
+    Raises:
+        UsageError: attention is replaced by something else, or has heads that differ.
+    """
+    layers: Sequence[Fields] = text["block_configs"]
+    attention = [layer["attention"] for layer in layers if not layer["attention"]["no_op"]]
+    groups = {part["n_heads_in_group"] for part in attention}
+    replaced = any(
+        part.get("replace_with_linear") or part.get("window_length") for part in attention
+    )
+    replaced |= any(layer["ffn"].get("replace_with_linear") for layer in layers)
+    if replaced or len(groups) != 1:
+        raise UsageError(f"{name}: layers that differ in their heads cannot be planned yet")
+    hidden = text["hidden_size"]
+    widths = [_deci(layer["ffn"]["ffn_mult"], hidden) for layer in layers
+              if not layer["ffn"]["no_op"]]  # fmt: skip
+    return {
+        "kv_heads": text["num_attention_heads"] // groups.pop(),
+        "intermediate": max(widths),
+        "mlp_widths": tuple((width, widths.count(width)) for width in sorted(set(widths))),
+        "without_attention": len(layers) - len(attention),
+        "without_mlp": len(layers) - len(widths),
+    }
+
+
+def _deci(multiple: float, hidden: int) -> int:
+    return ceil(int(2 * multiple * hidden / 3) / DECI_MULTIPLE) * DECI_MULTIPLE
+
+
+def gemma4(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of Gemma 4: wide heads that see all, and experts beside a dense MLP.
+
+    Raises:
+        UsageError: layers share caches, or have embeddings of their own.
+    """
+    for field, what in (
+        ("hidden_size_per_layer_input", "embeddings of every layer"),
+        ("num_kv_shared_layers", "layers that share a cache"),
+    ):
+        if text.get(field):
+            raise UsageError(f"{name}: {what} ({field}) cannot be planned yet")
+    beside = text["intermediate_size"] if text.get("enable_moe_block") else 0
+    heads, dim = text["num_attention_heads"], text["head_dim"]
+    return {
+        "kv_heads": text.get("num_global_key_value_heads") or text["num_key_value_heads"],
+        "head_dim": text["global_head_dim"],
+        "shared_values": bool(text.get("attention_k_eq_v")),
+        "windowed": Heads(heads, text["num_key_value_heads"], dim, dim),
+        "shared_experts": int(beside > 0),
+        "shared_intermediate": beside,
+    }
+
+
+def mimo(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of MiMo-V2: layers with a window have heads of their own."""
+    del name
+    return {
+        "value_dim": text.get("v_head_dim") or 0,
+        "windowed_layers": sum(text["hybrid_layer_pattern"]),
+        "windowed": Heads(
+            text["swa_num_attention_heads"],
+            text["swa_num_key_value_heads"],
+            text["swa_head_dim"],
+            text.get("swa_v_head_dim") or text["swa_head_dim"],
+        ),
+    }
+
+
+def step(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of Step 3.5 and later: layers with a window have more heads.
+
+    Raises:
+        UsageError: it is not said how many.
+    """
+    other = text.get("attention_other_setting")
+    if not other:
+        raise UsageError(
+            f"{name}: the heads of layers with a window (attention_other_setting) are not in this "
+            "copy of config.json: give the folder of the published one"
+        )
+    dim = other["head_dim"]
+    return {
+        "windowed": Heads(other["num_attention_heads"], other["num_attention_groups"], dim, dim),
+        "shared_experts": 1,
+        "shared_intermediate": text["share_expert_dim"],
+    }
+
+
+def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of Kimi's models with delta attention in most layers.
+
+    Raises:
+        UsageError: the output's gate is compressed, too.
+    """
+    linear = text["linear_attn_config"]
+    if not linear.get("use_full_rank_gate"):
+        raise UsageError(f"{name}: delta attention with a compressed gate cannot be planned yet")
+    heads, dim = linear["num_heads"], linear["head_dim"]
+    return {
+        "linear": LinearAttention(
+            len(linear["kda_layers"]), heads, dim, heads, dim, linear["short_conv_kernel_size"],
+            "kda", dim,
+        ),
+        "gated_attention": bool(text.get("mla_use_output_gate")),
+        "expert_hidden": text.get("routed_expert_hidden_size") or 0,
+    }  # fmt: skip
+
+
+def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of MiniMax-M3: most layers choose blocks of keys."""
+    del name
+    sparse = text["sparse_attention_config"]
+    if not sparse.get("use_sparse_attention"):
+        return {}
+    block = sparse["sparse_block_size"]
+    return {
+        "index": Indexer(
+            sparse["sparse_num_index_heads"],
+            sparse["sparse_index_dim"],
+            sparse["sparse_topk_blocks"] * block,
+            sum(sparse["sparse_attention_freq"]),
+            block,
+        )
+    }
+
+
+def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of DeepSeek-V4: all layers compress keys, at ratios of their own.
+
+    Raises:
+        UsageError: a ratio is none of those that engines know.
+    """
+    ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # one more drafts tokens
+    if not set(ratios) <= COMPRESSED:
+        raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
+    fields: dict[str, Any] = {
+        "compressed": Compressed(
+            text["q_lora_rank"], text["o_groups"], text["o_lora_rank"], text["sliding_window"],
+            tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))), text["hc_mult"],
+        ),
+        "index": Indexer(
+            text["index_n_heads"], text["index_head_dim"], text["index_topk"],
+            ratios.count(Compressed.chosen),
+        ),
+        "windowed_layers": 0,
+    }  # fmt: skip
+    if text.get("expert_dtype") == "fp4":
+        groups = (text.get("quantization_config") or {}).get("config_groups")
+        fields |= {"weight_format": "fp8_block", "moe_format": "nvfp4" if groups else "mxfp4"}
+    return fields
+
+
+READERS = {
+    "compress_ratios": deepseek_v4,
+    "mamba_num_heads": blocks,
+    "block_configs": puzzle,
+    "global_head_dim": gemma4,
+    "hybrid_layer_pattern": mimo,
+    "share_expert_dim": step,
+    "linear_attn_config": kimi_delta,
+    "sparse_attention_config": minimax_sparse,
+}
+"""Field that a family alone has -> what reads its fields."""
+
+
+def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of a `ModelDescription` that say how its layers differ; none as a rule.
+
+    Args:
+        text: a ``config.json``, or its part on text.
+        name: of the model.
+
+    Raises:
+        UsageError: a field is missing or means nothing, or layers cannot be planned.
+    """
+    for field, reader in READERS.items():
+        if text.get(field):
+            try:
+                return reader(text, name)
+            except UsageError:
+                raise
+            except (KeyError, TypeError, AttributeError, ValueError) as e:
+                raise UsageError(f"{name}: {field} in config.json is not complete: {e!r}") from e
+    return {}

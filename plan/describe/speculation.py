@@ -1,0 +1,101 @@
+"""Speculative decoding: tokens that are drafted cheaply, and checked together in the next step."""
+
+from dataclasses import dataclass, replace
+
+from foretune.errors import UsageError
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.layout import Layout, illegal_because
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How tokens are drafted.
+
+    Attributes:
+        drafted: tokens that are drafted per request and step, one after the other.
+        acceptance: the share of drafted tokens that the model would have written itself, given
+            that those before were accepted: a property of model, draft and text that must be
+            measured.
+        draft: the model that drafts; None takes the model's own layers for that.
+
+    Raises:
+        UsageError: a number that means nothing.
+    """
+
+    drafted: int
+    acceptance: float
+    draft: ModelDescription | None = None
+
+    def __post_init__(self) -> None:
+        if self.drafted < 1:
+            raise UsageError(f"{self.drafted} drafted tokens: draft 1 at least")
+        if not 0 <= self.acceptance < 1:
+            raise UsageError(
+                f"acceptance {self.acceptance:g}: give the share of drafted tokens that are kept, "
+                "from 0 to below 1"
+            )
+
+    def __str__(self) -> str:
+        by = self.draft.name if self.draft else "the model's own layers"
+        kept = f"{100 * self.acceptance:.3g} % of them accepted"
+        tokens = "1 token" if self.drafted == 1 else f"{self.drafted} tokens"
+        return f"{tokens} drafted by {by}, {kept}: {self.gained:.3g} tokens per step"
+
+    @property
+    def gained(self) -> float:
+        """Tokens per request and step: those before the first wrong one, and one of the model.
+
+        The mean of a capped geometric distribution (Leviathan et al., arXiv:2211.17192).
+        """
+        return (1.0 - self.acceptance ** (self.drafted + 1)) / (1.0 - self.acceptance)
+
+    def drafter(self, model: ModelDescription) -> ModelDescription:
+        """Return what computes a drafted token.
+
+        Raises:
+            UsageError: ``model`` has no layers of its own for that.
+        """
+        if self.draft:
+            return self.draft
+        if not model.drafting_layers:
+            raise UsageError(
+                f"{model.name} has no layers that draft tokens: name another model with "
+                "--draft-model"
+            )
+        parts = int(model.without_mlp > 0)  # attention and MLP are layers of their own
+        return replace(
+            model, layers=1 + parts, without_attention=parts, without_mlp=parts, dense_layers=0,
+            linear=None, sliding_window=0, windowed_layers=0, windowed=None, mlp_widths=(),
+            index=None if model.compressed else model.index and replace(model.index, layers=0),
+            compressed=model.compressed and replace(model.compressed, ratios=((0, 1),)),
+        )  # fmt: skip
+
+    def layout(self, layout: Layout) -> Layout:
+        """Return how the drafter is spread where the model is spread like ``layout``."""
+        return Layout(layout.tp) if self.draft else layout
+
+    def formats(self, formats: Formats) -> Formats:
+        """Return the drafter's formats where those of the model are ``formats``."""
+        if self.draft is None:
+            return formats
+        own = checkpoint_formats(self.draft)
+        return Formats(own.weights, kv=formats.kv, moe=own.moe)
+
+    def illegal_because(self, layout: Layout) -> str | None:
+        """Return why no tokens can be drafted where the model is spread like this."""
+        if layout.pp > 1:
+            return "pipelines draft no tokens"
+        return illegal_because(self.draft, Layout(layout.tp)) if self.draft else None
+
+    def loaded(self, model: ModelDescription) -> ModelDescription:
+        """Return ``model`` with what is loaded beside it: its own layers, or another model."""
+        if self.draft:
+            return replace(model, beside=self.draft)
+        added = model.drafting_layers
+        parts = added if model.without_mlp else 0
+        return replace(
+            model, layers=model.layers + added + parts,
+            without_attention=model.without_attention + parts,
+            without_mlp=model.without_mlp + parts,
+        )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Screening of measured operators: what contradicts itself is left out, and nothing else."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.plan.cost import screening
+from foretune.plan.cost.measured_operators import MeasuredOperators
+from foretune.plan.cost.screening import FALL, Screened, copied, falling, in_words
+
+
+def curve(times, shape=1):
+    return pd.DataFrame(
+        {"load": [2**i for i in range(len(times))], "shape": shape, "time_ms": times}
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "wrong"),
+    [
+        ([1, 2, 4, 8], []),
+        ([5, 4.5, 4.8, 5], []),  # kernels that change between sizes
+        ([37, 10, 11, 12], [0]),
+        ([10, 11, 2, 12, 13], [2]),
+        ([1, 30, 2, 31, 3, 4], [1, 3]),
+    ],
+)
+def test_the_row_that_contradicts_most_others_goes(times, wrong):
+    rows = curve(times).sample(frac=1.0, random_state=0)
+    gone = falling(rows, "load", ["shape"])
+    assert sorted(np.log2(rows["load"][gone])) == wrong
+
+
+def test_curves_do_not_judge_each_other():
+    rows = pd.concat([curve([9, 10, 11], 1), curve([1, 2, 3], 2)])
+    assert not falling(rows, "load", ["shape"]).any()
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12))
+def test_what_is_left_does_not_fall(times):
+    rows = curve(times)
+    left = rows[~falling(rows, "load", ["shape"])]["time_ms"].to_numpy()
+    assert len(left) >= 1
+    assert all(left[i] <= FALL * left[i:].min() for i in range(len(left)))
+
+
+def test_copies_are_found_and_the_smaller_table_goes():
+    sizes = np.arange(40.0)
+    fp8 = pd.DataFrame({"M": sizes, "time_ms": sizes + 1.0, "format": "fp8"})
+    int8 = fp8.iloc[:30].assign(format="int8")
+    bf16 = fp8.assign(format="bf16", time_ms=fp8["time_ms"] * 2)
+    rows = pd.concat([bf16, fp8, int8], ignore_index=True)
+    assert copied(rows, rows["format"], ["M"]) == ["int8"]
+    few = rows.groupby("format").head(10)
+    assert copied(few, few["format"], ["M"]) == []
+
+
+def test_tables_say_what_they_left_out():
+    sizes = 2.0 ** np.arange(3, 14)
+    rows = pd.DataFrame(
+        {"problem.M": sizes, "problem.N": 1024.0, "problem.K": 1024.0, "config.format": "bf16",
+         "device": "NVIDIA H100 80GB HBM3", "time_ms": 0.01 + sizes / 1e4}
+    )  # fmt: skip
+    rows.loc[0, "time_ms"] = 50.0
+    copies = rows.assign(**{"config.format": "int8"})
+    found = MeasuredOperators("gemm", pd.concat([rows, copies], ignore_index=True), "test")
+    assert (len(found.runs), found.dropped) == (20, {screening.FALLING: 2})
+    more = pd.concat([rows.assign(**{"problem.N": n}) for n in (512.0, 1024.0)])
+    copies = more[more["problem.M"] > 8].assign(**{"config.format": "int8"})
+    found = MeasuredOperators("gemm", pd.concat([more, copies], ignore_index=True), "test")
+    assert found.keys == ["bf16"]
+    assert found.dropped == {screening.COPIED: 20, screening.FALLING: 2}
+    # What the user measured is not judged by what others did.
+    own = rows.iloc[:1].assign(source="own")
+    both = pd.concat([own, rows.iloc[1:].assign(source="engine")], ignore_index=True)
+    assert not MeasuredOperators("gemm", both, "test").dropped
+
+
+def test_in_words():
+    found = [
+        Screened("gemm", "h100_sxm", "vllm", "too fast", 2),
+        Screened("gemm", "h100_sxm", "trtllm", "too fast", 1),
+        Screened("moe", "h100_sxm", "vllm", "copied", 1000),
+    ]
+    assert in_words(found) == "3 too fast (gemm 3); 1,000 copied (moe 1,000)"
+    assert in_words([]) == ""

@@ -1,0 +1,51 @@
+"""Kubernetes manifests: what a pod needs, and what no pod can be."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from foretune.errors import UsageError
+from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.kubernetes import manifest
+
+
+def deploy(model, layout=None, system="h100_sxm", pools=None):
+    return Deployment(
+        model, find_system(system), "vllm", layout or Layout(2), Formats(), Workload(512, 128), 8,
+        pools,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_pod_of_each_engine(small, engine):
+    items = json.loads(manifest(deploy(replace(small, name="me/Small_1.5")), engine, 3))["items"]
+    kinds = {item["kind"]: item for item in items}
+    spec = kinds["Deployment"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert kinds["Deployment"]["metadata"]["name"] == f"{engine}-small-1-5"
+    assert spec["replicas"] == 3
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert container["command"][-2:] == ["--host", "0.0.0.0"]
+    assert "8000" in container["command"]
+    assert kinds["Service"]["spec"]["selector"] == spec["selector"]["matchLabels"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    files = kinds.get("ConfigMap", {}).get("data", {})
+    assert list(files) == (["trtllm.yaml"] if engine == "trtllm" else [])
+    assert all(f"/etc/engine/{file}" in container["command"] for file in files)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"layout": Layout(2, 8)}, "span nodes"),
+        ({"system": "mi300x"}, "not for mi300x"),
+        ({"pools": Pools(Layout(2), 1, 1)}, "one pool"),
+    ],
+)
+def test_what_no_pod_can_be(small, changes, why):
+    with pytest.raises(UsageError, match=why):
+        manifest(deploy(replace(small, layers=8), **changes), "vllm")
