@@ -1,7 +1,8 @@
 """A session: what one tuning job has at hand, said once and handed down whole."""
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ from foretune.tune.record import StoredRecord
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
 
-BUDGET = Stopping(10)
+BUDGET = 10
+"""Measurements of a search, where nobody says how many, nor how long."""
 AT_ONCE = 4
 """Configurations of a problem that are measured at the same time at most: what the first of them
 would tell comes too late for the others."""
@@ -46,6 +48,7 @@ class Session:
         seed: of everything random.
         progress: told what happens.
         patience_s: how long to wait for a machine that does nothing else.
+        clock: seconds, from any beginning; searches end by it.
 
     Raises:
         MeterUnavailable: objectives or limits need power, which this machine cannot measure.
@@ -57,10 +60,11 @@ class Session:
     objectives: tuple[Objective, ...] = (Objective.TIME,)
     limits: tuple[Limit, ...] = ()
     searcher: "SearcherKind" = "surrogate"
-    stopping: Stopping = BUDGET
+    stopping: Stopping = Stopping(BUDGET)
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
@@ -139,18 +143,24 @@ class Session:
         return all(goal.is_known(measurement) for goal in self.goals)
 
 
-def stopping_of(budget: int | str, regret: float | None) -> Stopping:
+def stopping_of(
+    budget: int | str | None, regret: float | None, seconds: float | None = None
+) -> Stopping:
     """Return when a search is over.
 
     Args:
-        budget: new measurements at most; ``"auto"``: until the expected regret is small.
+        budget: new measurements at most; ``"auto"``: until the expected regret is small; None is
+            `BUDGET`, or as many as there is time for.
         regret: accepted, relative; None is `REGRET` with ``"auto"``, else any.
+        seconds: of wall time at most.
 
     Raises:
         UsageError: the budget is neither, or a number is negative.
     """
     if budget == "auto":
-        return Stopping(regret=REGRET if regret is None else regret)
+        return Stopping(None, REGRET if regret is None else regret, seconds)
+    if budget is None:
+        return Stopping(BUDGET if seconds is None else None, regret, seconds)
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
-    return Stopping(budget, regret)
+    return Stopping(budget, regret, seconds)
