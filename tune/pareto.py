@@ -210,8 +210,8 @@ def tune_pareto(
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
     record = StoredRecord(kernel, runner.device, store, log)
     session = Session(
-        kernel, runner, record, objectives, tuple(limits), searcher, stopping_of(budget, None, seconds),
-        seed, progress, patience_s,
+        kernel, runner, record, objectives, tuple(limits), searcher,
+        stopping_of(budget, None, seconds), seed, progress, patience_s,
     )  # fmt: skip
     start = time.perf_counter()
     session.wait_until_quiet()

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BUDGET = 10
 """Measurements of a search, where nobody says how many, nor how long."""
+MOST = Stopping(BUDGET)
 AT_ONCE = 4
 """Configurations of a problem that are measured at the same time at most: what the first of them
 would tell comes too late for the others."""
@@ -48,7 +49,6 @@ class Session:
         seed: of everything random.
         progress: told what happens.
         patience_s: how long to wait for a machine that does nothing else.
-        clock: seconds, from any beginning; searches end by it.
 
     Raises:
         MeterUnavailable: objectives or limits need power, which this machine cannot measure.
@@ -60,11 +60,10 @@ class Session:
     objectives: tuple[Objective, ...] = (Objective.TIME,)
     limits: tuple[Limit, ...] = ()
     searcher: "SearcherKind" = "surrogate"
-    stopping: Stopping = Stopping(BUDGET)
+    stopping: Stopping = MOST
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
-    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
@@ -83,6 +82,10 @@ class Session:
     def goals(self) -> tuple[Limited, ...]:
         """The objectives, each within the limits."""
         return tuple(Limited(objective, self.limits) for objective in self.objectives)
+
+    def clock(self) -> float:
+        """Return seconds since any beginning: searches end by them."""
+        return time.monotonic()
 
     def wait_until_quiet(self) -> None:
         """Wait until the machine does nothing else, as long as patience lasts."""

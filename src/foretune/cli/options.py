@@ -95,6 +95,11 @@ RAY_ADDRESS = typer.Option(
 REGRET = typer.Option(
     None, "--regret", help="Stop when the expected regret is below this. Default with auto: 0.03."
 )
+SECONDS = typer.Option(
+    None,
+    "--seconds",
+    help="Search for so many seconds, builds included; --budget is optional then.",
+)
 WAIT_QUIET = typer.Option(
     0.0,
     "--wait-quiet",
