@@ -65,7 +65,9 @@ MODEL = typer.Option(
     help="Kind of model: xgboost, random_forest or ensemble.",
     autocompletion=registered_names("models"),
 )
-SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
+SEARCHERS = (
+    "surrogate, transfer, policy, tpe, gp, cmaes, smac, random, exhaustive or kt_… (Kernel Tuner)"
+)
 SEARCHER = typer.Option(
     "surrogate", "--searcher", help=SEARCHERS, autocompletion=registered_names("searchers")
 )
