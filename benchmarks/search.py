@@ -176,7 +176,7 @@ def arguments() -> argparse.Namespace:
 def packages() -> str:
     """Return the versions of the searchers' packages."""
     said = []
-    for name in ("optuna", "cmaes", "kernel_tuner", "scikit-learn", "xgboost"):
+    for name in ("optuna", "cmaes", "kernel_tuner", "smac"):
         try:
             said.append(f"{name} {version(name)}")
         except PackageNotFoundError:

@@ -1,6 +1,8 @@
 """How fast is Foretune itself? Import, enumeration, prediction, a proposal.
 
-python benchmarks/speed.py
+python benchmarks/speed.py [samplers]
+
+With ``samplers`` it says only what a trial of an Optuna study costs.
 """
 
 import itertools
@@ -16,6 +18,7 @@ from functools import partial
 from unittest.mock import patch
 
 import numpy as np
+import optuna
 import pandas as pd
 from machine import heading, markdown
 
@@ -28,12 +31,13 @@ from foretune.models import Predictor
 from foretune.models.trees import boosting
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search import Prior, Searcher, make_searcher
+from foretune.search import Prior, Searcher, SurrogateSampler, make_searcher
 from foretune.space import Configuration, SearchSpace
 
 REPEATS = 5
 ROWS = 2000
 SINGLY = 1000
+TRIALS = (100, 300, 500)
 H100 = find_device("NVIDIA H100 80GB HBM3")
 TRAINED, MILLION = 100_000, 1_000_000
 BATCHES = sorted({round(2 ** (i / 6)) for i in range(90)})
@@ -43,6 +47,9 @@ WIDTHS = [*range(256, 4097, 256), *range(5120, 16385, 1024)]
 def main() -> None:
     device = local_device()
     print(heading("Speed of Foretune itself", device))
+    if "samplers" in sys.argv[1:]:
+        print(markdown(["sampler", *(f"ms at {n} trials" for n in TRIALS)], samplers()))
+        return
     rows = [
         ["import foretune (whole process)", timed(lambda: python("import foretune")), ""],
         ["python alone (whole process)", timed(lambda: python("pass")), ""],
@@ -131,6 +138,38 @@ def propose(searcher: Searcher, log_ms: np.ndarray) -> float:
     time_ms = float(np.exp(log_ms[searcher.space.index(config)]))
     searcher.tell([Measurement("made up", Problem(), config, "none", Status.OK, time_ms)])
     return time.perf_counter() - start
+
+
+def samplers() -> list[list[str]]:
+    """Studies of 500 trials, in turn: what `ask` and `tell` cost, medians of 40 trials up to n."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    kinds = {
+        "SurrogateSampler": SurrogateSampler(seed=0),
+        "TPESampler": optuna.samplers.TPESampler(seed=0),
+    }
+    studies = {name: optuna.create_study(sampler=sampler) for name, sampler in kinds.items()}
+    costs: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(TRIALS[-1]):
+        for name, study in studies.items():
+            start = time.perf_counter()
+            trial = study.ask()
+            study.tell(trial, mixed(trial))
+            costs[name].append(1e3 * (time.perf_counter() - start))
+    return [
+        [name, *(f"{np.median(ms[n - 40 : n]):.1f} (mean {np.mean(ms[n - 40 : n]):.1f})"
+                 for n in TRIALS)]
+        for name, ms in costs.items()
+    ]  # fmt: skip
+
+
+def mixed(trial: optuna.Trial) -> float:
+    """Floats, integers, sizes and words: best, 1, at x = 1, rate = 0.01, n = 20, size = 64, "a"."""
+    x, rate = trial.suggest_float("x", -5, 5), trial.suggest_float("rate", 1e-4, 1, log=True)
+    n, m = trial.suggest_int("n", 1, 64), trial.suggest_int("m", 0, 20)
+    size = trial.suggest_categorical("size", [16, 32, 64, 128, 256])
+    way = trial.suggest_categorical("way", ["a", "b", "c"])
+    far = (x - 1) ** 2 + (math.log10(rate) + 2) ** 2 + abs(n - 20) / 10 + abs(m - 7) / 5
+    return 1 + far + abs(math.log2(size / 64)) + "abc".index(way) / 2
 
 
 def operators() -> list[list[str]]:

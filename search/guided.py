@@ -7,8 +7,11 @@ spares the other its random start; then the other has every third turn. Where th
 the guide is a surrogate that soon knows it.
 """
 
+from collections.abc import Mapping
+
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate import CONTRASTS, SurrogateSearcher
+from foretune.space import Configuration
 
 ALONE = CONTRASTS[-1]
 """Proposals of the guide before the first of the other: after them it has checked the prior."""
@@ -44,6 +47,11 @@ class GuidedSearcher(Searcher):
     def gain(self) -> float:
         """Return what the guide expects."""
         return self._guide.gain()
+
+    def took(self, seconds: Mapping[Configuration, float]) -> None:
+        """Tell both."""
+        for searcher in (self._guide, self._other):
+            searcher.took(seconds)
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +105,12 @@ class Searcher(ABC):
         self.proposed.update(news)
         self.told.update(news)
         self._learn(news)
+
+    def took(self, seconds: Mapping[Configuration, float]) -> None:
+        """Learn what measurements cost, where time is the budget: build, repeats, failures.
+
+        Most searchers do not care.
+        """
 
     def best(self) -> Configuration | None:
         """Return the incumbent: the best configuration told of; None before the first success."""

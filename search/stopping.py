@@ -19,6 +19,7 @@ class Stopping:
         regret: the search ends when its expected regret is no larger, e.g. 0.03 for 3 %, or one
             more measurement is expected to gain no more than `WORTH` of it; None: only ``most``
             counts.
+        seconds: so much wall time at most; what is under way then is finished. None: any.
 
     Raises:
         UsageError: one of them is below 0.
@@ -26,16 +27,24 @@ class Stopping:
 
     most: int | None = None
     regret: float | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.most is not None and self.most < 0:
             raise UsageError(f"{self.most} measurements: give 0 or more")
         if self.regret is not None and not self.regret >= 0:
             raise UsageError(f"regret {self.regret}: give a share such as 0.03")
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError(f"{self.seconds:g} seconds for a search: give more than 0")
 
-    def is_over(self, searcher: Searcher, measured: int) -> bool:
+    def is_spent(self, measured: int, elapsed_s: float) -> bool:
+        """Whether measurements or seconds are used up."""
+        spent = self.most is not None and measured >= self.most
+        return spent or (self.seconds is not None and elapsed_s >= self.seconds)
+
+    def is_over(self, searcher: Searcher, measured: int, elapsed_s: float = 0.0) -> bool:
         """Whether to stop after ``measured`` measurements; ``searcher`` was told of them."""
-        if self.most is not None and measured >= self.most:
+        if self.is_spent(measured, elapsed_s):
             return True
         if self.regret is None:
             return False

@@ -10,7 +10,7 @@ Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from foretune.models.process.posterior import Posterior
 from foretune.models.process.terms import Multiple
 from foretune.search.acquisition import log_expected_improvement
 from foretune.search.coordinates import Coordinates
+from foretune.search.costs import log_seconds
 from foretune.search.feasibility import Feasibility
 from foretune.search.forecast import Forecast
 from foretune.search.pool import pool
@@ -31,6 +32,7 @@ from foretune.search.surrogate_process import (
     one_thread,
     surrogate_process,
 )
+from foretune.space import Configuration
 
 POOL = 8000
 """Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
@@ -65,6 +67,8 @@ class SurrogateSearcher(Searcher):
         believed = self._runs() if tells else None
         seed = int(self.rng.integers(2**31))
         self._feasibility = Feasibility(self._coordinates.of, believed, seed)
+        self._seconds: dict[int, float] = {}
+        """What measurements took, by configuration number, where time is the budget."""
         self._judged = 0, -1
         """Measurements and failures that `_p_valid` takes into account."""
         self._refresh_pool()
@@ -148,6 +152,13 @@ class SurrogateSearcher(Searcher):
         free = ~np.isin(self._pool, list(self.proposed))
         return math.inf if forecast is None else forecast.gain(free)
 
+    def took(self, seconds: Mapping[Configuration, float]) -> None:
+        """Learn what measurements cost: from now on, improvement counts by the second.
+
+        That is expected improvement per second (Snoek, Larochelle and Adams, NeurIPS 2012).
+        """
+        self._seconds |= {self.space.index(config): s for config, s in seconds.items()}
+
     def _forecast(self) -> Forecast | None:
         """Return what is known of all candidates; None before the searcher can tell."""
         if not self._enough() or (self._in_doubt() and len(self.told) <= CONTRASTS[-1]):
@@ -176,6 +187,10 @@ class SurrogateSearcher(Searcher):
             posterior.add(self._points(np.array(pending)))
         best = min(np.log(v) for v in self.told.values() if np.isfinite(v))
         promise = self._promise(best, posterior) + np.log(self._p_valid)
+        if self._seconds:  # improvement per second
+            measured = self._coordinates.of(np.array(list(self._seconds)))
+            candidates = self._coordinates.of(self._pool)
+            promise -= log_seconds(measured, candidates, self._seconds, self.rng)
         if self._judged[1] > 0:  # no hope of improvement makes up for what hardly ever runs
             free = free & (self._p_valid >= UNLIKELY * self._p_valid[free].max())
         posterior.forget(len(pending))

@@ -15,7 +15,7 @@ STEPS = 15
 """Steps of the optimiser per fit: it starts from the last result, which is seldom far."""
 REFIT = 1.15
 """A process is worth fitting anew when it has this many times the measurements it had."""
-MOST = 400
+MOST = 200
 """Measurements it is fitted to at most."""
 OFFSET = Constant(Hyperprior(1.0, 0.0))
 """Of all residuals: a weak opinion of how far off a prior is."""

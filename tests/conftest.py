@@ -120,6 +120,7 @@ INSTALL = {
     "pyopencl": "'.[opencl]'",
     "kernel_tuner": "'.[bench]'",
     "cmaes": "'.[bench]'",
+    "smac": "'.[smac]'",
     "constraint": "python-constraint2",
     "yaml": "pyyaml",
     "ray": "'.[ray]'",

@@ -167,7 +167,8 @@ def tune_pareto(
     runner: Runner,
     predictor: "Named" = None,
     *,
-    budget: int = 20,
+    budget: int | None = None,
+    seconds: float | None = None,
     objectives: Sequence[Objective] = (Objective.TIME, Objective.ENERGY),
     limits: Sequence[Limit] = (),
     searcher: str = "surrogate",
@@ -177,7 +178,7 @@ def tune_pareto(
     patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> ParetoResult:
-    """Search the Pareto front of ``problem`` with ``budget`` measurements and verify it.
+    """Search the Pareto front of ``problem`` and verify it.
 
     Args:
         kernel: what is tuned.
@@ -185,7 +186,9 @@ def tune_pareto(
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first: an object or a name
             (`foretune.models.saved.named`); None starts from nothing.
-        budget: new measurements of the search; the verification comes on top.
+        budget: new measurements of the search; the verification comes on top. None is 10, or what
+            ``seconds`` allow.
+        seconds: wall time of the search at most.
         objectives: two or more, all minimised.
         limits: what breaks one of them failed, to the search, and is on no front.
         searcher: registered name of who searches for one weighting of the objectives at a time.
@@ -207,8 +210,8 @@ def tune_pareto(
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
     record = StoredRecord(kernel, runner.device, store, log)
     session = Session(
-        kernel, runner, record, objectives, tuple(limits), searcher, stopping_of(budget, None),
-        seed, progress, patience_s,
+        kernel, runner, record, objectives, tuple(limits), searcher,
+        stopping_of(budget, None, seconds), seed, progress, patience_s,
     )  # fmt: skip
     start = time.perf_counter()
     session.wait_until_quiet()
@@ -221,7 +224,10 @@ def tune_pareto(
     trace = session.known(problem, space)
     known = len(trace)
     search.tell(trace)
-    while (left := session.batch(len(trace) - known)) and (asked := search.ask(left)):
+    begun, stopping = session.clock(), session.stopping
+    while not stopping.is_spent(len(trace) - known, session.clock() - begun):
+        if not (asked := search.ask(session.batch(len(trace) - known))):
+            break
         for measurement in session.measure(problem, asked):
             trace.append(measurement)
             search.tell([measurement])

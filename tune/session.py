@@ -1,6 +1,7 @@
 """A session: what one tuning job has at hand, said once and handed down whole."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,9 @@ from foretune.tune.record import StoredRecord
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
 
-BUDGET = Stopping(10)
+BUDGET = 10
+"""Measurements of a search, where nobody says how many, nor how long."""
+MOST = Stopping(BUDGET)
 AT_ONCE = 4
 """Configurations of a problem that are measured at the same time at most: what the first of them
 would tell comes too late for the others."""
@@ -57,7 +60,7 @@ class Session:
     objectives: tuple[Objective, ...] = (Objective.TIME,)
     limits: tuple[Limit, ...] = ()
     searcher: "SearcherKind" = "surrogate"
-    stopping: Stopping = BUDGET
+    stopping: Stopping = MOST
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
@@ -79,6 +82,10 @@ class Session:
     def goals(self) -> tuple[Limited, ...]:
         """The objectives, each within the limits."""
         return tuple(Limited(objective, self.limits) for objective in self.objectives)
+
+    def clock(self) -> float:
+        """Return seconds since any beginning: searches end by them."""
+        return time.monotonic()
 
     def wait_until_quiet(self) -> None:
         """Wait until the machine does nothing else, as long as patience lasts."""
@@ -139,18 +146,24 @@ class Session:
         return all(goal.is_known(measurement) for goal in self.goals)
 
 
-def stopping_of(budget: int | str, regret: float | None) -> Stopping:
+def stopping_of(
+    budget: int | str | None, regret: float | None, seconds: float | None = None
+) -> Stopping:
     """Return when a search is over.
 
     Args:
-        budget: new measurements at most; ``"auto"``: until the expected regret is small.
+        budget: new measurements at most; ``"auto"``: until the expected regret is small; None is
+            `BUDGET`, or as many as there is time for.
         regret: accepted, relative; None is `REGRET` with ``"auto"``, else any.
+        seconds: of wall time at most.
 
     Raises:
         UsageError: the budget is neither, or a number is negative.
     """
     if budget == "auto":
-        return Stopping(regret=REGRET if regret is None else regret)
+        return Stopping(None, REGRET if regret is None else regret, seconds)
+    if budget is None:
+        return Stopping(BUDGET if seconds is None else None, regret, seconds)
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
-    return Stopping(budget, regret)
+    return Stopping(budget, regret, seconds)

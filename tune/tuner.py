@@ -50,8 +50,9 @@ def tune_problem(
     runner: Runner,
     predictor: "Named" = None,
     *,
-    budget: int | Literal["auto"] = 10,
+    budget: int | Literal["auto"] | None = None,
     regret: float | None = None,
+    seconds: float | None = None,
     objective: Objective = Objective.TIME,
     limits: Sequence[Limit] = (),
     searcher: "SearcherKind" = "surrogate",
@@ -75,9 +76,12 @@ def tune_problem(
             (`foretune.models.saved.named`); None starts from nothing. One of another device or
             other code is checked and corrected by what is measured.
         budget: new measurements of the search; the verification comes on top. ``"auto"`` measures
-            until ``regret`` is reached, or one more measurement is not worth it.
+            until ``regret`` is reached, or one more measurement is not worth it. None is 10, or
+            what ``seconds`` allow.
         regret: stop where the best known is expected to be no slower than the optimum by this
             share, e.g. 0.03; None with a number as ``budget``: use it up.
+        seconds: wall time of the search at most, builds and slow configurations counted; what is
+            under way then is finished. Improvement then counts by the second that it costs.
         objective: what is minimised.
         limits: what breaks one of them failed, to the search, and never wins; the run table has it
             as it was measured.
@@ -101,7 +105,7 @@ def tune_problem(
     """
     session = Session(
         kernel, runner, StoredRecord(kernel, runner.device, store, log), (objective,),
-        tuple(limits), searcher, stopping_of(budget, regret), seed, progress, patience_s,
+        tuple(limits), searcher, stopping_of(budget, regret, seconds), seed, progress, patience_s,
     )  # fmt: skip
     return tune_one(session, problem, guide_for(session, predictor), verify_s)
 
@@ -238,14 +242,17 @@ def _search(
     trace = [step_of(m, goal, None, session.device, known=True) for m in told]
     here = [m for m in told if m.ok]
     incumbent = next((m for m in told if m.config == search.best()), None)
-    measured = 0
+    measured, begun = 0, session.clock()
     done = stood is not None and _suffices(stood, stopping)
-    while not (done or stopping.is_over(search, measured)):
+    while not (done or stopping.is_over(search, measured, session.clock() - begun)):
+        asked_at = session.clock()
         if not (asked := search.ask(session.batch(measured))):
             break
         for measurement in session.measure(problem, asked, _upper_bound_ms(incumbent)):
             measured += 1
             search.tell([measurement])
+            if stopping.seconds is not None:
+                search.took({measurement.config: session.clock() - asked_at})
             trace.append(step_of(measurement, goal, guide, session.device))
             here += [measurement] if measurement.ok else []
             if guide is not None and measurement.ok and len(here) in CORRECTED:

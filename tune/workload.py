@@ -23,6 +23,9 @@ from foretune.tune.session import Session
 from foretune.tune.store.optional import Where
 from foretune.tune.tuner import conclude, step_of
 
+BUDGET = 100
+"""Measurements of a workload, where nobody says how many, nor how long."""
+
 
 @dataclass(frozen=True)
 class Calls:
@@ -74,7 +77,8 @@ def tune_workload(
     workload: Sequence[Calls],
     runner: Runner,
     *,
-    budget: int = 100,
+    budget: int | None = None,
+    seconds: float | None = None,
     objective: Objective = Objective.TIME,
     limits: Sequence[Limit] = (),
     seed: int = 0,
@@ -83,7 +87,7 @@ def tune_workload(
     patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> WorkloadResult:
-    """Spend ``budget`` measurements on all problems of a workload, and verify each one's best.
+    """Spend one budget on all problems of a workload, and verify each one's best.
 
     Every next measurement goes where the calls altogether are expected to lose most
     (`foretune.search.workload`): a problem that is called often and takes long gets many, one that
@@ -92,7 +96,9 @@ def tune_workload(
     Args:
         workload: kernels, problems and how often each is called; no problem twice.
         runner: measures; all kernels are of its device.
-        budget: new measurements in all; verification comes on top.
+        budget: new measurements in all; verification comes on top. None is 100, or what
+            ``seconds`` allow.
+        seconds: wall time of measuring at most; what is under way then is finished.
         objective: what is minimised.
         limits: what breaks one of them never wins.
         seed: of everything random.
@@ -108,10 +114,11 @@ def tune_workload(
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload has at least one problem, and none of them twice")
     start = time.perf_counter()
+    stopping = Stopping(BUDGET if budget is None and seconds is None else budget, None, seconds)
     of_kernel = {
         w.kernel.name: Session(
             w.kernel, runner, StoredRecord(w.kernel, runner.device, store), (objective,),
-            tuple(limits), "transfer", Stopping(budget), seed, progress, patience_s,
+            tuple(limits), "transfer", stopping, seed, progress, patience_s,
         )
         for w in workload
     }  # fmt: skip
@@ -125,10 +132,14 @@ def tune_workload(
             search.tell(i, known)
             traces[i].append(step_of(known, goal, None, runner.device, known=True))
     sessions[0].wait_until_quiet()
-    progress.start(f"tuning {len(parts)} problems", budget)
-    for _ in range(budget):
+    most = sum(len(part.space) for part in parts) if stopping.most is None else stopping.most
+    progress.start(f"tuning {len(parts)} problems", most)
+    clock, spent = sessions[0].clock, 0
+    begun = clock()
+    while not stopping.is_spent(spent, clock() - begun):
         if (asked := search.ask()) is None:
             break
+        spent += 1
         number, config = asked
         for measured in sessions[number].measure(parts[number].problem, [config]):
             search.tell(number, measured)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -48,43 +49,60 @@ class Evidence:
         return np.isfinite(self.losses) & ~(self.violations > 0)
 
 
-def read_evidence(
-    study: Study,
-    search_space: Mapping[str, BaseDistribution],
-    dimensions: Dimensions,
-    rng: np.random.Generator,
-) -> Evidence:
-    """Read the trials that have a value, or were suggested one, for every parameter.
+class Reader:
+    """Reads one study again and again: what finished stays as it was.
 
     Args:
         study: whose trials.
-        search_space: the parameters.
-        dimensions: of those.
-        rng: weights several objectives.
     """
-    finished: list[FrozenTrial] = []
-    tried, under_way = [], []
-    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
-    for trial in study.get_trials(deepcopy=False, states=states):
-        row = _row(trial, search_space)
-        if row is None:
-            continue
-        if trial.state == TrialState.RUNNING:
-            under_way.append(row)
-        else:
-            tried.append(row)
-            finished.append(trial)
-    rows = np.array(tried + under_way).reshape(-1, len(search_space))
-    rows = dimensions.snap(rows)
-    losses, unit = _losses(finished, study.directions, rng)
-    return Evidence(
-        rows[: len(tried)],
-        losses,
-        _violations(finished),
-        rows[len(tried) :],
-        any(_has_more(trial, search_space) for trial in finished),
-        unit,
-    )
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._common = IntersectionSearchSpace()
+        self._search_space: Mapping[str, BaseDistribution] = {}
+        self._finished: dict[int, tuple[list[float] | None, bool]] = {}
+        """By trial: its row of `_search_space`, and whether there is more to it."""
+
+    def common(self) -> dict[str, BaseDistribution]:
+        """Return the parameters that all complete trials have."""
+        return self._common.calculate(self.study)
+
+    def read(
+        self,
+        search_space: Mapping[str, BaseDistribution],
+        dimensions: Dimensions,
+        rng: np.random.Generator,
+    ) -> Evidence:
+        """Read the trials that have a value, or were suggested one, for every parameter.
+
+        Args:
+            search_space: the parameters.
+            dimensions: of those.
+            rng: weights several objectives.
+        """
+        if search_space != self._search_space:
+            self._search_space, self._finished = dict(search_space), {}
+        finished: list[FrozenTrial] = []
+        tried, under_way, has_more = [], [], False
+        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
+        for trial in self.study.get_trials(deepcopy=False, states=states):
+            if trial.state == TrialState.RUNNING:
+                if (row := _row(trial, search_space)) is not None:
+                    under_way.append(row)
+                continue
+            if trial.number not in self._finished:
+                said = _row(trial, search_space), _has_more(trial, search_space)
+                self._finished[trial.number] = said
+            row, more = self._finished[trial.number]
+            if row is not None:
+                tried.append(row)
+                finished.append(trial)
+                has_more |= more
+        rows = np.array(tried + under_way).reshape(-1, len(search_space))
+        rows = dimensions.snap(rows)
+        losses, unit = _losses(finished, self.study.directions, rng)
+        violations = _violations(finished)
+        return Evidence(rows[: len(tried)], losses, violations, rows[len(tried) :], has_more, unit)
 
 
 def _row(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> list[float] | None:

@@ -13,7 +13,6 @@ from optuna.distributions import (
 )
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.samplers._base import _process_constraints_after_trial
-from optuna.search_space import intersection_search_space
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -28,7 +27,7 @@ from foretune.objective import Objective
 from foretune.search.acquisition import log_expected_improvement, log_probability_below
 from foretune.search.optuna.belief import Belief
 from foretune.search.optuna.dimensions import Dimensions
-from foretune.search.optuna.evidence import SUGGESTED, Evidence, read_evidence
+from foretune.search.optuna.evidence import SUGGESTED, Evidence, Reader
 from foretune.search.surrogate import CONTRASTS
 from foretune.search.surrogate_process import (
     MULTIPLE,
@@ -46,7 +45,7 @@ GRID = 8000
 """Search spaces up to this size are listed."""
 WORK = 200_000
 """Trials × candidates of one suggestion: some ten milliseconds."""
-LEAST = 1000
+LEAST = 500
 """Candidates, however many trials there are."""
 BEST = 5
 """Half of the candidates are near this many of the best trials."""
@@ -136,6 +135,8 @@ class SurrogateSampler(BaseSampler):
         """Random rows of a large search space, kept where each has to be predicted."""
         self._fits: dict[str, _Fit] = {}
         """The last of each process: where the next one starts."""
+        self._reader: Reader | None = None
+        """Of the last study."""
 
     def reseed_rng(self) -> None:
         """Go on with other random numbers."""
@@ -146,7 +147,7 @@ class SurrogateSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, without those of one value."""
-        space = intersection_search_space(study.get_trials(deepcopy=False)) or self._search_space
+        space = self._reader_of(study).common() or self._search_space
         single = {name: d for name, d in (space or {}).items() if d.single()}
         self._constants = {name: _only_value(d) for name, d in single.items()}
         return {name: d for name, d in sorted((space or {}).items()) if name not in single}
@@ -161,7 +162,7 @@ class SurrogateSampler(BaseSampler):
             raise UsageError("a predictor knows one objective: minimise its time, or its objective")
         dimensions = Dimensions(search_space)
         with _TURN, one_thread():
-            evidence = read_evidence(study, search_space, dimensions, self._rng)
+            evidence = self._reader_of(study).read(search_space, dimensions, self._rng)
             row = self._suggest(search_space, dimensions, evidence)
             suggested = dict(zip(search_space, row.tolist(), strict=True))
             study._storage.set_trial_system_attr(trial._trial_id, SUGGESTED, suggested)
@@ -194,6 +195,12 @@ class SurrogateSampler(BaseSampler):
             _process_constraints_after_trial(self._constraints_func, study, trial, state)
         self._independent_sampler.after_trial(study, trial, state, values)
 
+    def _reader_of(self, study: Study) -> Reader:
+        reader = self._reader
+        if reader is None or reader.study is not study:
+            reader = self._reader = Reader(study)
+        return reader
+
     def _suggest(
         self,
         search_space: dict[str, BaseDistribution],
@@ -223,7 +230,7 @@ class SurrogateSampler(BaseSampler):
             known = known[most_telling(evidence.violations[known], self._rng)]
             X, y = dimensions.points(evidence.tried[known]), evidence.violations[known]
             process = surrogate_process(X.shape[1])
-            process = self._fitted("constraints", process, search_space, X, y)
+            process = self._fitted("constraints", process, search_space, X, y, evidence)
             kept = Posterior(process, X, y, dimensions.points(candidates))
             kept.add(dimensions.points(evidence.under_way))
             score += log_probability_below(kept, 0.0)
@@ -264,7 +271,9 @@ class SurrogateSampler(BaseSampler):
         y[~ran] = max(y[ran].max(), np.median(y[ran]) + 1.0)
         y -= believed[: len(y)]
         offset = float(np.median(y[ran]))
-        process = self._fitted("objective", process, search_space, X[: len(y)], y - offset)
+        process = self._fitted(
+            "objective", process, search_space, X[: len(y)], y - offset, evidence
+        )
         posterior = Posterior(
             process, X[: len(y)], y - offset, X[-len(candidates) :],
             prior=believed[-len(candidates) :] + offset,
@@ -328,15 +337,16 @@ class SurrogateSampler(BaseSampler):
         search_space: dict[str, BaseDistribution],
         X: np.ndarray,
         y: np.ndarray,
+        evidence: Evidence,
     ) -> Process:
         """Return the process with the likeliest scales, fitted anew when there is much more."""
-        last = self._fits.get(what)
+        last, trials = self._fits.get(what), len(evidence.tried)
         if last and last.search_space == search_space:
             process = last.process
-            if last.trials <= len(y) < REFIT * last.trials:
+            if last.trials <= trials < REFIT * last.trials:
                 return process
         process = process.fitted(X, y, STEPS)
-        self._fits[what] = _Fit(search_space, len(y), process)
+        self._fits[what] = _Fit(search_space, trials, process)
         return process
 
 

@@ -76,6 +76,7 @@ _OURS: dict[str, dict[str, str]] = {
         "tpe": "foretune.search.optuna.searchers:TPESearcher",
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
+        "smac": "foretune.search.peers.smac:SMACSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
         "transfer": "foretune.search.transfer:TransferSearcher",
         "policy": "foretune.search.policies.policy_search:PolicySearcher",

@@ -14,8 +14,8 @@ from foretune.testing import check_searcher
 from foretune.testing.searchers import SMALL, SPACE, fails, measured, never, prior_of, search
 from foretune.testing.searchers import time_ms as toy_ms
 
-SEARCHERS = sorted(registered("searchers").keys() - {"gp"})
-"""Optuna's Gaussian process takes too long for a whole space: `test_optuna_search.py`."""
+SEARCHERS = sorted(registered("searchers").keys() - {"gp", "smac"})
+"""These take too long for a whole space: `test_optuna_search.py`, `test_smac.py`."""
 BEST = Configuration(tile=8, unroll=2, order="ji", pack=True, split=2)
 
 

@@ -44,7 +44,17 @@ def test_a_searcher_that_cannot_tell_goes_on_to_the_most():
     assert Stopping(most=2, regret=0.5).is_over(searcher, 2)
 
 
-@pytest.mark.parametrize("wrong", [{"most": -1}, {"regret": -0.1}, {"regret": math.nan}])
+def test_so_do_seconds_before_or_after_the_number():
+    rule, searcher = Stopping(most=3, seconds=10.0), Sure(math.inf, math.inf)
+    assert [rule.is_over(searcher, 1, s) for s in (0.0, 9.9, 10.0)] == [False, False, True]
+    assert rule.is_over(searcher, 3, 0.0)
+    assert not Stopping(seconds=10.0).is_over(searcher, 1000, 9.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seconds": 0}, {"seconds": math.nan}, {"most": -1}, {"regret": -0.1}, {"regret": math.nan}],
+)
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UsageError):
         Stopping(**wrong)

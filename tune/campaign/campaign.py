@@ -98,6 +98,7 @@ def run_campaign(
     searcher: str = "surrogate",
     budget: int | Literal["auto"] | None = None,
     regret: float | None = None,
+    seconds: float | None = None,
     predictor: Named = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
@@ -117,8 +118,10 @@ def run_campaign(
         objective: what is minimised.
         model: registered name of what the predictor learns with.
         searcher: registered name of who searches.
-        budget: of each search, see `foretune.tune_problem`; None is the preset's.
+        budget: of each search, see `foretune.tune_problem`; None is the preset's, or what
+            ``seconds`` allow.
         regret: at which a search is over; likewise.
+        seconds: wall time of each search at most; likewise.
         predictor: goes on from this one, an object or a name (`foretune.models.saved.named`): it
             says from the first what is worth profiling, and its runs are learned from, too, save
             those of problems to tune.
@@ -139,7 +142,8 @@ def run_campaign(
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
     preset = preset or PRESETS["quick"]
-    stopping = stopping_of(preset.budget if budget is None else budget, regret)
+    most = preset.budget if budget is None and seconds is None else budget
+    stopping = stopping_of(most, regret, seconds)
     session = Session(
         kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,

@@ -264,15 +264,19 @@ def _search(
 ) -> None:  # fmt: skip
     """Put into ``options`` what Kernel Tuner's say of the search."""
     given = dict(strategy_options or {})
-    most = given.pop("max_fevals", None)
+    most, seconds = given.pop("max_fevals", None), given.pop("time_limit", None)
     if given:
-        raise UsageError(f"tune_kernel does not take strategy option {min(given)!r}: max_fevals")
+        raise UsageError(
+            f"tune_kernel does not take strategy option {min(given)!r}: max_fevals or time_limit"
+        )
     if strategy is not None:
         options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
         if options["searcher"] == "exhaustive":
             options.setdefault("budget", EVERYTHING)
     if most is not None:
         options["budget"] = int(most)
+    if seconds is not None:
+        options["seconds"] = float(seconds)
     if objective is None:
         return
     named = [objective] if isinstance(objective, str) else list(objective)

@@ -19,6 +19,7 @@ class SearchOptions(TypedDict, total=False):
     Attributes:
         budget: measurements of the search, 20 by default; ``"auto"``: until the regret is small.
         regret: stop where the best is expected to be this close to the optimum.
+        seconds: wall time at most, instead of ``budget`` or beside it; builds count.
         limits: what breaks one of them never wins.
         searcher: registered name, `Searcher` class, or a sampler of Optuna.
         predictor: predicts every configuration first; none by default.
@@ -34,6 +35,7 @@ class SearchOptions(TypedDict, total=False):
 
     budget: int | Literal["auto"]
     regret: float | None
+    seconds: float | None
     limits: Sequence[Limit | str]
     searcher: "SearcherKind"
     predictor: "Named"

@@ -1,5 +1,6 @@
 """Tuning a wrapped thing: a default that works, the search, the verdict shown."""
 
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -77,13 +78,17 @@ def _tune_on(
 ) -> Best:  # fmt: skip
     wanted, where = kernel.problem(problem), options.get("store")
     record = StoredRecord(kernel, runner.device, where)
+    begun = time.monotonic()
     kernel, spent = with_working_default(kernel, wanted, runner, record, progress)
-    budget = options.get("budget", BUDGET)
+    seconds = options.get("seconds")
+    budget = options.get("budget", BUDGET if seconds is None else None)
+    if seconds is not None and seconds > 0:  # the default's measurements count
+        seconds = max(seconds - (time.monotonic() - begun), 1e-3)
     if isinstance(budget, int) and not isinstance(budget, bool):
         budget = max(budget - spent, min(budget, 1))
     result = tune_problem(
         kernel, wanted, runner, options.get("predictor"),
-        budget=budget, regret=options.get("regret"),
+        budget=budget, regret=options.get("regret"), seconds=seconds,
         objective=_objective(options.get("objective", "time")),
         limits=[x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())],
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,

@@ -41,6 +41,7 @@ def campaign(
         None, help="New measurements per search, or auto: until the expected regret is small."
     ),
     regret: float | None = options.REGRET,
+    seconds: float | None = options.SECONDS,
     predictor: str = typer.Option(
         "none", help=f"Start from this predictor. {options.NAMED}; auto: the shipped one."
     ),
@@ -77,8 +78,8 @@ def campaign(
     ):
         done = run_campaign(
             chosen, measuring, size, problems=problems, objective=goal, model=model,
-            searcher=searcher, budget=most, regret=regret, predictor=predictor, out=out,
-            tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
+            searcher=searcher, budget=most, regret=regret, seconds=seconds, predictor=predictor,
+            out=out, tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
             seed=seed, store=where, patience_s=wait_quiet, progress=progress,
         )  # fmt: skip
     _show(output, done)

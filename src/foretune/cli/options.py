@@ -65,7 +65,9 @@ MODEL = typer.Option(
     help="Kind of model: xgboost, random_forest or ensemble.",
     autocompletion=registered_names("models"),
 )
-SEARCHERS = "surrogate, transfer, policy, tpe, gp, cmaes, random, exhaustive or kt_… (Kernel Tuner)"
+SEARCHERS = (
+    "surrogate, transfer, policy, tpe, gp, cmaes, smac, random, exhaustive or kt_… (Kernel Tuner)"
+)
 SEARCHER = typer.Option(
     "surrogate", "--searcher", help=SEARCHERS, autocompletion=registered_names("searchers")
 )
@@ -94,6 +96,11 @@ RAY_ADDRESS = typer.Option(
 )  # fmt: skip
 REGRET = typer.Option(
     None, "--regret", help="Stop when the expected regret is below this. Default with auto: 0.03."
+)
+SECONDS = typer.Option(
+    None,
+    "--seconds",
+    help="Search for so many seconds, builds included; --budget is optional then.",
 )
 WAIT_QUIET = typer.Option(
     0.0,

@@ -72,6 +72,7 @@ def tune(
         "", help="New measurements (default 10), or auto: until the expected regret is small."
     ),
     regret: float | None = options.REGRET,
+    seconds: float | None = options.SECONDS,
     objective: list[str] = typer.Option(
         ["time"], help="time, energy or edp; two of them give a Pareto front."
     ),
@@ -193,14 +194,15 @@ def tune(
             "a workload does not take",
         )  # fmt: skip
         tune_calls(
-            workload, kernel, budget, objective, limit, options.read_store(store, no_store), seed,
-            wait_quiet, device, runner, ray_address, Output(as_json),
+            workload, kernel, budget, seconds, objective, limit,
+            options.read_store(store, no_store), seed, wait_quiet, device, runner, ray_address,
+            Output(as_json),
         )  # fmt: skip
         return
     program = context.meta.get(PROGRAM)
     search = Search(
-        options.read_budget(budget) if budget else None, regret, objective, limit, searcher,
-        options.read_store(store, no_store), seed, wait_quiet,
+        options.read_budget(budget) if budget else None, regret, seconds, objective, limit,
+        searcher, options.read_store(store, no_store), seed, wait_quiet,
     )  # fmt: skip
     output = Output(as_json)
     if program is None and not kernel.endswith(SUFFIXES):
@@ -252,7 +254,6 @@ def _tune_kernel(
     chosen = get_kernel(kernel)
     goals = [options.read_objective(text) for text in dict.fromkeys(search.objective)]
     limits = [Limit.parse(text) for text in search.limit]
-    most = 10 if search.budget is None else search.budget
     wanted = options.read_problem(chosen, problem)
     load("searchers", search.searcher)
     trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
@@ -262,20 +263,22 @@ def _tune_kernel(
         progress_bar() as progress,
     ):
         if len(goals) > 1:
-            if most == "auto" or search.regret is not None:
+            if search.budget == "auto" or search.regret is not None:
                 raise UsageError("a Pareto front has no regret: give --budget a number")
             if export:
                 raise UsageError("a Pareto front is no one configuration: leave --export out")
             front = tune_pareto(
-                chosen, wanted, measuring, trained, budget=most, objectives=goals, limits=limits,
+                chosen, wanted, measuring, trained, budget=search.budget, seconds=search.seconds,
+                objectives=goals, limits=limits,
                 searcher=search.searcher, seed=search.seed, store=search.store, log=log,
                 patience_s=search.patience_s,
                 progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
-                chosen, wanted, measuring, trained, budget=most, regret=search.regret,
-                objective=goals[0], limits=limits, searcher=search.searcher, seed=search.seed,
+                chosen, wanted, measuring, trained, budget=search.budget, regret=search.regret,
+                seconds=search.seconds, objective=goals[0], limits=limits,
+                searcher=search.searcher, seed=search.seed,
                 store=search.store, log=log, patience_s=search.patience_s,
                 progress=progress,
             )  # fmt: skip

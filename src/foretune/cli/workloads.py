@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from foretune.tune.workload import Calls
 
 COLUMNS = ("kernel", "problem", "calls")
-BUDGET = 100
 
 
 def tune_calls(
     path: Path,
     kernel: str,
     budget: str,
+    seconds: float | None,
     objective: list[str],
     limit: list[str],
     store: "Where",
@@ -40,7 +40,7 @@ def tune_calls(
     """
     from foretune.tune.workload import tune_workload
 
-    most = options.read_budget(budget) if budget else BUDGET
+    most = options.read_budget(budget) if budget else None
     if most == "auto" or len(objective) > 1:
         raise UsageError("a workload has a number as --budget, and one --objective")
     calls = read_calls(path, kernel)
@@ -49,7 +49,8 @@ def tune_calls(
         progress_bar() as progress,
     ):
         result = tune_workload(
-            calls, measuring, budget=most, objective=options.read_objective(objective[0]),
+            calls, measuring, budget=most, seconds=seconds,
+            objective=options.read_objective(objective[0]),
             limits=[Limit.parse(text) for text in limit], seed=seed, store=store,
             patience_s=patience_s, progress=progress,
         )  # fmt: skip

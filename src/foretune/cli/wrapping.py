@@ -30,6 +30,7 @@ class Search:
 
     budget: int | Literal["auto"] | None
     regret: float | None
+    seconds: float | None
     objective: list[str]
     limit: list[str]
     searcher: str
@@ -50,9 +51,9 @@ class Search:
             raise UsageError("programs and sources have one objective: give --objective once")
         load("searchers", self.searcher)
         given = {
-            "budget": self.budget, "regret": self.regret, "objective": self.objective[0],
-            "limits": self.limit, "searcher": self.searcher, "store": self.store, "seed": self.seed,
-            "patience_s": self.patience_s,
+            "budget": self.budget, "regret": self.regret, "seconds": self.seconds,
+            "objective": self.objective[0], "limits": self.limit, "searcher": self.searcher,
+            "store": self.store, "seed": self.seed, "patience_s": self.patience_s,
         }  # fmt: skip
         return {name: value for name, value in given.items() if value is not None}
 

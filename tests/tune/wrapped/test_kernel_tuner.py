@@ -156,6 +156,11 @@ def test_a_kernel_that_compiles_under_no_configuration_is_one_line():
         )  # fmt: skip
 
 
+def test_time_limit_is_seconds():
+    with pytest.raises(UsageError, match="0 seconds for a search"):
+        tune(strategy_options={"time_limit": 0}, store=False)
+
+
 def test_max_fevals_is_the_budget():
     best = tune(strategy="random_sample", strategy_options={"max_fevals": 2}, store=False)
     assert best.result.searcher == "random"

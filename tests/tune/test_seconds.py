@@ -1,0 +1,106 @@
+"""Time as the budget, by a clock of the test's own."""
+
+import pytest
+from commands import fails, run_json
+from toy_kernel import FakeRunner, MeteredRunner, Toy, config
+
+import foretune.collect
+from foretune.datasets import RunLog
+from foretune.errors import UsageError
+from foretune.tune import Calls, session, tune_pareto, tune_problem, tune_workload
+from foretune.tune.session import Session
+
+KERNEL = Toy()
+PROBLEM = KERNEL.problem(n=100)
+
+
+class Clock:
+    """Goes on only when something is measured."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def timed(self, kind, seconds):
+        """Return a kind of runner whose measurements take ``seconds(config)``."""
+
+        class Timed(kind):
+            def run(timed, kernel, problem, configs, incumbent_ms=float("inf")):  # noqa: N805
+                for measured in super().run(kernel, problem, configs, incumbent_ms):
+                    self.now += seconds(measured.config)
+                    yield measured
+
+        return Timed()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(Session, "clock", lambda self: clock.now)
+    return clock
+
+
+@pytest.mark.parametrize("searcher", ["surrogate", "random", "transfer", "tpe"])
+def test_no_search_proposes_when_the_time_is_up(clock, searcher):
+    runner = clock.timed(FakeRunner, lambda config: 2.0)
+    result = tune_problem(KERNEL, PROBLEM, runner, seconds=15, searcher=searcher, store=False)
+    assert len(result.trace) == 8  # the last began after 14 seconds and was finished
+    assert result.contenders
+
+
+def test_a_slow_configuration_counts_as_what_it_took(clock):
+    runner = clock.timed(FakeRunner, lambda config: 1.0 if config["behaviour"] == "ok" else 30.0)
+    result = tune_problem(KERNEL, PROBLEM, runner, seconds=60, searcher="exhaustive", store=False)
+    failed = sum(step.config["behaviour"] != "ok" for step in result.trace)
+    assert 30 * (failed - 1) + len(result.trace) - failed < 60
+    assert failed > 0
+
+
+def test_a_number_beside_it_ends_the_search_sooner(clock):
+    runner = clock.timed(FakeRunner, lambda config: 1.0)
+    result = tune_problem(KERNEL, PROBLEM, runner, budget=3, seconds=100, store=False)
+    assert len(result.trace) == 3
+
+
+def test_nothing_measured_is_lost(clock, tmp_path):
+    runner = clock.timed(FakeRunner, lambda config: 2.0)
+    with RunLog(tmp_path / "runs.parquet", runner.device) as log:
+        result = tune_problem(KERNEL, PROBLEM, runner, seconds=9, store=False, log=log)
+        assert len(result.trace) == len(log.runs()) == 5
+
+
+def test_what_is_dear_to_measure_is_measured_less(clock):
+    """Order "ba" builds for a minute and is a fifth slower; the search sees both."""
+    runner = clock.timed(FakeRunner, lambda c: 60.0 if c["order"] == "ba" else 1.0)
+    dear = {}
+    for name, budget in (("seconds", {"budget": 25, "seconds": 1e6}), ("number", {"budget": 25})):
+        result = tune_problem(KERNEL, PROBLEM, runner, **budget, store=False)
+        dear[name] = sum(step.config["order"] == "ba" for step in result.trace)
+        assert result.winner.config == config()
+    assert dear["seconds"] < dear["number"]
+
+
+def test_a_front_and_a_workload_end_likewise(clock, monkeypatch):
+    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    runner = clock.timed(MeteredRunner, lambda config: 1.0)
+    front = tune_pareto(KERNEL, PROBLEM, runner, seconds=7, store=False)
+    assert len(front.trace) == 7
+    runner, begun = clock.timed(FakeRunner, lambda config: 1.0), clock.now
+    calls = [Calls(KERNEL, KERNEL.problem(n=n), 1.0) for n in (100, 200)]
+    result = tune_workload(calls, runner, seconds=12, store=False)
+    measured = sum(r.measured for r in result.results)
+    assert 12 <= measured <= 14 < clock.now - begun + 3
+
+
+def test_no_time_at_all_is_refused():
+    with pytest.raises(UsageError, match="0 seconds for a search: give more than 0"):
+        tune_problem(KERNEL, PROBLEM, FakeRunner(), seconds=0, store=False)
+
+
+@pytest.mark.usefixtures("toy_place")
+def test_the_command(clock, capsys, monkeypatch):
+    runner = clock.timed(FakeRunner, lambda config: 2.0)
+    monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda *_: runner)
+    words = ("tune", "toy", "--problem", "n=100", "--no-store", "--predictor", "none")
+    out = run_json(capsys, *words, "--seconds", "15")
+    assert len(out["trace"]) == 8
+    assert "give more than 0" in fails(capsys, 2, *words, "--seconds", "0")
