@@ -162,8 +162,8 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
     layers: list[Layer] = []
     for peak, ridge in zip(peaks, ridges, strict=False):
         layers.append(Line([x.low, ridge, x.high], [x.low * bandwidth, peak, peak], "@text", 1.5))
-    for own in {r.name: CONTENDERS.get(r.name, LIBRARY) for _, r in known}.items():
-        name, (color, symbol) = own
+    marks = {r.name: CONTENDERS.get(r.name, LIBRARY) for _, r in known}
+    for name, (color, symbol) in marks.items():
         of_name = [(n, r) for n, r in known if r.name == name]
         layers.append(
             Points(

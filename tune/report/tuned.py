@@ -18,7 +18,7 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
     if result.verified:
         headline = f"{result.kernel}: {winner.ratio:.2f}× the default's speed"
     else:
-        headline = f"{result.kernel}: no measurable win over the default"
+        headline = f"{result.kernel}: {result.verdict}"
     text = render(
         Path(__file__).with_name("tuned.html"),
         title=f"{result.kernel} on {result.device}",
