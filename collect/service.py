@@ -55,7 +55,8 @@ class Service:
         """Return what a method of the object returns.
 
         Raises:
-            TimeoutError: it took longer than ``limit_s`` seconds; the process was killed.
+            TimeoutError: it took longer than ``limit_s`` seconds, not counting the time to start
+                the process and to import packages; the process was killed.
             ChildProcessError: the process died, or what it said cannot be read.
             ForetuneError: what the method raised; or it, or the object, cannot be sent.
         """
@@ -64,7 +65,9 @@ class Service:
         self._asked += 1
         self.answered += 1
         try:
-            channel.send(self._asked, question, limit_s)
+            importing_s = max(limit_s, _START_S)
+            channel.send(self._asked, question, importing_s)
+            self._answer(channel, importing_s)
             answer, usable = self._answer(channel, limit_s)
         except TimeoutError:
             self.close()
@@ -87,7 +90,7 @@ class Service:
         return answer
 
     def _answer(self, channel: Channel, limit_s: float) -> Any:
-        """Return the answer to the last question; answers to others are dropped."""
+        """Return what comes next about the last question; answers to others are dropped."""
         deadline = time.monotonic() + limit_s
         while True:
             number, answer = channel.receive(max(0.0, deadline - time.monotonic()))

@@ -19,8 +19,8 @@ from foretune.errors import ForetuneError, MeasurementError
 def serve(address: str, key: bytes, parent: int) -> None:
     """Answer (method of the served object, arguments) with its result or the error it raised.
 
-    Each answer has its question's number, and says whether this process can go on; if not, its
-    parent ends it.
+    A question whose imports are done is answered with None first. Each answer has its question's
+    number, and says whether this process can go on; if not, its parent ends it.
     """
     begin(parent)
     with connected(address) as sock, contextlib.suppress(EOFError, OSError):
@@ -32,14 +32,16 @@ def serve(address: str, key: bytes, parent: int) -> None:
         sys.path += [p for p in path if p not in sys.path]  # the kernel's module may lie anywhere
         served = pickle.loads(make)()
         while True:
-            number = 0
+            number, question = channel.receive()
             try:
-                number, question = channel.receive()
                 method, arguments = pickle.loads(question)
             except (ImportError, AttributeError) as e:
-                answer: Any = MeasurementError(f"the kernel cannot be imported elsewhere: {e}")
+                method, arguments = "", e
+            channel.send(number, None)  # imports are over: from here on the time is the kernel's
+            if method:
+                answer: Any = _answer(served, method, arguments)
             else:
-                answer = _answer(served, method, arguments)
+                answer = MeasurementError(f"the kernel cannot be imported elsewhere: {arguments}")
             channel.send(number, (answer, not getattr(served, "lost", False)))
 
 

@@ -99,9 +99,9 @@ def costs(config):
 def measure(config, broken=lambda c: False):
     common = ("toy", Problem(n=1), Configuration(config), "Toy")
     if broken(config):
-        return Measurement(*common, Status.RUNTIME_ERROR)
+        return Measurement(*common, Status.RUNTIME_ERROR, recorded_at="then")
     time_ms, power_w = costs(config)
-    return Measurement(*common, Status.OK, time_ms=time_ms, power_w=power_w)
+    return Measurement(*common, Status.OK, time_ms=time_ms, power_w=power_w, recorded_at="then")
 
 
 VALUES = np.array([[t, t * p] for t, p in map(costs, SPACE)])
