@@ -57,7 +57,9 @@ __all__ = [
 
 Key = tuple[str, Problem, Configuration, int]
 DIGITS = 6
-"""Significant digits of a time that are kept: a device's events tick more coarsely."""
+"""Significant digits of a number that are kept: a device's events tick more coarsely."""
+SAMPLE_DIGITS = 4
+"""Of each repeat: no two repeats agree better, and more digits are most of a table's bytes."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Table:
     def append(self, m: Measurement, role: str, repeat: int = 0, **more: Any) -> None:
         """Write one row; ``more`` are numbers of the group ``counter``, or text."""
         row = {**to_row(m), "role": role, "counter.repeat": repeat}
-        row["time_ms_samples"] = [rounded(t) for t in m.time_ms_samples]
+        row["time_ms_samples"] = [rounded(t, SAMPLE_DIGITS) for t in m.time_ms_samples]
         row |= {n if isinstance(v, str) else f"counter.{n}": v for n, v in more.items()}
         self._journal.write(json.dumps(row, default=float) + "\n")
         self._journal.flush()
@@ -269,9 +271,9 @@ def labels(runs: pd.DataFrame, *groups: str) -> pd.Series:
     return pd.Series(map(str, cells), index=runs.index, dtype=object)
 
 
-def rounded(value: float) -> float:
+def rounded(value: float, digits: int = DIGITS) -> float:
     """Return ``value`` with as many digits as are worth keeping."""
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{digits}g}")
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """UBJSON (ubjson.org), the binary JSON that XGBoost writes its models in."""
 
+import re
+from collections.abc import Sequence
 from struct import Struct, error
 from typing import Any
 
@@ -31,6 +33,16 @@ def read(data: bytes) -> Any:
     if reader.at != len(data):
         raise ValueError(f"UBJSON ends at byte {reader.at} of {len(data)}")
     return value
+
+
+def zeroed(data: bytes, names: Sequence[str]) -> bytes:
+    """Return the same document with zeros in all arrays of 32-bit floats of these names."""
+    each = (re.escape(Struct(">bq").pack(INT64, len(n)) + n.encode()) for n in names)
+    found = bytearray(data)
+    for head in re.finditer(b"(?:%s)%s(.{8})" % (b"|".join(each), rb"\[\$d#L"), data, re.DOTALL):
+        size = 4 * _int64(head[1])[0]
+        found[head.end() : head.end() + size] = bytes(size)
+    return bytes(found)
 
 
 class _Reader:

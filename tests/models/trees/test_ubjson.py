@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.ubjson import read
+from foretune.models.trees.ubjson import read, zeroed
 
 
 def plain(value):
@@ -50,6 +50,19 @@ def test_a_model_as_in_json():
     assert plain(tree["left_children"]) == text["left_children"]
     np.testing.assert_array_equal(tree["split_conditions"], np.float32(text["split_conditions"]))
     assert plain(ours["version"]) == theirs["version"]
+
+
+def test_zeros_in_some_arrays_only():
+    X = np.random.default_rng(0).normal(0, 1, (50, 2)).astype(np.float32)
+    data = bytes(BoostingModel(rounds=3).fit(X, X[:, 0]).booster_.save_raw("ubj"))
+    before, after = (
+        read(d)["learner"]["gradient_booster"]["model"]["trees"]
+        for d in (data, zeroed(data, ["loss_changes", "no such"]))
+    )
+    for old, new in zip(before, after, strict=True):
+        assert old.pop("loss_changes").any()
+        assert not new.pop("loss_changes").any()
+        assert plain(old) == plain(new)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,19 @@ def test_few_rows_and_many(tmp_path):
         np.testing.assert_array_equal(loaded.predict(X[:rows]), whole[:rows])
 
 
+def test_a_saved_model_explains_itself_the_same_way(tmp_path):
+    """It is saved without what training alone reads."""
+    xgboost = pytest.importorskip("xgboost")
+    X, y = data()
+    model = BoostingModel(rounds=30).fit(X, y)
+    model.save(tmp_path / "model.ubj.gz")
+    shares = [
+        each.booster_.predict(xgboost.DMatrix(X), pred_contribs=True)
+        for each in (model, BoostingModel.load(tmp_path / "model.ubj.gz"))
+    ]
+    np.testing.assert_array_equal(*shares)
+
+
 def test_models_in_one_walk():
     """Of different rounds and depths, and the second has learned from more columns."""
     (narrow, y), (wide, z) = data(), data(seed=1, columns=9)
