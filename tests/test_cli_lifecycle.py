@@ -249,7 +249,8 @@ def test_what_was_filled_in_is_not_overwritten(capsys):
 
 
 def test_what_cannot_be_held_out_is_said(capsys):
-    assert main(["train", "old.parquet", "--split", "device", "--split", "time", "--out", "p"]) == 0
+    write_runs("now.parquet", read_runs("old.parquet").assign(recorded_at="2030"))
+    assert main(["train", "now.parquet", "--split", "device", "--split", "time", "--out", "p"]) == 0
     said = capsys.readouterr().out
     assert "not held out: device: there is one device only" in said
     assert "not held out: time: the runs do not say when" in said
