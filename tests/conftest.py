@@ -21,6 +21,7 @@ from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
+from foretune.models.trees.boosting import BoostingModel
 from foretune.registry import get_kernel
 
 settings.register_profile(
@@ -175,6 +176,15 @@ def _cache_of_their_own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORETUNE_CACHE", str(folder))
         yield
+
+
+@pytest.fixture
+def few_trees(monkeypatch, tmp_path):
+    """Predictors of large tables learn quickly, and are kept for no other test."""
+    rounds, depth, rate, *rest = BoostingModel.__init__.__defaults__
+    defaults = (rounds // 6, depth, 4 * rate, *rest)
+    monkeypatch.setattr(BoostingModel.__init__, "__defaults__", defaults)
+    monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

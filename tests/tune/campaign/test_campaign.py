@@ -28,6 +28,11 @@ def place(tmp_path, template, monkeypatch, toy_registered):
     return tmp_path
 
 
+def campaign(*arguments, **options):
+    """Run one that holds out little: to validate the predictor is most of its time."""
+    return run_campaign(*arguments, **{"validate": "quick", **options})
+
+
 def test_a_campaign_is_tracked_whole(place):
     done = run_campaign(KERNEL, FakeRunner(), TINY)
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
@@ -78,7 +83,7 @@ def test_a_campaign_is_tracked_whole(place):
 
 
 def test_a_forest_is_logged_without_code(place):
-    done = run_campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
+    done = campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
     location = mlflow.artifacts.download_artifacts(f"runs:/{done.mlflow_run_id}/predictor")
     files = {p.name for p in Path(location).rglob("*")}
     assert "tree.npz" in files
@@ -96,12 +101,12 @@ def test_killed_and_started_again(place, never_killed, after):
     """Killed while profiling or tuning, it goes on, and learns nothing of the problems tuned."""
     first = FakeRunner(interrupt_after=after)
     with pytest.raises(KeyboardInterrupt):
-        run_campaign(KERNEL, first, TINY)
+        campaign(KERNEL, first, TINY)
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
     run_id = json.loads((place / "campaigns/toy-001/campaign.json").read_text())["mlflow_run_id"]
     assert client.get_run(run_id).info.status == "KILLED"
     second = FakeRunner()
-    done = run_campaign(KERNEL, second, TINY)
+    done = campaign(KERNEL, second, TINY)
     assert client.get_run(run_id).info.status == "FINISHED"
     assert (done.folder.name, done.mlflow_run_id) == ("toy-001", run_id)
     assert len(set(second.measured)) == len(second.measured)
@@ -113,7 +118,7 @@ def test_killed_and_started_again(place, never_killed, after):
     assert len(state["tracked"]) == 2
 
     if not never_killed:
-        never_killed += run_campaign(
+        never_killed += campaign(
             KERNEL, FakeRunner(), TINY, out=place / "whole", store=False
         ).results
     assert [r.winner for r in never_killed] == [r.winner for r in done.results]
@@ -123,35 +128,35 @@ def test_killed_and_started_again(place, never_killed, after):
 
 
 def test_a_finished_campaign_is_not_gone_on_with(place):
-    run_campaign(KERNEL, FakeRunner(), TINY)
-    again = run_campaign(KERNEL, FakeRunner(), TINY)
+    campaign(KERNEL, FakeRunner(), TINY)
+    again = campaign(KERNEL, FakeRunner(), TINY)
     assert again.folder.name == "toy-002"
 
 
 def test_what_the_store_knows_is_not_measured_again(place):
-    first = run_campaign(KERNEL, FakeRunner(), TINY)
+    first = campaign(KERNEL, FakeRunner(), TINY)
     runner = FakeRunner()
-    again = run_campaign(KERNEL, runner, TINY)
+    again = campaign(KERNEL, runner, TINY)
     assert runner.measured == []
     assert [r.winner.config for r in again.results] == [r.winner.config for r in first.results]
     assert len(read_runs(again.folder / "runs.parquet")) == 5 * 10
     assert "came from the store" in again.report.read_text()
     alone = FakeRunner()
-    run_campaign(KERNEL, alone, TINY, store=False)
+    campaign(KERNEL, alone, TINY, store=False)
     assert len(alone.measured) == 5 * 10 + 2 * 4
 
 
 def test_another_request_does_not_take_over_an_unfinished_campaign(place):
     with pytest.raises(KeyboardInterrupt):
-        run_campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
-    other = run_campaign(KERNEL, FakeRunner(), TINY, seed=1)
+        campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
+    other = campaign(KERNEL, FakeRunner(), TINY, seed=1)
     assert other.folder.name == "toy-002"
 
 
 def test_the_problems_asked_for_are_tuned_and_not_learned(place):
     wanted = KERNEL.training_problems(2)
     runner = FakeRunner()
-    done = run_campaign(KERNEL, runner, TINY, problems=wanted)
+    done = campaign(KERNEL, runner, TINY, problems=wanted)
     assert [r.problem for r in done.results] == wanted
     profiled = {p for p, _ in runner.measured[:50]}
     assert not profiled & set(wanted)
@@ -161,7 +166,7 @@ def test_an_unreachable_server_is_noticed_before_anything_runs(place):
     runner = FakeRunner()
     start = time.monotonic()
     with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9 does not work .*refused"):
-        run_campaign(KERNEL, runner, TINY, tracking_uri="http://127.0.0.1:9")
+        campaign(KERNEL, runner, TINY, tracking_uri="http://127.0.0.1:9")
     assert runner.measured == []
     assert time.monotonic() - start < 60
 
@@ -169,7 +174,7 @@ def test_an_unreachable_server_is_noticed_before_anything_runs(place):
 def test_an_output_folder_that_cannot_be_written(place):
     (place / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot write .*campaign\.json"):
-        run_campaign(KERNEL, FakeRunner(), TINY, out=place / "file")
+        campaign(KERNEL, FakeRunner(), TINY, out=place / "file")
 
 
 def test_too_few_problems(place):
@@ -178,11 +183,11 @@ def test_too_few_problems(place):
             return [self.problem(n=10)]
 
     with pytest.raises(ProblemError, match="too few different problems"):
-        run_campaign(OneProblem(), FakeRunner(), TINY)
+        campaign(OneProblem(), FakeRunner(), TINY)
 
 
 def test_the_report_can_be_written_again(place):
-    done = run_campaign(KERNEL, FakeRunner(), TINY)
+    done = campaign(KERNEL, FakeRunner(), TINY)
     (said,) = re.findall(r'<p class="headline">(.*)</p>', done.report.read_text("utf-8"))
     done.report.unlink()
     assert rebuild_report(done.folder) == done.report
@@ -193,7 +198,7 @@ def test_a_kernel_of_a_file_is_found_again(place):
     (place / "mine.py").write_text(
         "from toy_kernel import Toy\n\n\nclass Mine(Toy):\n    name = 'mine'\n"
     )
-    done = run_campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY)
+    done = campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY)
     assert f"foretune tune {place / 'mine.py'}:Mine --problem" in done.report.read_text("utf-8")
     registered("kernels").pop("mine")  # as in another process
     assert rebuild_report(done.folder) == done.report
@@ -203,12 +208,12 @@ def test_no_report_without_a_finished_campaign(place):
     with pytest.raises(UsageError, match="no campaign's folder"):
         rebuild_report(place)
     with pytest.raises(KeyboardInterrupt):
-        run_campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
+        campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
     with pytest.raises(UsageError, match="not finished"):
         rebuild_report(place / "campaigns" / "toy-001")
 
 
 def test_device_is_remembered(place):
-    done = run_campaign(KERNEL, FakeRunner(), TINY)
+    done = campaign(KERNEL, FakeRunner(), TINY)
     state = json.loads((done.folder / "campaign.json").read_text())
     assert state["device"]["name"] == DEVICE.name
