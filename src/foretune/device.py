@@ -118,11 +118,10 @@ def find_device(name: str) -> Device:
     Raises:
         UnknownName: the table has no such device.
     """
-    wanted = _key(name)
-    for device in known_devices().values():
-        if _key(device.name) == wanted:
-            return device
-    raise UnknownName("device", name, known_devices())
+    found = _by_key().get(_key(name))
+    if found is None:
+        raise UnknownName("device", name, known_devices())
+    return found
 
 
 def named_device(name: str) -> Device | None:
@@ -131,16 +130,18 @@ def named_device(name: str) -> Device | None:
     Trademark signs and a trailing ``Graphics``, which Intel's driver adds, are ignored.
     """
     plain = name.replace("(R)", "").replace("(TM)", "").removesuffix(" Graphics")
-    try:
-        return find_device(" ".join(plain.split()))
-    except UnknownName:
-        return None
+    return _by_key().get(_key(plain))
 
 
 def canonical_name(name: str) -> str:
     """Return the spec table's spelling of a device name, or ``name`` itself if it has none."""
     device = named_device(name)
     return device.name if device else name
+
+
+@cache
+def _by_key() -> dict[str, Device]:
+    return {_key(name): device for name, device in known_devices().items()}
 
 
 def _key(name: str) -> str:

@@ -1,13 +1,9 @@
 """vLLM's tuned configurations of its fused mixture-of-experts kernel, in and out of a store.
 
-vLLM looks up a file by its name, ``E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json``, and
-in it the number of tokens M nearest to the call's::
+vLLM looks up a file by the name of a `Layer`, and in it the number of tokens M nearest to the
+call's::
 
     {"triton_version": "3.5.0", "1": {"BLOCK_SIZE_M": 16, …, "num_warps": 4, "num_stages": 5}, …}
-
-E is the number of experts, N a rank's share of the intermediate size, ``dtype`` how weights and
-activations are quantized (``fp8_w8a8``; left out for 16-bit ones). A problem here has M, E and N,
-and ``dtype``, ``block_n`` and ``block_k`` where the name has them.
 """
 
 import json
@@ -17,13 +13,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from foretune.errors import StoreError, UsageError
 from foretune.mapping import Value
 from foretune.problem import Problem
 from foretune.replacing import replacing
 from foretune.space import Configuration
+from foretune.tune.exporting.layer import TOKENS, Layer
 from foretune.tune.store import Choice, Store, Subject
 from foretune.tune.store.problems import matches
 from foretune.tune.store.subject import GOAL
@@ -34,71 +31,9 @@ REQUIRED = (
 )  # fmt: skip
 OPTIONAL = ("SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 """What some files hold beside: the last three are for AMD GPUs."""
-TOKENS = "M"
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
 _VERSION = "triton_version"
-_NAME = re.compile(
-    r"E=(?P<E>\d+),N=(?P<N>\d+),device_name=(?P<device>[^,]+)"
-    r"(?:,dtype=(?P<dtype>[^,]+))?(?:,block_shape=\[(?P<n>\d+),\s*(?P<k>\d+)\])?\.json"
-)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What the name of one of vLLM's files says.
-
-    Attributes:
-        experts: E, experts on one rank.
-        size: N, intermediate size of an expert on one rank.
-        device: the device's full name, as its driver gives it.
-        dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
-        block_shape: (n, k) of the quantization's blocks.
-    """
-
-    experts: int
-    size: int
-    device: str
-    dtype: str = ""
-    block_shape: tuple[int, int] | None = None
-
-    @classmethod
-    def of_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Return what a file's name says.
-
-        Raises:
-            UsageError: it is not named as vLLM names them.
-        """
-        name = Path(path).name
-        found = _NAME.fullmatch(name)
-        if found is None:
-            raise UsageError(
-                f"{name!r} is not named as vLLM names its files: "
-                "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
-            )
-        block = (int(found["n"]), int(found["k"])) if found["n"] else None
-        device = found["device"].replace("_", " ")
-        return cls(int(found["E"]), int(found["N"]), device, found["dtype"] or "", block)
-
-    @property
-    def file_name(self) -> str:
-        """The name vLLM looks for."""
-        device = self.device.replace(" ", "_")
-        if "H200" in device.split("_"):  # vLLM has one file for all H200s
-            device = "NVIDIA_H200"
-        dtype = f",dtype={self.dtype}" if self.dtype else ""
-        n, k = self.block_shape or (0, 0)
-        block = f",block_shape=[{n},{k}]" if self.block_shape else ""
-        return f"E={self.experts},N={self.size},device_name={device}{dtype}{block}.json"
-
-    def problem(self, tokens: int) -> Problem:
-        """Return the problem of a number of tokens."""
-        values: dict[str, Value] = {TOKENS: tokens, "E": self.experts, "N": self.size}
-        if self.dtype:
-            values["dtype"] = self.dtype
-        if self.block_shape:
-            values["block_n"], values["block_k"] = self.block_shape
-        return Problem(values)
 
 
 @dataclass(frozen=True)
@@ -151,6 +86,17 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
         StoreError: it cannot be read, or holds something else.
     """
     layer, path = Layer.of_file(path), Path(path)
+    if not layer.experts:
+        raise UsageError(f"{path.name} is of a product, not of experts: its name has no E=…")
+    return read_layer(layer, path)
+
+
+def read_layer(layer: Layer, path: Path) -> TunedLayer:
+    """Return what the file of a layer holds.
+
+    Raises:
+        StoreError: it cannot be read, or holds something else.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         triton = str(data.pop(_VERSION, ""))
@@ -172,9 +118,17 @@ def write_vllm(folder: str | os.PathLike[str], tuned: TunedLayer) -> Path:
         UsageError: a configuration lacks what vLLM needs, or holds what it does not know.
         StoreError: the file cannot be written.
     """
+    return write_layer(Path(folder) / tuned.layer.file_name, tuned)
+
+
+def write_layer(path: Path, tuned: TunedLayer) -> Path:
+    """Write the file of a layer, all or nothing; return its path.
+
+    Raises:
+        UsageError, StoreError: see `write_vllm`.
+    """
     head = {_VERSION: tuned.triton} if tuned.triton else {}
     configs = {str(m): _as_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
-    path = Path(folder) / tuned.layer.file_name
     with replacing(path, StoreError) as new:
         new.write_text(json.dumps({**head, **configs}, indent=4) + "\n", encoding="utf-8")
     return path

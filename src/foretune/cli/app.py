@@ -16,6 +16,7 @@ from foretune.cli import (
     compiling,
     datasets,
     drifting,
+    engine_files,
     explaining,
     exporting,
     importing,
@@ -51,7 +52,7 @@ PANELS = {
         "collect", "import", "datasets", "train", "evaluate", "predict", "explain", "choose",
         "calibrate", "drift", "policy",
     ),
-    "Plan": ("plan",),
+    "Plan": ("plan", "engine-config"),
     "Keep": ("store", "export"),
     "Machine": ("devices", "doctor"),
 }  # fmt: skip
@@ -78,7 +79,7 @@ _COMMANDS = (
     datasets.datasets, predictors.train, predictors.evaluate, predictors.predict,
     calibrating.choose, calibrating.calibrate, explaining.explain, drifting.drift,
     replaying.replay, exporting.export, compiling.inspect, compiling.precompile,
-    warming.warm_up, machine.devices, machine.doctor,
+    warming.warm_up, engine_files.engine_config, machine.devices, machine.doctor,
 )  # fmt: skip
 for _group in _GROUPS:
     _group.register(app)

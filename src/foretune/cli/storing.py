@@ -227,7 +227,8 @@ def vllm_export(
     as_json: bool = options.JSON,
 ) -> None:
     """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
-    from foretune.tune.exporting.vllm import Layer, export_vllm
+    from foretune.tune.exporting.layer import Layer
+    from foretune.tune.exporting.vllm import export_vllm
 
     tuned, output = open_tuned(store), Output(as_json)
     subject = tuned.newest(kernel, device)

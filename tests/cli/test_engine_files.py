@@ -1,0 +1,74 @@
+"""``foretune engine-config``: what it lists, what it writes, what it refuses."""
+
+import json
+
+import pytest
+
+from foretune.__main__ import main
+from foretune.tune.exporting.layer import Layer
+from foretune.tune.exporting.vllm import REQUIRED
+
+B200 = "NVIDIA B200"
+MODEL = "Qwen/Qwen3-30B-A3B"
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch):
+    """A folder with two tuned files; this model needs one of them, and none for its twin."""
+    monkeypatch.chdir(tmp_path)
+    config = dict(zip(REQUIRED, (16, 64, 128, 1, 4, 3), strict=True))
+    for experts, size in ((128, 384), (64, 384)):
+        path = tmp_path / "tuned" / Layer(experts, size, B200).named("vllm")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"1": config, "64": config}))
+    return str(path.parent)
+
+
+def run(capsys, *options):
+    assert main(["engine-config", "vllm", MODEL, "--system", "b200_sxm", *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_file_that_is_there(tuned, capsys):
+    said = run(capsys, "--tp", "2", "--tuned", tuned, "--out", "out")
+    assert "E=128 N=384 16 bit" in said
+    assert "there" in said
+    assert "no file was written" in said
+
+
+def test_a_file_that_is_missing(tuned, capsys, tmp_path):
+    said = run(capsys, "--tp", "4", "--tuned", tuned, "--out", "out")
+    assert "guessed and not measured" in said
+    assert f"VLLM_TUNED_CONFIG_FOLDER={tmp_path / 'out'}" in said
+    assert max(map(len, said.splitlines()[:4])) <= 80
+    name = Layer(128, 192, B200).file_name
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {name, "foretune.json"}
+    found = json.loads(run(capsys, "--tp", "4", "--tuned", tuned, "--json"))
+    assert found["out"] is None
+    (file,) = found["files"]
+    assert (file["name"], file["status"]) == (name, "guessed")
+    assert file["configs"]["1"]["BLOCK_SIZE_K"] == 128
+
+
+def test_a_model_without_any(tuned, capsys):
+    said = run(capsys, "--format", "nvfp4", "--tuned", tuned)
+    assert "vllm looks for no tuned file" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["aiter", MODEL, "--system", "b200_sxm"], "unknown engine with tuned files 'aiter'"),
+        (["vllm", MODEL], "give --system or --device"),
+        (["vllm", MODEL, "--system", "b200_sxm", "--device", "x"], "give --system or --device"),
+        (["vllm", MODEL, "--system", "b200_sxm", "--tp", "2", "--ep", "3"], "does not divide"),
+        (["vllm", MODEL, "--system", "b200_sxm", "--tp", "0"], "--tp"),
+        (["vllm", MODEL, "--system", "b200_sxm"], "vllm is not installed here"),
+        (["vllm", MODEL, "--system", "b200_sxm", "--tuned", "empty"], "no tuned file in empty"),
+        (["vllm", "no/model", "--system", "b200_sxm"], "no/model"),
+    ],
+)
+def test_what_is_refused(arguments, reason, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["engine-config", *arguments]) in (1, 2)
+    assert reason in capsys.readouterr().err
