@@ -23,9 +23,13 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
         Path(__file__).with_name("tuned.html"),
         title=f"{result.kernel} on {result.device}",
         headline=headline,
-        lead=f"{result.problem} on {result.device}: {dict(winner.config or {})}",
+        lead=f"Best: {_spaced(winner.config or 'the default')}. Problem: {_spaced(result.problem)}.",
         result=result,
         trace_figure=trace_figure,
-        spaced=lambda named: str(named).replace(",", ", "),
+        spaced=_spaced,
     )
     return write_page(path, text)
+
+
+def _spaced(named: object) -> str:
+    return str(named).replace(",", ", ")
