@@ -19,11 +19,12 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
         headline = f"{result.kernel}: {winner.ratio:.2f}× the default's speed"
     else:
         headline = f"{result.kernel}: {result.verdict}"
+    best = _spaced(winner.config or "the default")
     text = render(
         Path(__file__).with_name("tuned.html"),
         title=f"{result.kernel} on {result.device}",
         headline=headline,
-        lead=f"Best: {_spaced(winner.config or 'the default')}. Problem: {_spaced(result.problem)}.",
+        lead=f"Best: {best}. Problem: {_spaced(result.problem)}.",
         result=result,
         trace_figure=trace_figure,
         spaced=_spaced,
