@@ -3,12 +3,12 @@
     python benchmarks/engine_files.py VLLM_FOLDER SGLANG_FOLDER
 
 The folders are those of the engines' packages, installed or unpacked wheels. Each tuned layer is
-guessed from all others, once from all files of its engine's and the other's, once without any file
-of the same GPU. Shares are of six parameters: three tile sizes, the group, warps and stages. What
-votes and how much was chosen on vLLM's layers; the lines of layers that only SGLang tuned are the
-ones to believe. Beside them: the commonest configuration of the same format and number of tokens,
-vLLM's default, and how often both engines' files for the same layer agree, where they differ at
-all. No file says how much slower another configuration is.
+guessed from all others but those whose files are copies of its own. Shares are of six parameters:
+three tile sizes, the group, warps and stages. What votes and how much was chosen on vLLM's layers;
+the lines of layers that only SGLang tuned are the ones to believe. Beside them: the commonest
+configuration of the same format and number of tokens, and vLLM's default on NVIDIA's GPUs. Then the
+same without any file of the same GPU; and layers that both engines tuned with different results. No
+file says how much slower another configuration is.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from machine import heading, markdown
 from foretune.collect import local_device
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Layer
-from foretune.tune.exporting.vllm import REQUIRED
-from foretune.tune.exporting.winners import Winners
+from foretune.tune.exporting.winners import PARAMETERS, Winners
 
 Guess = Callable[[Layer, int], Configuration | None]
+KINDS = (("experts", True), ("linear layers", False))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,40 +33,62 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("vllm", type=Path)
     parser.add_argument("sglang", type=Path)
     options = parser.parse_args(argv)
-    both = Winners.read([options.vllm, options.sglang])
     vllm, sglang = Winners.read([options.vllm]), Winners.read([options.sglang])
-    rows = []
-    for kind, of_kind in (("experts", True), ("products", False)):
-        for name, layers in (
-            ("vLLM", [*vllm.layers]),
-            ("SGLang alone", [layer for layer in sglang.layers if layer not in vllm.layers]),
-        ):
-            mine = [layer for layer in layers if bool(layer.experts) == of_kind]
-            rows.append([f"{kind}, {name}", str(len(mine)), *shares(both, mine)])
-        rows.append([f"{kind}, two tunings", *twins(vllm, sglang, of_kind)])
+    both = Winners([*vllm.layers.values(), *sglang.layers.values()])
+    alone = [layer for layer in sglang.layers if layer not in vllm.layers]
+    guess, common = voted(both), commonest(both)
+    all_files, siblings, tunings = [], [], []
+    for kind, experts in KINDS:
+        for name, layers in (("vLLM", [*vllm.layers]), ("SGLang alone", alone)):
+            mine = [layer for layer in layers if bool(layer.experts) == experts]
+            shares = [share(both, mine, way) for way in (guess, common, default)]
+            all_files.append([f"{kind}, {name}", str(len(mine)), *shares])
+            other = elsewhere(both, mine)
+            with_siblings = [layer for layer in mine if other(layer, 1)]
+            shares = [share(both, with_siblings, way) for way in (guess, other)]
+            siblings.append([f"{kind}, {name}", str(len(with_siblings)), *shares])
+        tunings.append([kind, *twice(vllm, sglang, guess, experts)])
     print(heading("Files of serving engines", local_device("cpu")))
-    columns = ("layers", "number", "guess", "another GPU's", "commonest", "vLLM's default")
-    print(markdown(columns, rows))
+    columns = ("layers", "number", "guess", "commonest", "vLLM's default")
+    print(markdown(columns, all_files))
+    print(markdown(("layers", "number", "guess", "without the GPU's own files"), siblings))
+    columns = ("tuned twice", "number", "each other", "guess and vLLM", "guess and SGLang")
+    print(markdown(columns, tunings))
 
 
-def shares(winners: Winners, layers: list[Layer]) -> list[str]:
-    """Return the share of parameters that each way to guess gets right, as text."""
-    common = commonest(winners)
+def voted(winners: Winners) -> Guess:
+    """Return the guess from all layers but copies of the one that is asked for."""
+    copies = copies_of(winners)
+
+    def guess(layer: Layer, tokens: int) -> Configuration | None:
+        found = winners.guess(layer, tokens, without=copies[layer])
+        return found and found.config
+
+    return guess
+
+
+def elsewhere(winners: Winners, layers: list[Layer]) -> Guess:
+    """Return the guess from files of other GPUs."""
     by_device = {
         device: Winners(t for layer, t in winners.layers.items() if layer.device != device)
         for device in {layer.device for layer in layers}
     }
+    copies = copies_of(winners)
 
-    def guessed(layer: Layer, tokens: int) -> Configuration | None:
-        found = winners.guess(layer, tokens, without=layer)
+    def guess(layer: Layer, tokens: int) -> Configuration | None:
+        found = by_device[layer.device].guess(layer, tokens, without=copies[layer])
         return found and found.config
 
-    def elsewhere(layer: Layer, tokens: int) -> Configuration | None:
-        found = by_device[layer.device].guess(layer, tokens)
-        return found and found.config
+    return guess
 
-    ways: list[Guess] = [guessed, elsewhere, common, default]
-    return [share(winners, layers, way) for way in ways]
+
+def copies_of(winners: Winners) -> dict[Layer, set[Layer]]:
+    """Return the layers whose files say the same as each layer's, itself among them."""
+    same = defaultdict(set)
+    said = {layer: frozenset(tuned.configs.items()) for layer, tuned in winners.layers.items()}
+    for layer, content in said.items():
+        same[content].add(layer)
+    return {layer: same[content] for layer, content in said.items()}
 
 
 def share(winners: Winners, layers: Iterable[Layer], guess: Guess) -> str:
@@ -79,23 +101,30 @@ def share(winners: Winners, layers: Iterable[Layer], guess: Guess) -> str:
 
 
 def agreement(one: Configuration, other: Configuration) -> float:
-    return float(np.mean([one[name] == other[name] for name in REQUIRED]))
+    return float(np.mean([one.get(name) == other.get(name) for name in PARAMETERS]))
 
 
 def commonest(winners: Winners) -> Guess:
-    """Return the configuration that wins most often, by kind, format and number of tokens."""
+    """Return what wins most often in other layers of the same kind, format and tokens."""
     votes: dict[tuple[object, ...], Counter[Configuration]] = defaultdict(Counter)
+    copies = copies_of(winners)
 
     def key(layer: Layer, tokens: int) -> tuple[object, ...]:
         return bool(layer.experts), layer.dtype, layer.block_shape, tokens
 
+    def plain(config: Configuration) -> Configuration:
+        return Configuration({name: config[name] for name in PARAMETERS if name in config})
+
     for layer, tuned in winners.layers.items():
         for tokens, config in tuned.configs.items():
-            plain = Configuration({name: config[name] for name in REQUIRED})
-            votes[key(layer, tokens)][plain] += 1
+            votes[key(layer, tokens)][plain(config)] += 1
 
     def guess(layer: Layer, tokens: int) -> Configuration | None:
-        found = votes[key(layer, tokens)].most_common(1)
+        others = votes[key(layer, tokens)].copy()
+        for copy in copies[layer]:
+            if key(copy, tokens) == key(layer, tokens):
+                others[plain(winners.layers[copy].configs[tokens])] -= 1
+        found = (+others).most_common(1)
         return found[0][0] if found else None
 
     return guess
@@ -125,19 +154,25 @@ def default(layer: Layer, tokens: int) -> Configuration | None:
             rows, 64 if few else 128, depth, group,
             4 if tokens <= 128 else 8, 4 if tokens <= 32 else 3,
         )  # fmt: skip
-    return Configuration(dict(zip(REQUIRED, values, strict=True)))
+    return Configuration(dict(zip(PARAMETERS, values, strict=True)))
 
 
-def twins(one: Winners, other: Winners, experts: bool) -> list[str]:
-    """Return how many layers both engines tuned with different results, and how far they agree."""
+def twice(one: Winners, other: Winners, guess: Guess, experts: bool) -> list[str]:
+    """Return how many layers both engines tuned differently, and who agrees how far with whom."""
     same, number = [], 0
-    for layer in (layer for layer in one.layers if layer in other.layers):
-        mine, theirs = one.layers[layer].configs, other.layers[layer].configs
-        pairs = [agreement(mine[m], theirs[m]) for m in mine.keys() & theirs.keys()]
-        if bool(layer.experts) == experts and pairs and min(pairs) < 1:
-            same += pairs
-            number += 1
-    return [str(number), f"{np.mean(same):.3f}" if same else "–", "", "", ""]
+    for layer, tuned in one.layers.items():
+        if bool(layer.experts) != experts or layer not in other.layers:
+            continue
+        mine, theirs = tuned.configs, other.layers[layer].configs
+        tokens = [m for m in mine if m in theirs]
+        if all(mine[m] == theirs[m] for m in tokens):
+            continue
+        number += 1
+        for m in tokens:
+            if found := guess(layer, m):
+                pairs = ((mine[m], theirs[m]), (found, mine[m]), (found, theirs[m]))
+                same.append([agreement(*pair) for pair in pairs])
+    return [str(number), *(f"{value:.3f}" for value in np.mean(same, axis=0))]
 
 
 if __name__ == "__main__":

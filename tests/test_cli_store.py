@@ -237,7 +237,7 @@ class TestVllm:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (["vllm-import", "other.json"], 2, "is not named as vLLM names its files"),
+            (["vllm-import", "other.json"], 2, "is not named as engines name tuned files"),
             (["vllm-import", B200, "--name", "M"], 2, "--name 'M' is not of the form NAME=VALUE"),
             (["vllm-import", B200, "--device", "NVIDIA H100"], 2, "is for NVIDIA B200, not"),
             (["vllm-export", "fused_moe", "--experts", "1", "--size", "2", "--out", "."], 2,

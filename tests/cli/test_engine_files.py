@@ -6,17 +6,18 @@ import pytest
 
 from foretune.__main__ import main
 from foretune.tune.exporting.layer import Layer
-from foretune.tune.exporting.vllm import REQUIRED
+from foretune.tune.exporting.winners import PARAMETERS
 
 B200 = "NVIDIA B200"
 MODEL = "Qwen/Qwen3-30B-A3B"
+SOME = Layer(128, 384, B200).named("vllm")
 
 
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
     """A folder with two tuned files; this model needs one of them, and none for its twin."""
     monkeypatch.chdir(tmp_path)
-    config = dict(zip(REQUIRED, (16, 64, 128, 1, 4, 3), strict=True))
+    config = dict(zip(PARAMETERS, (16, 64, 128, 1, 4, 3), strict=True))
     for experts, size in ((128, 384), (64, 384)):
         path = tmp_path / "tuned" / Layer(experts, size, B200).named("vllm")
         path.parent.mkdir(exist_ok=True)
@@ -38,9 +39,9 @@ def test_a_file_that_is_there(tuned, capsys):
 
 def test_a_file_that_is_missing(tuned, capsys, tmp_path):
     said = run(capsys, "--tp", "4", "--tuned", tuned, "--out", "out")
-    assert "guessed and not measured" in said
+    assert "out: 1 file, guessed and not measured" in said
     assert f"VLLM_TUNED_CONFIG_FOLDER={tmp_path / 'out'}" in said
-    assert max(map(len, said.splitlines()[:4])) <= 80
+    assert max(map(len, said.splitlines()[:3])) <= 80
     name = Layer(128, 192, B200).file_name
     assert {p.name for p in (tmp_path / "out").iterdir()} == {name, "foretune.json"}
     found = json.loads(run(capsys, "--tp", "4", "--tuned", tuned, "--json"))
@@ -50,9 +51,26 @@ def test_a_file_that_is_missing(tuned, capsys, tmp_path):
     assert file["configs"]["1"]["BLOCK_SIZE_K"] == 128
 
 
-def test_a_model_without_any(tuned, capsys):
-    said = run(capsys, "--format", "nvfp4", "--tuned", tuned)
-    assert "vllm looks for no tuned file" in said
+def test_a_model_without_any(capsys):
+    assert "vllm looks for no tuned file" in run(capsys, "--format", "nvfp4")
+
+
+def test_sglang_learns_from_vllms_files_too(tuned, capsys, tmp_path):
+    (tmp_path / "own").mkdir()
+    name = Layer(8, 64, "AMD Instinct MI300X").named("sglang")
+    (tmp_path / "own" / name).write_text((tmp_path / "tuned" / SOME).read_text())
+    arguments = ["sglang", MODEL, "--device", "NVIDIA_B200", "--tp", "2", "--tuned", "own"]
+    assert main(["engine-config", *arguments]) == 0
+    assert "nothing similar" in capsys.readouterr().out
+    arguments += ["--also", tuned, "--triton", "3.5.1", "--out", "out"]
+    assert main(["engine-config", *arguments]) == 0
+    assert "copy out/configs to sglang/" in capsys.readouterr().out
+    assert (tmp_path / "out" / "configs" / "triton_3_5_1" / SOME).exists()
+
+
+def test_an_unknown_gpu_is_said_to_be_one(tuned, capsys):
+    assert main(["engine-config", "vllm", MODEL, "--device", "b2oo", "--tuned", tuned]) == 0
+    assert "no architecture is known of b2oo" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -61,7 +79,10 @@ def test_a_model_without_any(tuned, capsys):
         (["aiter", MODEL, "--system", "b200_sxm"], "unknown engine with tuned files 'aiter'"),
         (["vllm", MODEL], "give --system or --device"),
         (["vllm", MODEL, "--system", "b200_sxm", "--device", "x"], "give --system or --device"),
-        (["vllm", MODEL, "--system", "b200_sxm", "--tp", "2", "--ep", "3"], "does not divide"),
+        (["vllm", MODEL, "--system", "b200_sxm", "--tp", "8", "--ep", "2"], "give 1 or 8"),
+        (["sglang", MODEL, "--system", "b200_sxm", "--tp", "2", "--ep", "3"], "divides 2"),
+        (["vllm", MODEL, "--device", ""], "give the name that nvidia-smi"),
+        (["vllm", MODEL, "--device", "a/b"], "give the name that nvidia-smi"),
         (["vllm", MODEL, "--system", "b200_sxm", "--tp", "0"], "--tp"),
         (["vllm", MODEL, "--system", "b200_sxm"], "vllm is not installed here"),
         (["vllm", MODEL, "--system", "b200_sxm", "--tuned", "empty"], "no tuned file in empty"),

@@ -4,7 +4,7 @@ vLLM (``fused_moe.get_config_file_name``, ``fp8_utils.get_w8a8_block_fp8_configs
 (``fused_moe_triton_config``, ``fp8_kernel``) name them alike::
 
     E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json    experts
-    N=…,K=…,device_name=…,dtype=…,block_shape=[n,k].json        products, quantized in blocks
+    N=…,K=…,device_name=…,dtype=…,block_shape=[n,k].json        linear layers, quantized in blocks
 
 E is the number of experts, N a rank's share of an expert's intermediate size, or the columns of a
 rank's weights; K is the rows of weights. ``dtype`` says how weights and activations are quantized
@@ -35,12 +35,12 @@ class Layer:
     """What the name of such a file says.
 
     Attributes:
-        experts: E, experts on one rank; 0 for a product.
+        experts: E, experts on one rank; 0 for a linear layer.
         size: N, intermediate size of an expert on one rank, or columns of its weights.
         device: the device's full name, as its driver gives it.
         dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
         block_shape: (n, k) of the quantization's blocks.
-        depth: K of a product; 0 for experts.
+        depth: K of a linear layer; 0 for experts.
     """
 
     experts: int
@@ -61,8 +61,8 @@ class Layer:
         found = _NAME.fullmatch(name)
         if found is None or bool(found["E"]) == bool(found["K"]):
             raise UsageError(
-                f"{name!r} is not named as vLLM names its files: "
-                "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
+                f"{name!r} is not named as engines name tuned files: E=…,N=… or N=…,K=…, then "
+                ",device_name=…[,dtype=…][,block_shape=[n,k]].json"
             )
         block = (int(found["n"]), int(found["k"])) if found["n"] else None
         device = found["device"].replace("_", " ")
@@ -74,6 +74,13 @@ class Layer:
         """The name vLLM looks for."""
         return self.named("vllm")
 
+    @property
+    def sizes(self) -> str:
+        """What its name starts with: ``E=…,N=…`` or ``N=…,K=…``."""
+        if self.experts:
+            return f"E={self.experts},N={self.size}"
+        return f"N={self.size},K={self.depth}"
+
     def named(self, engine: Engine) -> str:
         """Return the name an engine looks for."""
         device, between = self.device.replace(" ", "_"), ","
@@ -81,13 +88,10 @@ class Layer:
             between = ", "
         elif self.experts and "H200" in device.split("_"):  # vLLM has one file for all H200s
             device = "NVIDIA_H200"
-        sizes = (
-            f"E={self.experts},N={self.size}" if self.experts else (f"N={self.size},K={self.depth}")
-        )
         dtype = f",dtype={self.dtype}" if self.dtype else ""
         shape = between.join(map(str, self.block_shape or ()))
         block = f",block_shape=[{shape}]" if shape else ""
-        return f"{sizes},device_name={device}{dtype}{block}.json"
+        return f"{self.sizes},device_name={device}{dtype}{block}.json"
 
     def problem(self, tokens: int) -> Problem:
         """Return the problem of a number of tokens."""

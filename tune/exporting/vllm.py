@@ -26,11 +26,11 @@ from foretune.tune.store.problems import matches
 from foretune.tune.store.subject import GOAL
 from foretune.tune.store.tuned import Tuned
 
-REQUIRED = (
-    "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
-)  # fmt: skip
-OPTIONAL = ("SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
-"""What some files hold beside: the last three are for AMD GPUs."""
+REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps")
+OPTIONAL = ("num_stages", "SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""What most files, or some, hold beside: Triton has a default of stages; the last three are for
+AMD GPUs."""
+LARGEST = 2**31
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
 _VERSION = "triton_version"
@@ -87,7 +87,7 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
     """
     layer, path = Layer.of_file(path), Path(path)
     if not layer.experts:
-        raise UsageError(f"{path.name} is of a product, not of experts: its name has no E=…")
+        raise UsageError(f"{path.name} is of a linear layer, not of experts: its name has no E=…")
     return read_layer(layer, path)
 
 
@@ -103,11 +103,15 @@ def read_layer(layer: Layer, path: Path) -> TunedLayer:
         configs = {int(tokens): Configuration(config) for tokens, config in data.items()}
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
-    except (ValueError, TypeError, AttributeError) as e:
+    except (ValueError, TypeError, AttributeError, RecursionError) as e:
         raise StoreError(f"{path} does not hold configurations by number of tokens: {e}") from e
     for tokens, config in configs.items():
         if missing := [name for name in REQUIRED if name not in config]:
             raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
+        sizes = {TOKENS: tokens, **{n: config[n] for n in (*REQUIRED, "num_stages") if n in config}}
+        for name, value in sizes.items():
+            if type(value) is not int or not 0 < value < LARGEST:
+                raise StoreError(f"{path}: {name} is {value!r}, which is no size")
     return TunedLayer(layer, configs, triton)
 
 
@@ -163,7 +167,7 @@ def import_vllm(
     tuned, naming = read_vllm(path), naming or Naming()
     versions = f"triton {tuned.triton}" if tuned.triton else ""
     subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
-    if Layer(0, 0, subject.device).file_name != Layer(0, 0, tuned.layer.device).file_name:
+    if Layer(1, 1, subject.device).file_name != Layer(1, 1, tuned.layer.device).file_name:
         raise UsageError(f"{Path(path).name} is for {tuned.layer.device}, not {subject.device}")
     before = store.choices(subject)
     problems = {m: naming.of(tuned.layer.problem(m)) for m in tuned.configs}

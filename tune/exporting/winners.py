@@ -7,8 +7,7 @@ the number of tokens.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +19,13 @@ import numpy.typing as npt
 from foretune.device import named_device
 from foretune.errors import StoreError, UsageError
 from foretune.space import Configuration
-from foretune.tune.exporting.layer import Engine, Layer
-from foretune.tune.exporting.vllm import REQUIRED, TunedLayer, read_layer
+from foretune.tune.exporting.layer import Layer
+from foretune.tune.exporting.vllm import OPTIONAL, REQUIRED, TunedLayer, read_layer
 
-__all__ = ["Guess", "Winners"]
+__all__ = ["CARD", "PARAMETERS", "Guess", "Winners", "architecture_of"]
 
+PARAMETERS = (*REQUIRED, "num_stages")
+"""What is voted on."""
 NEIGHBOURS = 15
 """Winners that vote."""
 WEIGHTS = np.array([1.0, 1.0, 0.5, 0.5])
@@ -33,8 +34,16 @@ OTHER_DEVICE = 1.0
 """What another device of the same architecture adds."""
 NEAR = 0.5
 """A vote counts ``1 / (distance + NEAR)²``."""
-OTHER: dict[Engine, Engine] = {"vllm": "sglang", "sglang": "vllm"}
-"""Their packages are called as they are, and so are folders of these."""
+CARD = "foretune.json"
+"""Lies beside files that were guessed: they have no vote."""
+ARCHITECTURES = {
+    "NVIDIA H100": "sm_90", "NVIDIA H20": "sm_90", "NVIDIA H20-3e": "sm_90",
+    "NVIDIA H800": "sm_90", "NVIDIA A800-SXM4-80GB": "sm_80", "NVIDIA L20": "sm_89",
+    "NVIDIA L40": "sm_89", "AMD Instinct MI308X": "gfx942", "AMD Instinct MI325 OAM": "gfx942",
+    "AMD Instinct MI350 OAM": "gfx950", "AMD Instinct MI350X": "gfx950",
+    "AMD Instinct MI355 OAM": "gfx950",
+}  # fmt: skip
+"""Of GPUs in names of files that the spec table lacks."""
 Group = tuple[bool, str, tuple[int, int] | None, str]
 """Experts or not, quantization, its blocks, the architecture."""
 _Winner = tuple[Layer, npt.NDArray[np.float64], Configuration]
@@ -46,7 +55,7 @@ class Guess:
 
     Attributes:
         config: for one number of tokens.
-        agreement: share of the parameters of the votes that it agrees with, by their weight.
+        agreement: share of the voters' parameters that are the same, by the weight of their votes.
         nearest: the most similar layer.
     """
 
@@ -65,7 +74,8 @@ class _Table:
 
     @cached_property
     def values(self) -> npt.NDArray[np.float64]:
-        return np.array([[c[name] for name in REQUIRED] for c in self.configs], dtype=float)
+        rows = [[c.get(name, 0) for name in PARAMETERS] for c in self.configs]
+        return np.array(rows, dtype=float)
 
 
 class Winners:
@@ -73,64 +83,64 @@ class Winners:
 
     Args:
         tuned: of several files for the same layer, the first counts.
+        left_out: files that could not be read.
 
     Attributes:
         layers: that are known.
-        paths: of the files that were read.
     """
 
-    def __init__(self, tuned: Iterable[TunedLayer], paths: Iterable[Path] = ()) -> None:
-        self.paths = list(paths)
+    def __init__(self, tuned: Iterable[TunedLayer], left_out: int = 0) -> None:
+        self.left_out = left_out
         self.layers: dict[Layer, TunedLayer] = {}
         for each in tuned:
             self.layers.setdefault(each.layer, each)
         entries: dict[Group, list[_Winner]] = defaultdict(list)
         for layer, each in self.layers.items():
-            entries[_group(layer)] += [
-                (layer, _sizes(layer, tokens), config) for tokens, config in each.configs.items()
-            ]
+            for tokens, config in each.configs.items():
+                if plain := _runnable(layer, config):
+                    entries[_group(layer)].append((layer, _sizes(layer, tokens), plain))
         self._tables = {group: _table(rows) for group, rows in entries.items()}
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> Self:
         """Read all tuned files in folders, and the folders in these.
 
-        Files for other kernels are left out. Of the same layer, the file for the newest Triton
-        counts, where its folder says which (``triton_3_5_1``).
+        Of the same layer, the file in the first folder counts, and there the one for the newest
+        Triton, where its folder says which (``triton_3_5_1``). What Foretune guessed is left out.
 
         Raises:
             UsageError: there is none.
         """
-        folders = list(folders)
-        paths = [p for f in folders for p in f.rglob("*device_name=*.json")]
-        found = cls(_readable(sorted(paths, key=triton_of, reverse=True)), paths)
-        if not found.layers:
+        folders, tuned, left_out = list(folders), [], 0
+        for path in (path for folder in folders for path in _paths(folder)):
+            try:
+                read = read_layer(Layer.of_file(path), path)
+            except (UsageError, StoreError):
+                left_out += 1
+            else:
+                tuned.append(read)
+        if not any(each.configs for each in tuned):
             names = ", ".join(map(str, folders)) or "no folder"
             raise UsageError(
                 f"no tuned file in {names}: give --tuned the folder of the installed engine"
             )
-        return found
+        return cls((each for each in tuned if each.configs), left_out)
 
-    def has(self, layer: Layer, engine: Engine) -> bool:
-        """Return whether an engine has the file of ``layer``, and not the other engine alone."""
-        name, other = layer.named(engine), OTHER[engine]
-        return any(p.name == name and other not in p.parts for p in self.paths)
-
-    def guess(self, layer: Layer, tokens: int, without: Layer | None = None) -> Guess | None:
+    def guess(self, layer: Layer, tokens: int, without: Iterable[Layer] = ()) -> Guess | None:
         """Return the configuration that similar layers agree on; None if there is none similar.
 
         Args:
             layer: that nobody has tuned.
             tokens: of the call.
-            without: a layer that has no vote.
+            without: layers that have no vote.
         """
         table = self._tables.get(_group(layer))
         if table is None:
             return None
         distance = np.linalg.norm((table.sizes - _sizes(layer, tokens)) * WEIGHTS, axis=1)
         distance += [OTHER_DEVICE * (other.device != layer.device) for other in table.layers]
-        if without is not None:
-            distance[[other == without for other in table.layers]] = np.inf
+        if silent := set(without):
+            distance[[other in silent for other in table.layers]] = np.inf
         nearest = np.argsort(distance, kind="stable")[:NEIGHBOURS]
         nearest = nearest[np.isfinite(distance[nearest])]
         if not len(nearest):
@@ -142,33 +152,42 @@ class Winners:
         config = table.configs[nearest[best]]
         return Guess(config, float(agreement[best]), table.layers[nearest[0]])
 
-    def held_out(self, layers: Iterable[Layer]) -> float:
-        """Return the share of parameters guessed as they were tuned, each layer without itself."""
-        same = []
-        for layer in layers:
-            for tokens, config in self.layers[layer].configs.items():
-                if guess := self.guess(layer, tokens, without=layer):
-                    same.append(np.mean([guess.config[n] == config[n] for n in REQUIRED]))
-        return float(np.mean(same)) if same else float("nan")
+
+def architecture_of(device: str) -> str | None:
+    """Return the architecture of a GPU by its driver's name; None if it is not known."""
+    known = named_device(device)
+    return known.architecture if known else ARCHITECTURES.get(device)
 
 
-def triton_of(path: Path) -> tuple[int, ...]:
-    """Return the version in the name of a file's folder, ``triton_3_5_1``; empty without one."""
+def _paths(folder: Path) -> list[Path]:
+    """Return the files in a folder, those for the newest Triton first, without what was guessed."""
+    guessed = {card.parent for card in folder.rglob(CARD)}
+    paths = [p for p in folder.rglob("*device_name=*.json") if not guessed.intersection(p.parents)]
+    return sorted(sorted(paths), key=_triton_of, reverse=True)
+
+
+def _triton_of(path: Path) -> tuple[int, ...]:
     found = re.fullmatch(r"triton_(\d+(?:_\d+)*)", path.parent.name)
     return tuple(map(int, found[1].split("_"))) if found else ()
 
 
-def _readable(paths: Iterable[Path]) -> Iterator[TunedLayer]:
-    for path in paths:
-        with suppress(UsageError, StoreError):
-            tuned = read_layer(Layer.of_file(path), path)
-            if tuned.configs:
-                yield tuned
+def _runnable(layer: Layer, config: Configuration) -> Configuration | None:
+    """Return what engines' kernels take of a configuration; None if it cannot run.
+
+    A step along K must lie in one block of the quantization, which has one scale: vLLM cuts longer
+    ones, SGLang does not and computes something else.
+    """
+    values = {name: config[name] for name in (*REQUIRED, *OPTIONAL) if name in config}
+    if layer.block_shape:
+        depth = min(int(values["BLOCK_SIZE_K"]), layer.block_shape[1])
+        if layer.block_shape[1] % depth:
+            return None
+        values["BLOCK_SIZE_K"] = depth
+    return Configuration(values)
 
 
 def _group(layer: Layer) -> Group:
-    device = named_device(layer.device)
-    architecture = device.architecture if device else layer.device
+    architecture = architecture_of(layer.device) or layer.device
     return bool(layer.experts), layer.dtype, layer.block_shape, architecture
 
 

@@ -22,6 +22,7 @@ from foretune.tune.exporting.vllm import (
 )
 from foretune.tune.store import Choice, Store, Subject
 
+NAMES = (*REQUIRED, "num_stages")
 FILES = {
     "E=128,N=1024,device_name=NVIDIA_B200.json": Layer(128, 1024, "NVIDIA B200"),
     "E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB,dtype=int8_w8a16.json": Layer(
@@ -41,7 +42,7 @@ B200 = "E=128,N=1024,device_name=NVIDIA_B200.json"
 
 
 def config(m=16, **more):
-    values = dict(zip(REQUIRED, (m, 64, 128, 1, 4, 3), strict=True))
+    values = dict(zip(NAMES, (m, 64, 128, 1, 4, 3), strict=True))
     return Configuration({**values, **more})
 
 
@@ -87,7 +88,7 @@ def test_all_h200s_share_a_file(device):
      "E=8,N=1,device_name=a,per_channel_quant=True.json"],
 )  # fmt: skip
 def test_other_names_are_refused(name):
-    with pytest.raises(UsageError, match="is not named as vLLM names its files"):
+    with pytest.raises(UsageError, match="is not named as engines name tuned files"):
         Layer.of_file(name)
 
 
@@ -151,7 +152,7 @@ def test_our_own_parameter_names_become_vllms(store, tmp_path):
     path, count = export_vllm(store, tmp_path, subject, layer)
     written = json.loads(path.read_text())
     assert count == 1
-    assert written["16"] == dict(zip(REQUIRED, (64, 128, 32, 8, 8, 3), strict=True))
+    assert written["16"] == dict(zip(NAMES, (64, 128, 32, 8, 8, 3), strict=True))
 
 
 def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
@@ -170,7 +171,7 @@ def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"BLOCK_SIZE_M": 16}, r"vLLM needs BLOCK_SIZE_N, .*num_stages, and BLOCK_SIZE_M=16 has"),
+        ({"BLOCK_SIZE_M": 16}, r"vLLM needs BLOCK_SIZE_N, .*num_warps, and BLOCK_SIZE_M=16 has"),
         ({**config(), "PERSISTENT": True}, "vLLM knows no PERSISTENT"),
     ],
 )

@@ -1,22 +1,21 @@
 """Guesses are what similar layers agree on, and nobody else has a vote."""
 
 import json
-import math
 
 import pytest
 
 from foretune.errors import UsageError
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Layer
-from foretune.tune.exporting.vllm import REQUIRED, TunedLayer
-from foretune.tune.exporting.winners import Winners
+from foretune.tune.exporting.vllm import TunedLayer
+from foretune.tune.exporting.winners import CARD, PARAMETERS, Winners
 
 TOKENS = (1, 16, 256)
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 
 def config(*values):
-    return Configuration(dict(zip(REQUIRED, values, strict=True)))
+    return Configuration(dict(zip(PARAMETERS, values, strict=True)))
 
 
 def law(layer, tokens):
@@ -69,37 +68,72 @@ def test_the_device_itself_counts_more():
     assert winners.guess(Layer(8, 600, H100), 16).config == other
 
 
-def test_held_out_layers_do_not_see_themselves(winners):
-    assert winners.held_out(winners.layers) > 0.8
-    alone = Winners([tuned(Layer(8, 512, H100))])
-    assert math.isnan(alone.held_out(alone.layers))
+def test_some_may_have_no_vote(winners):
+    layer = Layer(8, 512, H100)
+    assert winners.guess(layer, 16).nearest == layer
+    assert winners.guess(layer, 16, without=[layer]).nearest == Layer(8, 4096, H100)
+    alone = Winners([tuned(layer)])
+    assert alone.guess(layer, 16, without=[layer]) is None
 
 
-def test_files_are_read_newest_first_and_others_left_out(tmp_path):
-    name = "E=8,N=512,device_name=NVIDIA_B200.json"
+def test_a_gpu_that_the_spec_table_lacks_has_its_architecture(winners):
+    assert winners.guess(Layer(16, 512, "NVIDIA H800"), 1).config["num_stages"] == 4
+
+
+def test_a_step_lies_in_one_block_of_the_quantization():
+    """SGLang would multiply with the scale of the first block of two."""
+    layer = Layer(8, 512, H100, "fp8_w8a8", (128, 128))
+    long, odd = config(16, 64, 256, 1, 4, 4), config(64, 64, 96, 1, 4, 4)
+    winners = Winners([TunedLayer(layer, {1: long, 16: odd})])
+    assert winners.guess(layer, 16).config == config(16, 64, 128, 1, 4, 4)
+
+
+def test_knobs_that_not_every_engine_knows_are_left_out():
+    values = {**config(16, 64, 64, 1, 4, 4), "num_ctas": 1, "USE_TMA": 1, "SPLIT_K": 1}
+    layer = Layer(8, 512, H100)
+    winners = Winners([TunedLayer(layer, {1: Configuration(values)})])
+    assert set(winners.guess(layer, 1).config) == {*PARAMETERS, "SPLIT_K"}
+
+
+def save(folder, layer, *values, engine="vllm"):
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"1": dict(config(*values))})
+    (folder / layer.named(engine)).write_text(content)
+
+
+def test_the_first_folder_counts_and_there_the_newest_triton(tmp_path):
+    layer = Layer(8, 512, "NVIDIA B200")
     for version, rows in (("3_1_0", 16), ("3_10_0", 64), ("3_9_0", 32)):
-        folder = tmp_path / "configs" / f"triton_{version}"
-        folder.mkdir(parents=True)
-        content = {"1": dict(config(rows, 64, 64, 1, 4, 4))}
-        (folder / name).write_text(json.dumps(content))
-    for odd, text in (("E=1,N=2,device_name=X.json", "{"), ("E=1,N=3,device_name=X.json", "{}"),
-                      ("E=1,N=4,device_name=X_down.json", "{}")):  # fmt: skip
-        (tmp_path / odd).write_text(text)
-    winners = Winners.read([tmp_path])
-    layer = Layer(8, 512, "NVIDIA B200")
-    assert list(winners.layers) == [layer]
-    assert winners.layers[layer].configs[1]["BLOCK_SIZE_M"] == 64
-    assert winners.has(layer, "vllm")
-    assert not winners.has(Layer(8, 513, "NVIDIA B200"), "vllm")
+        save(tmp_path / "b" / "configs" / f"triton_{version}", layer, rows, 64, 64, 1, 4, 4)
+    save(tmp_path / "a", layer, 128, 64, 64, 1, 4, 4)
+    for folders, rows in ((["b", "a"], 64), (["a", "b"], 128)):
+        winners = Winners.read([tmp_path / folder for folder in folders])
+        assert list(winners.layers) == [layer]
+        assert winners.layers[layer].configs[1]["BLOCK_SIZE_M"] == rows
 
 
-def test_the_other_engines_files_are_not_its_own(tmp_path):
-    (tmp_path / "sglang").mkdir()
-    layer = Layer(8, 512, "NVIDIA B200")
-    path = tmp_path / "sglang" / layer.named("sglang")
-    path.write_text(json.dumps({"1": dict(config(16, 64, 64, 1, 4, 4))}))
+BROKEN = ["{", "{}", "", "[" * 5000, '{"1": {"a": [1]}}', "[1]"] + [
+    json.dumps({"1": {**config(16, 64, 64, 1, 4, 4), "BLOCK_SIZE_M": value}})
+    for value in (-16, 0, 16.5, True, "64", "abc", 10**400, float("inf"), None, [16])
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_damaged_files_have_no_vote(tmp_path, text):
+    good, bad = Layer(8, 512, "NVIDIA B200"), Layer(8, 1024, "NVIDIA B200")
+    save(tmp_path, good, 16, 64, 64, 1, 4, 4)
+    (tmp_path / bad.named("vllm")).write_text(text)
+    (tmp_path / "E=1,N=4,device_name=X_down.json").write_text("{}")
     winners = Winners.read([tmp_path])
-    assert (winners.has(layer, "sglang"), winners.has(layer, "vllm")) == (True, False)
+    assert list(winners.layers) == [good]
+    assert winners.left_out == 1 + (text != "{}")
+
+
+def test_guesses_have_no_vote(tmp_path):
+    save(tmp_path / "tuned", Layer(8, 512, "NVIDIA B200"), 16, 64, 64, 1, 4, 4)
+    save(tmp_path / "out" / "linear", Layer(8, 640, "NVIDIA B200"), 16, 64, 64, 1, 4, 4)
+    (tmp_path / "out" / CARD).write_text("{}")
+    assert len(Winners.read([tmp_path]).layers) == 1
 
 
 def test_a_folder_without_any_is_refused(tmp_path):
