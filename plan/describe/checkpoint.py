@@ -21,6 +21,8 @@ SUFFIXES = {
     "bf16": "bf16",
 }
 """Last word of a checkpoint's name -> the format of its projections and experts."""
+IN_BLOCKS = "qwen/"
+"""Who publishes fp8 with a scale per block: ``weight_block_size`` in its ``config.json``."""
 
 FOUR_BITS = ("nvfp4", "mxfp4", "int4_wo")
 
@@ -57,7 +59,8 @@ def format_in_name(name: str) -> str:
     """Return the format that a name like ``nvidia/Qwen3-32B-NVFP4`` says; empty without one."""
     for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
         if word in SUFFIXES:
-            return SUFFIXES[word]
+            in_blocks = word == "fp8" and name.lower().startswith(IN_BLOCKS)
+            return "fp8_block" if in_blocks else SUFFIXES[word]
     return ""
 
 

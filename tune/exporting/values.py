@@ -15,7 +15,9 @@ def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> s
     for knob, value in config.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", knob):
             raise UsageError(f"knob {knob!r} is no name that C has: export JSON instead")
-        lines.append(f"#define {knob} {c_text(value)}")
+        option = isinstance(value, str) and value.startswith("-")
+        text = f"{knob} {c_text(value)}"
+        lines.append(f"/* compile with {text} */" if option else f"#define {text}")
     return "\n".join([f"#ifndef {guard}", f"#define {guard}", *lines, "#endif", ""])
 
 

@@ -259,6 +259,7 @@ def test_names_of_variants():
     )
     stored = describe_model("nvidia/Llama-3.1-8B-Instruct-FP8")
     assert (stored.weight_format, stored.layers) == ("fp8", 32)
+    assert describe_model("Qwen/Qwen3-32B-FP8").weight_format == "fp8_block"
     experts = describe_model("nvidia/DeepSeek-R1-NVFP4")
     assert (experts.weight_format, experts.moe_format) == ("bf16", "nvfp4")
     assert describe_model("zhipuai/GLM-5").mla == describe_model("zai-org/GLM-5").mla
