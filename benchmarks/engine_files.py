@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     print(heading("Files of serving engines", local_device("cpu")))
     columns = ("layers", "number", "guess", "commonest", "vLLM's default")
     print(markdown(columns, all_files))
+    print(f"{vllm.left_out} and {sglang.left_out} files in other formats were left out.\n")
     print(markdown(("layers", "number", "guess", "without the GPU's own files"), siblings))
     columns = ("tuned twice", "number", "each other", "guess and vLLM", "guess and SGLang")
     print(markdown(columns, tunings))

@@ -33,15 +33,13 @@ def serve(address: str, key: bytes, parent: int) -> None:
         served = pickle.loads(make)()
         while True:
             number, question = channel.receive()
+            refused: Any = None
             try:
                 method, arguments = pickle.loads(question)
             except (ImportError, AttributeError) as e:
-                method, arguments = "", e
+                refused = MeasurementError(f"the kernel cannot be imported elsewhere: {e}")
             channel.send(number, None)  # imports are over: from here on the time is the kernel's
-            if method:
-                answer: Any = _answer(served, method, arguments)
-            else:
-                answer = MeasurementError(f"the kernel cannot be imported elsewhere: {arguments}")
+            answer = refused or _answer(served, method, arguments)
             channel.send(number, (answer, not getattr(served, "lost", False)))
 
 

@@ -31,6 +31,7 @@ OPTIONAL = ("num_stages", "SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kp
 """What most files, or some, hold beside: Triton has a default of stages; the last three are for
 AMD GPUs."""
 LARGEST = 2**31
+"""No size in a file reaches it."""
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
 _VERSION = "triton_version"

@@ -122,7 +122,7 @@ class Winners:
         if not any(each.configs for each in tuned):
             names = ", ".join(map(str, folders)) or "no folder"
             raise UsageError(
-                f"no tuned file in {names}: give --tuned the folder of the installed engine"
+                f"no tuned file in {names}: give the folder of an installed engine, or of its wheel"
             )
         return cls((each for each in tuned if each.configs), left_out)
 

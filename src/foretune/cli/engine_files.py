@@ -118,6 +118,8 @@ def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
 
 
 def _say_what_to_do(output: Output, out: Path, guessed: list["EngineFile"], engine: str) -> None:
+    from foretune.plan.engine_files import LINEAR
+
     count = f"{len(guessed)} file{'s' if len(guessed) > 1 else ''}"
     output.say(f"{out}: {count}, guessed and not measured")
     if any(file.layer.experts for file in guessed):
@@ -127,7 +129,7 @@ def _say_what_to_do(output: Output, out: Path, guessed: list["EngineFile"], engi
             else f"For experts: copy {out / 'configs'} to {EXPERTS_INSIDE}"
         )
     if not all(file.layer.experts for file in guessed):
-        output.say(f"For linear layers: copy what is in {out / 'linear'} to {INSIDE[engine]}")
+        output.say(f"For linear layers: copy what is in {out / LINEAR} to {INSIDE[engine]}")
 
 
 def _sizes(layer: "Layer") -> str:
