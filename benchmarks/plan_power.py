@@ -30,6 +30,7 @@ from foretune.datasets.importers.aiconfigurator import operation_of, read
 from foretune.datasets.importers.aiconfigurator_columns import KERNELS
 from foretune.datasets.importers.request import Request
 from foretune.features.roofline import row_limits_ms
+from foretune.operator_package import installed_data
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.kinds import KINDS, family_of
@@ -41,7 +42,7 @@ from foretune.plan.cost.power import (
     measured_forms,
 )
 from foretune.plan.cost.steps import Step
-from foretune.plan.cost.tables import OperatorTables, default_folders, package_folder
+from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorClock
 from foretune.plan.serve.deployments.power import (
     MEMORY_SENSITIVITY,
@@ -71,7 +72,7 @@ USED = ["computing", "memory"]
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operators", type=Path, default=package_folder())
+    parser.add_argument("--operators", type=Path, default=installed_data())
     shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
     parser.add_argument("--watts", type=Path, default=shared)
     parser.add_argument("--write", action="store_true", help="rewrite the shipped forms")

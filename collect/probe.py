@@ -25,7 +25,7 @@ from foretune.collect.cpu import (
     host_features,
     vector_bits,
 )
-from foretune.collect.nvidia import local_gpus
+from foretune.collect.gpus import local_gpus
 from foretune.collect.peaks import measure_cpu
 from foretune.device import Device, available_cores, find_device
 from foretune.errors import MissingExtra, OutputError, UnknownName
@@ -38,7 +38,7 @@ _memo: dict[Path, dict[str, float]] = {}  # where the cache cannot be written
 
 
 def local_devices() -> list[Device]:
-    """Return this machine's CPU and the NVIDIA GPUs this process may use."""
+    """Return this machine's CPU and the GPUs this process may use."""
     return [local_cpu(), *local_gpus()]
 
 

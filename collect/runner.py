@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from foretune.collect.conditions import Watch
-from foretune.collect.nvidia import local_gpus
+from foretune.collect.gpus import local_gpus
 from foretune.collect.service import Service
 from foretune.collect.timer import Timing
 from foretune.collect.workbench import Workbench, environment

@@ -2,27 +2,24 @@
 
 Engines warn that no tuned file exists for a model's layers on a GPU, and take defaults. Which files
 they look for follows from the model, its layout and its formats; what goes into them is what tuned
-files of similar layers agree on (`foretune.tune.exporting.winners`). Nothing here is measured.
+files of similar layers agree on (`foretune.tune.exporting.winners`), or what was measured
+(`foretune.plan.engine_measuring`).
 """
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from foretune.errors import OutputError, UsageError
+from foretune.errors import UsageError
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, illegal_because
-from foretune.replacing import replacing
+from foretune.space import Configuration
 from foretune.tune.exporting.layer import Engine, Layer
-from foretune.tune.exporting.vllm import TunedLayer, write_layer
-from foretune.tune.exporting.winners import CARD, Guess, Winners
+from foretune.tune.exporting.winners import Guess, Winners
 
-__all__ = ["EngineFile", "engine_files", "layers_of", "write_files"]
+__all__ = ["EngineFile", "Entry", "engine_files", "layers_of"]
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens that most tuned files have an entry for."""
@@ -35,10 +32,29 @@ EXPERTS = {
     "int8_wo": "int8_w8a16", "int4_wo": PACKED,
 }  # fmt: skip
 """Format of routed experts -> what file names call it, where a Triton kernel multiplies them."""
-LINEAR = "linear"
-"""Folder of files that engines look for in their own package only."""
-VERSION = re.compile(r"\d+(\.\d+)*")
-Status = Literal["there", "guessed", "nothing similar"]
+Status = Literal["there", "guessed", "nothing similar", "measured", "default is best"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was measured for one number of tokens.
+
+    Attributes:
+        config: the winner; the engine's default where nothing beats it for certain.
+        gain: the default's time over the winner's, median over rounds side by side.
+        gain_low: lower end of its 95 % interval.
+        gain_high: upper end.
+    """
+
+    config: Configuration
+    gain: float = 1.0
+    gain_low: float = 1.0
+    gain_high: float = 1.0
+
+    @property
+    def wins(self) -> bool:
+        """Whether it beats the engine's default for certain."""
+        return self.gain_low > 1.0
 
 
 @dataclass(frozen=True)
@@ -50,12 +66,29 @@ class EngineFile:
         parts: of the model that use it.
         status: whether the engine has it, or what can be said without it.
         guesses: number of tokens -> configuration, where it is guessed.
+        measured: number of tokens -> what was measured.
+        failed: number of tokens -> why it could not be measured.
     """
 
     layer: Layer
     parts: tuple[str, ...]
     status: Status
-    guesses: Mapping[int, Guess]
+    guesses: Mapping[int, Guess] = field(default_factory=dict)
+    measured: Mapping[int, Entry] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> dict[int, Configuration]:
+        """What a file of it holds; empty where none is written.
+
+        Engines take the entry of the nearest number of tokens. So a measured file has the default,
+        too, where that is best, and a file is written only if some entry beats it.
+        """
+        if any(entry.wins for entry in self.measured.values()):
+            return {tokens: entry.config for tokens, entry in self.measured.items()}
+        if self.measured or self.failed:
+            return {}
+        return {tokens: guess.config for tokens, guess in self.guesses.items()}
 
     @property
     def agreement(self) -> float:
@@ -102,51 +135,13 @@ def engine_files(
     files = []
     for layer, parts in layers.items():
         if layer in own.layers:
-            files.append(EngineFile(layer, parts, "there", {}))
+            files.append(EngineFile(layer, parts, "there"))
             continue
         found = {tokens: known.guess(layer, tokens) for tokens in TOKENS}
         guesses = {tokens: guess for tokens, guess in found.items() if guess}
         status: Status = "guessed" if guesses else "nothing similar"
         files.append(EngineFile(layer, parts, status, guesses))
     return files
-
-
-def write_files(
-    folder: Path, files: Sequence[EngineFile], engine: Engine, triton: str = ""
-) -> list[Path]:
-    """Write the guessed files as the engine reads them, and a card that says what they are.
-
-    Files of linear layers go to `LINEAR` in the folder: engines read these in their own package
-    only.
-
-    Args:
-        folder: vLLM reads ``VLLM_TUNED_CONFIG_FOLDER``.
-        files: those with guesses are written.
-        engine: that reads them.
-        triton: the version of Triton that SGLang's files are for.
-
-    Returns:
-        The files, without the card.
-
-    Raises:
-        OutputError, StoreError: they cannot be written, or would replace what was not guessed.
-        UsageError: SGLang keeps files by the version of Triton, which is not given.
-    """
-    places = {
-        _folder_of(f.layer, engine, triton) / f.layer.named(engine): f for f in files if f.guesses
-    }
-    card = _read_card(folder / CARD)
-    for place in places:
-        if (folder / place).exists() and place.as_posix() not in card:
-            raise OutputError(f"{folder / place} is there and no guess: give --out another folder")
-    card |= {place.as_posix(): _about(file) for place, file in places.items()}
-    with replacing(folder / CARD) as new:
-        text = {"engine": engine, "measured": False, "files": card}
-        new.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    for place, file in places.items():
-        configs = {tokens: guess.config for tokens, guess in file.guesses.items()}
-        write_layer(folder / place, TunedLayer(file.layer, configs))
-    return [folder / place for place in places]
 
 
 def _looked_up(
@@ -169,31 +164,3 @@ def _looked_up(
         alike = model.shared_width == model.moe_intermediate
         if engine == "sglang" and layout.moe_ep == 1 and alike:
             yield Layer(experts + 1, size, device, dtype, block), "with the shared expert"
-
-
-def _folder_of(layer: Layer, engine: Engine, triton: str) -> Path:
-    if not layer.experts:
-        return Path(LINEAR)
-    if engine == "vllm":
-        return Path()
-    if not VERSION.fullmatch(triton):
-        raise UsageError("SGLang keeps tuned files by version of Triton: give --triton, like 3.5.1")
-    return Path("configs") / f"triton_{triton.replace('.', '_')}"
-
-
-def _read_card(path: Path) -> dict[str, Any]:
-    """Return what an earlier run wrote; nothing where there is no card."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise OutputError(f"{path} is no card of guessed files: give --out another folder") from e
-
-
-def _about(file: EngineFile) -> dict[str, object]:
-    return {
-        "parts": file.parts,
-        "agreement": {tokens: round(g.agreement, 3) for tokens, g in file.guesses.items()},
-        "nearest": sorted({guess.nearest.file_name for guess in file.guesses.values()}),
-    }

@@ -60,14 +60,47 @@ class JitLaunch:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class TritonKernel(Kernel):
-    """A kernel in Triton; inputs and outputs are tensors of `torch_device`.
+class TensorKernel(Kernel):
+    """A kernel of a GPU whose inputs and outputs are torch's tensors.
 
-    Subclasses say what they launch, and draw inputs with `normal`. Their problem may have a
-    parameter ``dtype``, which then sets the accepted error, and should have `CACHE`.
+    Its problem may have a parameter ``dtype``, which then sets the accepted error.
     """
 
     device_kind = "gpu"
+
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return the rounding error of the problem's format; `tolerance` where it has none."""
+        return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
+
+    def poison(self, output: Any) -> None:
+        """Fill ``output`` with NaN, or with large numbers where its format has none."""
+        torch = _torch()
+        if output.is_floating_point() and output.element_size() > 1:
+            output.fill_(math.nan)
+        else:
+            output.view(torch.uint8).fill_(0x7F)  # NaN of eight-bit floats
+
+    def relative_error(self, output: Any, expected: Any) -> float:
+        """Return ``‖output − expected‖ / ‖expected‖``; infinite where anything is not finite."""
+        if output.shape != expected.shape:
+            return math.inf
+        error, size = 0.0, 0.0
+        flat = output.reshape(-1), expected.to(output.device).reshape(-1)
+        for out, ref in zip(*(part.split(_CHUNK) for part in flat), strict=True):
+            ref = ref.double()
+            error += float((out.double() - ref).square().sum())  # waits for the device
+            size += float(ref.square().sum())
+        if not math.isfinite(error):
+            return math.inf
+        return math.sqrt(error) / max(math.sqrt(size), 1e-300)
+
+
+class TritonKernel(TensorKernel):
+    """A kernel in Triton; inputs and outputs are tensors of `torch_device`.
+
+    Subclasses say what they launch, and draw inputs with `normal`. Their problem should have
+    `CACHE`.
+    """
 
     @abstractmethod
     def launches(
@@ -99,32 +132,6 @@ class TritonKernel(Kernel):
             return self.make_inputs(problem)
         finally:
             _WITHOUT_DATA.reset(token)
-
-    def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return the rounding error of the problem's format; `tolerance` where it has none."""
-        return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
-
-    def poison(self, output: Any) -> None:
-        """Fill ``output`` with NaN, or with large numbers where its format has none."""
-        torch = _torch()
-        if output.is_floating_point() and output.element_size() > 1:
-            output.fill_(math.nan)
-        else:
-            output.view(torch.uint8).fill_(0x7F)  # NaN of eight-bit floats
-
-    def relative_error(self, output: Any, expected: Any) -> float:
-        """Return ``‖output − expected‖ / ‖expected‖``; infinite where anything is not finite."""
-        if output.shape != expected.shape:
-            return math.inf
-        error, size = 0.0, 0.0
-        flat = output.reshape(-1), expected.to(output.device).reshape(-1)
-        for out, ref in zip(*(part.split(_CHUNK) for part in flat), strict=True):
-            ref = ref.double()
-            error += float((out.double() - ref).square().sum())  # waits for the device
-            size += float(ref.square().sum())
-        if not math.isfinite(error):
-            return math.inf
-        return math.sqrt(error) / max(math.sqrt(size), 1e-300)
 
 
 def torch_device(kernel: Kernel) -> "torch.device":

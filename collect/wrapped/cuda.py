@@ -1,22 +1,20 @@
-"""CUDA through NVRTC: compiled to a cubin, launched on torch's stream, its arrays torch's tensors.
+"""CUDA through NVRTC: compiled to a cubin, launched by ``cuda.core``."""
 
-So it is timed, metered and checked as Triton kernels are (`foretune.collect.device_timer`).
-"""
-
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from foretune.collect.wrapped.arguments import Arguments, Restoring
+from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.gpu import (
+    Start,
+    check_constant,
+    check_index,
+    launch_on_gpu,
+    other_files,
+)
 from foretune.collect.wrapped.source import Build, Source, first_error
-from foretune.errors import UsageError
 from foretune.extras import require
 
 PURPOSE = "a CUDA kernel"
-Start = Callable[[], None]
 
 
 class Cuda:
@@ -39,26 +37,7 @@ class Cuda:
         """
         torch = require("torch", "cuda", PURPOSE)
         cubin, symbol = compiled(build, architecture(build.source.device))
-        torch.cuda.set_device(build.source.device)
-        tensors = tuple(_on_gpu(torch, a) for a in arguments)
-        return CudaLaunch(Arguments(tensors, {}), lambda a: _start(build, cubin, symbol, a))
-
-
-class CudaLaunch(Restoring):
-    """Launches of a kernel.
-
-    Args:
-        arguments: of the kernel: tensors and NumPy's numbers.
-        prepare: from arguments as a launch takes them, pointers and numbers, to what launches.
-    """
-
-    def __init__(self, arguments: Arguments, prepare: Callable[[list[Any]], Start]) -> None:
-        super().__init__(arguments)
-        self._start = prepare([_passed(a) for a in arguments.args])
-
-    def run(self) -> None:
-        """Launch; whoever needs the result waits."""
-        self._start()
+        return launch_on_gpu(torch, build, arguments, lambda a: _start(build, cubin, symbol, a))
 
 
 def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
@@ -74,10 +53,8 @@ def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
     """
     nvrtc = _nvrtc()
     source = build.source
-    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-        for other, content in build.others.items():
-            Path(folder, other).write_text(content, encoding="utf-8")
-        includes = [folder, source.folder, *_headers()]
+    with other_files(build) as folders:
+        includes = [*folders, *_headers()]
         options = [f"--gpu-architecture={arch}", *(f"--include-path={i}" for i in includes),
                    *(build.options or ())]  # fmt: skip
         program = _checked(nvrtc.nvrtcCreateProgram(build.text.encode(), b"kernel.cu", 0, [], []))
@@ -106,11 +83,7 @@ def architecture(index: int) -> str:
         UsageError: there is no such GPU.
     """
     torch = require("torch", "cuda", PURPOSE)
-    count = torch.cuda.device_count()
-    if not 0 <= index < count:
-        raise UsageError(
-            f"there is no CUDA device {index}: this machine has {count or 'none'}, as torch sees it"
-        )
+    check_index(torch, index, "CUDA")
     major, minor = torch.cuda.get_device_capability(index)
     # The a-variants have what only this generation can do, such as WGMMA.
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
@@ -133,7 +106,9 @@ def _start(build: Build, cubin: bytes, symbol: bytes, passed: list[Any]) -> Star
     device = core.Device(build.source.device)
     device.set_current()
     name = build.source.name
-    kernel = core.ObjectCode.from_cubin(cubin, symbol_mapping={name: symbol}).get_kernel(name)
+    code = core.ObjectCode.from_cubin(cubin, symbol_mapping={name: symbol})
+    kernel = code.get_kernel(name)
+    _fill_constants(build, code.handle)
     shape = core.LaunchConfig(grid=build.grid, block=build.threads, shmem_size=build.shared_bytes)
 
     def start() -> None:
@@ -143,13 +118,19 @@ def _start(build: Build, cubin: bytes, symbol: bytes, passed: list[Any]) -> Star
     return start
 
 
-def _on_gpu(torch: Any, argument: Any) -> Any:
-    return torch.from_numpy(argument).cuda() if isinstance(argument, np.ndarray) else argument
+def _fill_constants(build: Build, library: Any) -> None:
+    """Copy the constants of a build to where its loaded code reads them.
 
-
-def _passed(argument: Any) -> Any:
-    """Return an argument as a launch takes it: an array by its address."""
-    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+    Raises:
+        RuntimeError: the source has no such constant, or too little room for it.
+    """
+    driver = require("cuda.bindings.driver", "cuda", PURPOSE)
+    for name, array in build.source.constants.items():
+        status, place, room = driver.cuLibraryGetGlobal(library, name.encode())
+        if int(status):
+            raise RuntimeError(f"cmem_args: the source uses no constant {name}")
+        check_constant(name, array, room)
+        _checked(driver.cuMemcpyHtoD(place, array.ctypes.data, array.nbytes))
 
 
 def _headers() -> list[str]:
@@ -177,5 +158,5 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     """
     status, *rest = answer
     if int(status):
-        raise RuntimeError(f"NVRTC: {status.name}")
+        raise RuntimeError(status.name)
     return rest[0] if len(rest) == 1 else rest

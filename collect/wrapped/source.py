@@ -1,4 +1,4 @@
-"""The source of a kernel in C, C++, OpenCL or CUDA, and the shape of its launches.
+"""The source of a kernel in C, C++, OpenCL, CUDA or HIP, and the shape of its launches.
 
 Names and meanings are those of Kernel Tuner, whose users need not learn others: knobs become
 ``#define``s, the knobs ``block_size_x``, ``block_size_y``, ``block_size_z`` are the size of a work
@@ -26,7 +26,9 @@ Amount = int | str | Callable[[dict[str, Any]], Any]
 """A number, an expression of knobs, or a function of a mapping of them."""
 Size = Amount | Sequence[Amount]
 Divisors = Amount | Sequence[Amount] | None
-Language = Literal["C", "OpenCL", "CUDA"]
+Language = Literal["C", "OpenCL", "CUDA", "HIP"]
+ON_TORCH: tuple[Language, ...] = ("CUDA", "HIP")
+"""Languages whose arrays are tensors of torch, whose events time launches."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Source:
         compiler: command; None: the system's.
         options: of the compiler; ``{knob}`` stands for a value.
         platform: number of the OpenCL platform.
-        device: number of its device, or of the CUDA device.
-        shared_bytes: dynamic shared memory of a CUDA block.
+        device: number of its device, or of torch's GPU.
+        shared_bytes: dynamic shared memory of a block, in CUDA and HIP.
+        constants: what ``__constant__`` variables hold, in CUDA and HIP.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Source:
     platform: int = 0
     device: int = 0
     shared_bytes: Amount = 0
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Build:
         options: of the compiler.
         threads: size of a work group.
         grid: how many there are.
-        shared_bytes: dynamic shared memory of each, in CUDA.
+        shared_bytes: dynamic shared memory of each, in CUDA and HIP.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""A kernel in C, C++, OpenCL or CUDA as a kernel: built per configuration, checked, timed."""
+"""A kernel in C, C++, OpenCL, CUDA or HIP as a kernel: built per configuration, checked, timed."""
 
 import math
 import re
@@ -10,10 +10,12 @@ import numpy as np
 
 from foretune.collect.wrapped.arguments import Outcome
 from foretune.collect.wrapped.cuda import Cuda
+from foretune.collect.wrapped.hip import Hip
 from foretune.collect.wrapped.native import Native
 from foretune.collect.wrapped.opencl import OpenCL
 from foretune.collect.wrapped.source import (
     GRID,
+    ON_TORCH,
     Backend,
     Build,
     Language,
@@ -30,7 +32,9 @@ from foretune.problem import Problem
 from foretune.source import function_hash
 from foretune.space import Configuration
 
-BACKENDS: dict[Language, type[Backend]] = {"C": Native, "OpenCL": OpenCL, "CUDA": Cuda}
+BACKENDS: dict[Language, type[Backend]] = {
+    "C": Native, "OpenCL": OpenCL, "CUDA": Cuda, "HIP": Hip,
+}  # fmt: skip
 Verify = Callable[..., Any]
 """From right output, output and, if it takes it, ``atol`` to whether the output will do."""
 
@@ -78,9 +82,11 @@ class SourceKernel(Wrapped):
         names = _names(source, len(arguments))
         problem = {**described(names, arguments), **shape.described()}
         shared = [] if source.shared_bytes == 0 else [_text_of(source.shared_bytes)]
+        constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
         code = repr(
             (source.name, _text_of(source.text), sorted(source.others.items()), source.options,
-             *shared, shape.names, shape.texts(), [function_hash(f) for f in shape.functions()],
+             *shared, *constants, shape.names, shape.texts(),
+             [function_hash(f) for f in shape.functions()],
              None if defines is None else {k: _text_of(v) for k, v in defines.items()},
              answer is None, atol, verify and function_hash(verify),
              BACKENDS[source.language]().toolchain(source))
@@ -95,7 +101,7 @@ class SourceKernel(Wrapped):
         )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
-        self.times_itself = source.language != "CUDA"  # torch's events time that
+        self.times_itself = source.language not in ON_TORCH  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the arguments as they are before any launch."""

@@ -1,16 +1,13 @@
 """Where AIConfigurator's measurements lie: in its installed package, a folder, a file."""
 
-import importlib.util
 import os
 from pathlib import Path
 
 from foretune.errors import RunTableError
+from foretune.operator_package import installed_data
 
 INSTALLED = "installed"
 """Given as FILE, means all the tables of the installed package."""
-
-_PACKAGES = ("aiconfigurator_core", "aiconfigurator")
-"""Newer releases keep the data in a package of their own."""
 
 
 def locate(place: str | os.PathLike[str]) -> Path:
@@ -31,14 +28,3 @@ def locate(place: str | os.PathLike[str]) -> Path:
     if data is None or path.name == INSTALLED:
         return data or path
     return data / path if (data / path).is_dir() else path
-
-
-def installed_data() -> Path | None:
-    """Return the data folder of the installed package without importing it; None without one."""
-    for package in _PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for home in (spec.submodule_search_locations or []) if spec else []:
-            data = Path(home) / "systems" / "data"
-            if data.is_dir():
-                return data
-    return None

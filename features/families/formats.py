@@ -40,12 +40,20 @@ FORMATS: dict[str, Format] = {
     "int8": Format(1, 1, "int8"),
     "int8_wo": Format(1, 2, "fp16"),
     "int4_wo": Format(0.5 + GROUP_SCALES, 2, "fp16"),
+    "int3_wo": Format(0.375 + GROUP_SCALES, 2, "fp16"),
     "nvfp4": Format(0.5 + NV_SCALES, 0.5 + NV_SCALES, "fp4"),
     "mxfp4": Format(0.5 + MX_SCALES, 0.5 + MX_SCALES, "fp4"),
     "w4afp8": Format(0.5 + GROUP_SCALES, 1, "fp8"),
     "w4a16_mxfp4": Format(0.5 + MX_SCALES, 2, "bf16"),
     "w4a8_mxfp4_mxfp8": Format(0.5 + MX_SCALES, 1 + MX_SCALES, "fp8"),
 }
+FORMATS |= {
+    "fp4_e2m1": Format(0.5 + NV_SCALES, 2, "bf16"),
+    "int4_head": Format(0.5 + 4 / 128, 2, "bf16"),
+    "kivi2": Format((2 + 32 / 32) / 8, 2, "bf16"),
+    "kvquant3": Format(3.33 / 8, 2, "bf16"),
+}
+"""Of the cache of keys and values alone; a scale per head for heads of 128 numbers."""
 FORMATS |= {
     "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"], "float32": FORMATS["fp32"],
     "float64": FORMATS["fp64"], "uint8": FORMATS["int8"],

@@ -70,8 +70,7 @@ def mixed_operators(
     parts = [part for part in parts if part.tokens > 0]
     if not parts:
         return []
-    phases = {part.phase for part in parts}
-    phase: Phase = parts[0].phase if len(phases) == 1 else "mixed"
+    phase = phase_of(parts)
     tokens = sum(part.tokens for part in parts)
     # Of a prompt only the last token gets logits.
     rows = sum(p.batch if p.phase == "prefill" else p.tokens for p in parts)
@@ -84,6 +83,11 @@ def mixed_operators(
     operators.append(gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"))
     operators.extend(_communication(model, layout, formats, tokens, rows, phase))
     return operators
+
+
+def phase_of(parts: Sequence[Part]) -> Phase:
+    """Return the phase of a step with these parts, of which there is at least one."""
+    return parts[0].phase if len({part.phase for part in parts}) == 1 else "mixed"
 
 
 def _dense(

@@ -13,6 +13,7 @@ from foretune.datasets.importers.aiconfigurator_columns import KERNELS
 from foretune.datasets.importers.request import Request
 from foretune.datasets.importers.systems import device_of
 from foretune.device import named_device
+from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL, as_modules
 from foretune.plan.cost.kinds import KINDS, with_experts
 from foretune.plan.cost.recurrent_attention import RECURRENT, as_recurrent
 
@@ -23,6 +24,7 @@ COLLECTIVE_BACKENDS = ("nccl", "oneccl")
 OPERATIONS = (
     *(op for op, kernel in KERNELS.items() if kernel in KINDS or op in COLLECTIVE_BACKENDS),
     "mla_bmm",
+    *(family.name for family in MODULES),
     *(family.name for family in RECURRENT),
 )
 NETWORK = "vidur_network.parquet"
@@ -79,6 +81,8 @@ class EngineTables:
                 rows = _with_device(_newest(versions).assign(kernel=kernel), system)
                 if op in OPERATIONS[-len(RECURRENT) :]:
                     return as_recurrent(rows)
+                if op in (PREFILL, DECODE):
+                    return as_modules(rows)
                 return with_experts(rows) if kernel == "moe" else rows
         return None
 

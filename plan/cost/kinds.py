@@ -8,6 +8,7 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.features.arrays import as_array
+from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL
 from foretune.plan.cost.latent_attention import (
     LatentDecode,
     LatentPrefill,
@@ -100,6 +101,7 @@ FOR_LATENCY = "min_latency"
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
 _BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
+_PIECES = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
           "problem.window": 0.0}  # fmt: skip
 _COLLECTIVE = OperatorKind(
@@ -157,13 +159,24 @@ KINDS: dict[str, OperatorKind] = {
     "gdn": _RECURRENT,
     "kda": _RECURRENT,
     "mamba2": _RECURRENT,
+    PREFILL: OperatorKind(
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
+         "problem.heads": 1.0}, _PIECES,
+        split="problem.batch", load="problem.batch",
+    ),
+    DECODE: OperatorKind(
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _PIECES,
+        split="problem.batch", load="problem.batch",
+    ),
     "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
     "norm": _ROWS,
     "elementwise": _ROWS,
 }  # fmt: skip
 """Kernel -> its kind; operators of other kernels take their roofline."""
 
-_OWN: tuple[type[Family], ...] = (LatentPrefill, LatentDecode, LatentProjection, *RECURRENT)
+_OWN: tuple[type[Family], ...] = (
+    LatentPrefill, LatentDecode, LatentProjection, *RECURRENT, *MODULES,
+)  # fmt: skip
 
 
 def with_experts(rows: pd.DataFrame) -> pd.DataFrame:

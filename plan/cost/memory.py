@@ -8,10 +8,11 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from foretune.plan.describe.cache_formats import find_cache_format
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format
 from foretune.plan.describe.layout import Layout
@@ -68,6 +69,7 @@ def rank_memory(
     workload: Workload,
     concurrency: Any,
     step_tokens: int = STEP_TOKENS,
+    elsewhere: float = 0.0,
 ) -> RankMemory:
     """Return what the fullest rank holds while ``concurrency`` requests run, all at full length.
 
@@ -79,11 +81,12 @@ def rank_memory(
         concurrency: requests at a time, of one replica with all its attention-DP groups; an array
             of several makes the parts of the memory arrays.
         step_tokens: most tokens of one step and attention-DP group.
+        elsewhere: bytes of its weights that lie in the host's memory.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
     tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
     return RankMemory(
-        weights=weight_bytes(model, layout, formats),
+        weights=weight_bytes(model, layout, formats) - elsewhere,
         kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
         activations=activation_bytes(model, layout, tokens, requests),
         communication=communication_bytes(model, layout, tokens),
@@ -113,9 +116,13 @@ def most_requests(
     system: System,
     usable: float = USABLE,
     step_tokens: int = STEP_TOKENS,
+    elsewhere: float = 0.0,
 ) -> int:
-    """Return how many requests fit at a time, of one replica; 0 if not even the model does."""
-    room = usable * system.memory_gib * GIB
+    """Return how many requests fit at a time, of one replica; 0 if not even the model does.
+
+    ``elsewhere`` bytes of each rank's weights lie in the host's memory.
+    """
+    room = usable * system.memory_gib * GIB + elsewhere
     return _most(model, layout, formats, workload, room, step_tokens)
 
 
@@ -165,7 +172,30 @@ def stage_layers(model: ModelDescription, layout: Layout, stage: int) -> tuple[i
     return start, start + each + (stage < more)
 
 
+class _StageBytes(NamedTuple):
+    """What one rank of a stage holds of the weights: of its layers all but experts, and tables."""
+
+    dense: float
+    experts: float
+    tables: float
+
+
+@lru_cache(maxsize=4096)
+def layer_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> tuple[float, float]:
+    """Return the weights of the layers of the fullest stage's ranks: of experts, and of the rest.
+
+    Bytes, the rest first.
+    """
+    stages = [_stage(model, layout, formats, stage) for stage in range(layout.pp)]
+    fullest = max(stages, key=lambda stage: stage.dense + stage.experts)
+    return fullest.dense, fullest.experts
+
+
 def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stage: int) -> float:
+    return sum(_stage(model, layout, formats, stage))
+
+
+def _stage(model: ModelDescription, layout: Layout, formats: Formats, stage: int) -> _StageBytes:
     """Return what one rank of a stage holds of the weights.
 
     Kinds of attention alternate, so that a stage has the model's mixture of them.
@@ -191,11 +221,11 @@ def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stag
     tables = (stage == 0) * weights.embedding
     if stage == layout.pp - 1 and not (model.tied_embeddings and stage == 0):
         tables += weights.head or weights.embedding
-    wide = router + share * weights.norms + tables / layout.tp
-    return (
-        find_format(formats.weights).bytes * projections
-        + find_format(formats.moe).bytes * experts
-        + WIDE * wide
+    wide = router + share * weights.norms
+    return _StageBytes(
+        find_format(formats.weights).bytes * projections + WIDE * wide,
+        find_format(formats.moe).bytes * experts,
+        WIDE * tables / layout.tp,
     )
 
 
@@ -209,15 +239,18 @@ def request_bytes(
 ) -> float:
     """Return what one request of ``tokens`` takes in the cache of one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
-    size = find_format(formats.kv).bytes
+    kind = find_cache_format(formats.kv)
     if model.compressed:
+        size = kind.number_bytes(model.head_dim)
         return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
-    numbers = sum(
-        layers * min(tokens, window or tokens) * _cached(model.mla, heads, layout)
+    cache = sum(
+        layers * kind.kept_bytes(
+            min(tokens, window or tokens), _cached(model.mla, heads, layout),
+            _width(model.mla, heads),
+        )
         for layers, window, heads in model.attentions()
-    )
-    keys = model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
-    cache = size * numbers + keys
+    )  # fmt: skip
+    cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
     if beside := model.beside:
         cache += request_bytes(beside, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
@@ -228,6 +261,11 @@ def _cached(mla: Mla | None, heads: Heads, layout: Layout) -> int:
     if mla:
         return mla.kv_lora_rank + mla.qk_rope
     return math.ceil(heads.kv_heads / layout.tp) * heads.cached
+
+
+def _width(mla: Mla | None, heads: Heads) -> float:
+    """Return the numbers that share a head's scale: of its key or its value, whose mean it is."""
+    return mla.kv_lora_rank + mla.qk_rope if mla else heads.cached / 2
 
 
 def _state_bytes(model: ModelDescription, layout: Layout) -> float:

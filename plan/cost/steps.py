@@ -7,8 +7,10 @@ from typing import Literal, Protocol
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.decoder import step_operators
-from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.attention_modules import MODULES, attention_modules
+from foretune.plan.cost.decoder import mixed_operators, phase_of, step_operators
+from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.recurrent_attention import RECURRENT
 from foretune.plan.cost.screening import Screened
@@ -22,7 +24,7 @@ PARTS = ("projections", "attention", "experts", "communication", "rest")
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, **{family.name: 1 for family in RECURRENT},
+    "mla_bmm": 1, **{family.name: 1 for family in (*MODULES, *RECURRENT)},
     "moe": 2,
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip
@@ -138,6 +140,32 @@ class StepClock:
         """What was left out of measured tables, as far as they were read."""
         return self._clock.screened
 
+    def operators(self, step: Work) -> Sequence[Operator]:
+        """Return what one rank runs in a step, see `mixed_operators`."""
+        if not isinstance(step, Step):
+            return step.operators()
+        part = Part(step.batch, step.new_tokens, step.context, step.phase)
+        return self.mixed_operators(step.model, step.layout, step.formats, [part])
+
+    def mixed_operators(
+        self,
+        model: ModelDescription,
+        layout: Layout,
+        formats: Formats,
+        parts: Sequence[Part],
+    ) -> list[Operator]:
+        """Return what one rank runs, attention in one piece where it was measured so here."""
+        operators = mixed_operators(model, layout, formats, parts)
+        modules = attention_modules(model, layout, formats, parts)
+        if not modules or not all(
+            self._clock.has(m.kernel, str(m.problem["shape"])) for m in modules
+        ):
+            return operators
+        pieces = attention_operators(model, layout, formats, parts, phase_of(parts))
+        # Operators are made once, so that these are the same objects.
+        inside = {id(operator) for operator in pieces}
+        return [op for op in operators if id(op) not in inside] + modules
+
     def times(self, steps: Sequence[Work]) -> pd.DataFrame:
         """Return milliseconds and energy per step, one row each.
 
@@ -148,7 +176,7 @@ class StepClock:
         known, ``energy_guessed``: the share of that whose operators' power nobody measured on this
         system, and ``bound``: milliseconds that peak rates allow.
         """
-        operators = [step.operators() for step in steps]
+        operators = [self.operators(step) for step in steps]
         numbers = self._number([op for ops in operators for op in ops])
         step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
         count = np.array([op.count for ops in operators for op in ops], dtype=float)

@@ -3,34 +3,24 @@
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
+from foretune.operator_package import installed_data
 from foretune.plan.cost.engine_tables import EngineTables
 from foretune.plan.cost.kinds import KINDS
 from foretune.plan.cost.own_tables import OwnTables, has_own_operators
 
-PACKAGE = "aiconfigurator_core"
 NEAR = 1.0
 """Octaves around a measurement within which later folders are not asked."""
 
 
-def package_folder() -> Path | None:
-    """Return the folder of tables of the package aiconfigurator-core; None if not installed."""
-    spec = find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(next(iter(spec.submodule_search_locations))) / "systems" / "data"
-    return folder if folder.is_dir() else None
-
-
 def default_folders() -> list[Path]:
     """Return where tables are looked for: the package, else ``$FORETUNE_SHARED_DATA/llm``."""
-    package = package_folder()
+    package = installed_data()
     shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
     candidates = [package] if package else [shared]
     return [folder for folder in candidates if folder.is_dir()]

@@ -36,6 +36,11 @@ RELATIVES = {
     "int4_wo": ("w4a16_mxfp4", "w4afp8", "int8_wo", "bf16"),
     "int8_wo": ("int4_wo", "w4a16_mxfp4", "bf16"),
     "w4afp8": ("w4a8_mxfp4_mxfp8", "int4_wo", "w4a16_mxfp4", "fp8"),
+    "int3_wo": ("int4_wo", "w4a16_mxfp4", "int8_wo", "bf16"),
+    "fp4_e2m1": ("nvfp4", "fp8"),
+    "int4_head": ("fp8",),
+    "kivi2": ("fp8",),
+    "kvquant3": ("fp8",),
 }
 """Format -> those whose efficiency it borrows where its own was not measured, nearest first."""
 
@@ -172,6 +177,21 @@ class OperatorClock:
                 if table is not None and (own or not instead):
                     some = rows.iloc[here]
                     yield _Question(table, known, own, instead, some, limits[here], index[here])
+
+    def has(self, kernel: str, first: str) -> bool:
+        """Return whether an engine on this very system was measured running a kernel.
+
+        Args:
+            kernel: as in the run table.
+            first: the most telling of its exact columns.
+        """
+        for place in self._places:
+            if place[0] != self.system:
+                continue
+            table = self._table(kernel, *place)
+            if table and any(key.split("/")[0] == first for key in table.keys):
+                return True
+        return False
 
     def _nearest(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
         """Return who measured formats ``key``, or those most like it; which; whether its own.

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from foretune.errors import RunTableError
+from foretune.plan.describe.cache_formats import CACHE_FORMATS
 from foretune.plan.describe.checkpoint import SUFFIXES
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import FORMATS, Formats
@@ -133,7 +134,8 @@ def _row(row: dict[str, str], where: str) -> AccuracyResult:
         raise RunTableError(f"{where}: scores must be positive")
     if row["better"] not in ("higher", "lower"):
         raise RunTableError(f"{where}: better is 'higher' or 'lower', not {row['better']!r}")
-    if row["format"].removeprefix("kv:") not in FORMATS:
+    known = CACHE_FORMATS if row["format"].startswith("kv:") else FORMATS
+    if row["format"].removeprefix("kv:") not in known:
         raise RunTableError(f"{where}: unknown number format {row['format']!r}")
     texts = {c: row[c] for c in ("format", "method", "model", "benchmark", "better", "source")}
     return AccuracyResult(baseline=scores[0], quantized=scores[1], **texts)

@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
+from foretune.operator_package import package_home
 from foretune.plan.describe.checkpoint import FOUR_BITS, SUFFIXES, format_in_name
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.huggingface import (
@@ -114,11 +114,8 @@ def _from_row(row: dict[str, str]) -> ModelDescription:
 
 def _package() -> Path | None:
     """Return the folder of aiconfigurator-core's configurations, without importing it."""
-    spec = find_spec("aiconfigurator_core")
-    for home in (spec.submodule_search_locations or []) if spec else []:
-        if (folder := Path(home) / "model_configs").is_dir():
-            return folder
-    return None
+    home = package_home()
+    return home / "model_configs" if home and (home / "model_configs").is_dir() else None
 
 
 @cache

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Literal
 
 from foretune.errors import UnknownName, UsageError
+from foretune.plan.describe.cache_formats import find_cache_format, support_name
 from foretune.plan.describe.description import ModelDescription
 
 Support = Literal["native", "emulated", "no"]
@@ -54,6 +55,7 @@ FORMATS: dict[str, Format] = {
         Format("int8", 8, activations="int8"),
         Format("int8_wo", 8),
         Format("int4_wo", 4, 128, 16, block=128),
+        Format("int3_wo", 3, 128, 16, block=128),
         Format("nvfp4", 4, 16, 8, "nvfp4", block=16),
         Format("mxfp4", 4, 32, 8),
         Format("w4a8_mxfp4_mxfp8", 4, 32, 8, "mxfp8"),
@@ -62,9 +64,6 @@ FORMATS: dict[str, Format] = {
 }
 """Formats of weights: fp8 has a scale per tensor or row, fp8_static also of activations in
 advance; int8 is W8A8, ``…_wo`` stores weights only; mxfp4 is multiplied with 16 bits."""
-
-CACHE_FORMATS = ("bf16", "fp8")
-"""Formats of keys and values in the cache; fp8 with one scale per tensor."""
 
 ACTIVATION_BYTES = {
     "bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16
@@ -82,7 +81,7 @@ class Formats:
         weights: of attention's and dense projections; embeddings, routers, norms and the output
             projection stay in bf16, as in published checkpoints.
         activations: that weights are multiplied with; empty means those of the weights' format.
-        kv: of the cache.
+        kv: of the cache, as in `foretune.plan.describe.cache_formats`.
         moe: of routed experts; empty means that of the weights.
 
     Raises:
@@ -98,8 +97,7 @@ class Formats:
     def __post_init__(self) -> None:
         weights = find_format(self.weights)
         moe = find_format(self.moe or self.weights)
-        if self.kv not in CACHE_FORMATS:
-            raise UnknownName("format of the cache", self.kv, CACHE_FORMATS)
+        find_cache_format(self.kv)
         if self.activations not in ("", weights.activations):
             raise UsageError(
                 f"weights in {weights.name} are multiplied with {weights.activations}, "
@@ -116,10 +114,11 @@ class Formats:
     def attention(self) -> str:
         """The format that attention computes in when it reads a prompt.
 
-        Eight bits where the cache and the activations around it have no more; a decode step
-        waits for memory, and computes in sixteen.
+        Eight bits where the cache and the activations around it have no more (NVFP4 caches are
+        converted to eight); a decode step waits for memory, and computes in sixteen.
         """
-        return "fp8" if self.kv == "fp8" and self.activations in ("fp8", "nvfp4") else "bf16"
+        narrow = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
+        return "fp8" if narrow else "bf16"
 
     @property
     def dispatch_bytes(self) -> float:
@@ -131,7 +130,8 @@ class Formats:
 
     def support(self, architecture: str) -> Support:
         """Return how a device works with them: as with the one that it works with worst."""
-        found = {supported(name, architecture) for name in (self.weights, self.moe, self.kv)}
+        names = (self.weights, self.moe, support_name(self.kv))
+        found = {supported(name, architecture) for name in names}
         return next(support for support in WORST_FIRST if support in found)
 
 
@@ -163,13 +163,16 @@ def supported(name: str, architecture: str) -> Support:
     wider format first, which costs time and saves memory only. ``no``: nobody has written any.
 
     Args:
-        name: of the format.
+        name: of the format of weights; ``kv:…`` of a cache's that plans do not usually look at.
         architecture: as in `Device.architecture`: ``sm_90``, ``gfx942``, ``x86_64+avx512``.
 
     Raises:
         UnknownName: there is no such format.
     """
-    find_format(name)
+    if name.startswith("kv:"):
+        find_cache_format(name.removeprefix("kv:"))
+    else:
+        find_format(name)
     table = _support()
     if architecture not in _architectures():
         architecture = "cpu" if architecture.startswith(("x86_64", "aarch64")) else ""

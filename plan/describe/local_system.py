@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from foretune.collect.nvidia import local_gpus
+from foretune.collect.gpus import local_gpus
 from foretune.collect.probe import local_device
 from foretune.errors import UnknownName
 from foretune.plan.describe.system import System, find_system

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from foretune.device import Device, find_device, named_device
 from foretune.errors import RunTableError, UnknownName
+from foretune.operator_package import installed_data
 
 PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction: what is taken for links that nobody described."""
@@ -35,6 +35,7 @@ class System:
         memory_gib: of one GPU.
         price_per_hour: of one GPU, USD; None where no price is known.
         power_limit_w: of one GPU, watts; NaN where unknown.
+        host_gbps: between a GPU and the host's memory, GB/s.
         domain_gpus: joined by the links inside: a node, or a rack of 72.
     """
 
@@ -47,10 +48,16 @@ class System:
     price_per_hour: float | None
     power_limit_w: float
     domain_gpus: int = 0
+    host_gbps: float = PCIE_GBPS
 
     @classmethod
     def of_device(cls, device: Device, gpus_per_node: int = 1, name: str = "") -> Self:
-        """Return a system of GPUs (or of one CPU) about whose links nothing is known."""
+        """Return a system of GPUs (or of one CPU) about whose links nothing is known.
+
+        What a CPU has elsewhere it copies within its memory, each byte read and written: half the
+        bandwidth that was measured (`foretune.collect.probe`).
+        """
+        own = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
         return cls(
             name=name or device.name,
             device=device,
@@ -60,6 +67,7 @@ class System:
             memory_gib=device.specs.get("memory_gib", 0.0),
             price_per_hour=None,
             power_limit_w=device.specs.get("power_limit_w", float("nan")),
+            host_gbps=own or PCIE_GBPS,
         )
 
     @property
@@ -97,6 +105,7 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
         price_per_hour=cost.get(short),
         power_limit_w=device.specs.get("power_limit_w", float("nan")),
         domain_gpus=int(row["domain_gpus"]),
+        host_gbps=float(row["host_gbps"]),
     )
 
 
@@ -160,16 +169,9 @@ def _shipped() -> dict[str, dict[str, Any]]:
 @cache
 def _yaml_files() -> dict[str, Path]:
     """Return aiconfigurator-core's descriptors by system, without importing it."""
-    spec = find_spec("aiconfigurator_core")
-    if spec is None:
-        return {}
-    folders = [Path(home) / "systems" for home in spec.submodule_search_locations or []]
-    return {
-        path.stem: path
-        for folder in folders
-        for path in folder.glob("*.yaml")
-        if (folder / "data" / path.stem).is_dir()
-    }
+    data = installed_data()
+    found = data.parent.glob("*.yaml") if data else []
+    return {path.stem: path for path in found if data and (data / path.stem).is_dir()}
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -187,6 +189,7 @@ def _described(name: str) -> dict[str, Any]:
         "domain_gpus": rack or node["num_gpus_per_node"],
         "intra_node_gbps": node["intra_node_bw"] / 1e9,
         "inter_node_gbps": (node["inter_rack_bw"] if rack else node["inter_node_bw"]) / 1e9,
+        "host_gbps": node.get("pcie_bw", PCIE_GBPS * 1e9) / 1e9,
     }
 
 

@@ -91,6 +91,8 @@ class StageTimes:
     ) -> None:
         self._drafts = drafts
         self._model, self._layout, self._formats, self._clock = model, layout, formats, clock
+        # Of attention in one piece, tables have no steps that check several tokens of a request.
+        self._operators = clock.mixed_operators if each == 1 else mixed_operators
         tokens, context = _sizes(most_tokens, halves=True), _sizes(most_context)
         answers = _sizes(most_answers)
         self._shared = _Curve(tokens, self._ms([_shared(self._mixed(n)) for n in tokens]))
@@ -160,18 +162,18 @@ class StageTimes:
 
     def _mixed(self, tokens: int) -> list[Operator]:
         parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]
-        return mixed_operators(self._model, self._layout, self._formats, parts)
+        return self._operators(self._model, self._layout, self._formats, parts)
 
     def _head(self, rows: int) -> list[Operator]:
         part = [Part(rows, 1, 1, "decode")]
-        found = mixed_operators(self._model, self._layout, self._formats, part)
+        found = self._operators(self._model, self._layout, self._formats, part)
         return [o for o in found if o.name in ENDS]
 
     def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
         """Return what runs for requests of one phase alone, beside others or not."""
         part = Part(batch, new, context, phase)  # type: ignore[arg-type]
         other = Part(1, 1, 0, "decode" if phase == "prefill" else "prefill")
-        found = mixed_operators(self._model, self._layout, self._formats, [part, other])
+        found = self._operators(self._model, self._layout, self._formats, [part, other])
         return [o for o in found if o.phase == phase]
 
     def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:

@@ -9,7 +9,7 @@ from foretune.errors import UsageError
 from foretune.plan.serve.deployments.arrivals import FULLEST, Load, LoadCurve
 from foretune.plan.serve.requirements import Requirements
 
-IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers"]
+IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers", "offload_gib"]
 """Columns that tell deployments apart, whatever their load."""
 LATENCIES = ("ttft_ms", "tpot_ms")
 

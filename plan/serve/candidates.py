@@ -9,7 +9,8 @@ from math import ceil
 
 import numpy as np
 
-from foretune.plan.cost.memory import most_requests
+from foretune.plan.cost.memory import GIB, USABLE, layer_bytes, rank_memory
+from foretune.plan.describe.cache_formats import USUAL
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     Formats,
@@ -18,6 +19,7 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, legal_layouts
+from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
@@ -29,7 +31,6 @@ LOADS = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
 """Requests in flight per attention-DP group that are looked at, as far as memory holds them, and
 the most that it holds of fewer than the last."""
 WEIGHTS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
-CACHES = ("bf16", "fp8")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Candidate:
     def loads(self) -> list[int]:
         """Return the numbers of requests in flight that are looked at, of one replica."""
         d = self.deployment
-        most = most_requests(d.allocated, d.layout, d.formats, d.workload, d.system)
+        most = d.fitting
         loads = {d.layout.dp * n for n in LOADS} | {min(most, d.layout.dp * LOADS[-1])}
         return sorted(n for n in loads if d.layout.dp <= n <= most)
 
@@ -62,20 +63,30 @@ class Candidate:
         return Candidate(deployment, self.replicas)
 
 
-def supported_formats(model: ModelDescription, system: System) -> list[Formats]:
+def supported_formats(
+    model: ModelDescription, system: System, caches: Sequence[str] = ()
+) -> list[Formats]:
     """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies.
 
     Weights wider than the checkpoint's take more memory and are no better. Nor is int8 where the
     GPU multiplies in fp8, as fast and with less loss.
+
+    Args:
+        model: what is served.
+        system: on which GPUs.
+        caches: formats of the cache to look at; none takes the usual ones that the GPU has.
     """
     own = checkpoint_formats(model)
+    if caches:
+        found = supported_formats(model, system)
+        return list(dict.fromkeys(replace(f, kv=kv) for f in found for kv in caches))
     most = min(find_format(kind).bits for kind in (own.weights, own.moe))
     eight = supported("fp8", system.device.architecture) == "native"
     usual = [
         Formats(weights, kv=kv)
         for weights in WEIGHTS
         if find_format(weights).bits <= most and not (eight and weights == "int8")
-        for kv in CACHES
+        for kv in USUAL
     ]  # fmt: skip
     known = [f for f in usual if f.support(system.device.architecture) == "native"]
     return list(dict.fromkeys([own, *known]))
@@ -89,6 +100,8 @@ def services(
     backend: str,
     formats: Sequence[Formats] | None = None,
     speculation: Speculation | None = None,
+    caches: Sequence[str] = (),
+    offload: Offload = Offload(),  # noqa: B008  # immutable
 ) -> Iterator[Candidate]:
     """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
 
@@ -97,7 +110,7 @@ def services(
     Ranks that exchange something in every layer stay among the GPUs that fast links join: exchanges
     over a network were not measured.
     """
-    for these in formats or supported_formats(model, system):
+    for these in formats or supported_formats(model, system, caches):
         for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
             for layout in legal_layouts(model, size, these):
                 # Attention-DP of a dense model is several replicas: a smaller size says the same.
@@ -109,7 +122,25 @@ def services(
                         model, system, backend, layout, these, workload, 1,
                         speculation=speculation,
                     )  # fmt: skip
-                    yield Candidate(replica, gpus // size)
+                    for weights in _amounts(replica, offload.weights_gib):
+                        kept = replace(offload, weights_gib=weights)
+                        yield Candidate(replace(replica, offload=kept), gpus // size)
+
+
+def _amounts(replica: Deployment, most_gib: float) -> list[float]:
+    """Return the GiB of a GPU's weights in the host's memory that are looked at, none first.
+
+    Engines take whole ones: the least with which a request fits, and what is allowed, a half and a
+    quarter of it, no more than there are.
+    """
+    if most_gib <= 0:
+        return [0.0]
+    d, most = replica, float(ceil(most_gib))
+    there = ceil(sum(layer_bytes(d.model, d.layout, d.formats)) / GIB)
+    held = rank_memory(d.allocated, d.layout, d.formats, d.workload, d.layout.dp)
+    least = ceil(held.gib - USABLE * d.system.memory_gib)
+    some = {min(float(ceil(most * share)), there) for share in (0.25, 0.5, 1.0)}
+    return [0.0, *sorted(some | ({float(least)} if 0 < least <= min(most, there) else set()))]
 
 
 def one_pool(found: Sequence[Candidate]) -> list[Candidate]:

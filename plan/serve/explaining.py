@@ -3,9 +3,13 @@
 import numpy as np
 import pandas as pd
 
+from foretune.plan.cost.host_link import REACHED
+from foretune.plan.cost.memory import GIB, request_bytes
+from foretune.plan.describe.cache_formats import USUAL
 from foretune.plan.serve.at_rate import IDENTITY
 from foretune.plan.serve.candidates import LOADS
 from foretune.plan.serve.deployments.arrivals import GOOD
+from foretune.plan.serve.engine_formats import cannot_hold, engines_with
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import GOALS
 
@@ -71,11 +75,49 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         str(d.formats)
         for d in {(d.formats, d.system.name): d for d in plan.deployments}.values()
         if d.formats.support(d.system.device.architecture) != "native"
+        and engines_with(d.formats.kv)
     }
     if emulated:
         lines.append(
             f"converted while computing, as the GPU has no such units: {', '.join(emulated)}"
         )
+    return lines + _caches(plan) + _host(plan)
+
+
+def _caches(plan: Plan) -> list[str]:
+    """Return what is not known of the caches that were asked for, and what the engine lacks."""
+    kinds = dict.fromkeys(d.formats.kv for d in plan.deployments if d.formats.kv not in USUAL)
+    lines = [
+        f"no table has attention on {kind} caches: it is taken to be as efficient as on the "
+        "nearest that was measured, for fewer bytes; what converting them costs is left out"
+        for kind in kinds
+    ]
+    formats = {(d.formats, d.system.name): d for d in plan.deployments}
+    lacking = dict.fromkeys(cannot_hold(d, d.backend) for d in formats.values())
+    lines += [reason for reason in lacking if reason]
+    return lines
+
+
+def _host(plan: Plan) -> list[str]:
+    """Return what is taken for granted of what lies in the host's memory."""
+    kept = [d.offload for d in plan.deployments if d.offload]
+    if not kept:
+        return []
+    rates = {d.system.name: d.system.host_gbps for d in plan.deployments}
+    links = ", ".join(f"{name} {rate:g} GB/s" for name, rate in rates.items())
+    rate = f"{100 * REACHED:.0f} % of what links to the host promise ({links})"
+    lines = [f"offload was not measured: {rate}, all GPUs at once; the host has memory enough"]
+    if any(offload.weights_gib for offload in kept):
+        lines.append(
+            "nothing computes while weights come from the host's memory; the formula of the first "
+            "token was learned without: where requests are replayed, that is nearer"
+        )
+    best = plan.deployment(plan.best)
+    if size := best.offload.cache_gib * GIB:
+        prefix = best.workload.prefix
+        each = request_bytes(best.model, best.layout, best.formats, prefix)
+        what = f"{size / each:.0f} prefixes of {prefix:,} tokens"
+        lines.append(f"the host keeps {what} for each tensor-parallel group")
     return lines
 
 
@@ -123,6 +165,8 @@ def degrees(row: pd.Series) -> str:
 def named(plan: Plan, row: pd.Series) -> str:
     """Return a candidate in words: formats, layout, GPUs where that is not said already, load."""
     words = [str(row["formats"]), degrees(row)]
+    if row["offload_gib"] > 0:
+        words.append(f"{number(row['offload_gib'])} GiB of each GPU's weights in the host's memory")
     for column in ("gpus", "system"):
         if plan.candidates[column].nunique() > 1:
             words.append(f"{row['gpus']} × {row['system']}")
@@ -200,6 +244,11 @@ def _waits(plan: Plan, best: pd.Series) -> str:
     limit = "computing" if best["decode_compute_bound"] > 0.5 else "memory bandwidth"
     if largest == "communication":
         limit = "links between GPUs"
+    if best["share_host"] > best[f"share_{largest}"]:
+        return (
+            f"limited by the link to the host's memory: {100 * best['share_host']:.0f} % of a step "
+            "waits for weights"
+        )
     line = f"limited by {limit}: {100 * best[f'share_{largest}']:.0f} % of a step {LIMITS[largest]}"
     line += f"; {100 * best['bound_share']:.0f} % of what peak rates allow"
     same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)

@@ -48,13 +48,13 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
         reason = f"a manifest is written for NVIDIA's GPUs, not for {system.name}"
     if reason:
         raise UsageError(f"no Kubernetes manifest: {reason}")
-    name = _name(deployment.model.name, engine)
+    name = object_name(deployment.model.name, engine)
     labels, port = {"app": name}, {"containerPort": PORT, "name": "http"}
     command = [f"{FILES}/{word}" if word in started.files else word for word in started.commands[0]]
     mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [_memory()]
     items: list[dict[str, Any]] = []
     if started.files:
-        items.append(_object("v1", "ConfigMap", name, data=started.files))
+        items.append(config_map(name, started.files))
         mounts.append({"name": "files", "mountPath": FILES})
         volumes.append({"name": "files", "configMap": {"name": name}})
     probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10}
@@ -79,6 +79,11 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1) + "\n"
 
 
+def config_map(name: str, files: dict[str, str]) -> dict[str, Any]:
+    """Return the object that holds files."""
+    return _object("v1", "ConfigMap", name, data=files)
+
+
 def _object(
     version: str, kind: str, name: str, notes: dict[str, str] | None = None, **content: object
 ) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def _memory() -> dict[str, Any]:
     return {"name": "shm", "emptyDir": {"medium": "Memory"}}
 
 
-def _name(model: str, engine: str) -> str:
-    """Return a name that Kubernetes takes: small letters, digits and dashes."""
+def object_name(model: str, engine: str, longest: int = LONGEST_NAME) -> str:
+    """Return a name that Kubernetes takes: small letters, digits, dashes, ``longest`` at most."""
     short = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rpartition("/")[2].lower())
-    return f"{engine}-{short}"[:LONGEST_NAME].strip("-")
+    return f"{engine}-{short}"[:longest].strip("-")

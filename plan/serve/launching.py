@@ -17,7 +17,14 @@ from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, rank_memory
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
-from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
+from foretune.plan.serve.engine_formats import cache_name, cannot_hold
+from foretune.plan.serve.engine_offload import (
+    cannot_offload,
+    sglang_words,
+    trtllm_line,
+    vllm_words,
+)
 
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
@@ -32,10 +39,11 @@ ONLINE = {
 RUNS_ON = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
 """Engine -> how the architectures of GPUs begin that it runs on (its documentation of supported
 hardware); none stands for all."""
-NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 MOST_CAPTURED = 512
 """Requests up to which decode steps are captured as graphs: what engines do by themselves."""
 MAKERS = "llm-compressor or NVIDIA Model Optimizer"
+GPTQ = "GPTQModel"
+"""What makes weights of 3 bits."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,8 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
     refused = cannot_run(deployment.system, engine) or refusal(deployment.layout, engine)
-    refused = refused or _cannot_draft(deployment, engine)
+    refused = refused or _cannot_draft(deployment, engine) or cannot_hold(deployment, engine)
+    refused = refused or cannot_offload(deployment.offload, engine)
     if deployment.pools:
         refused = refused or refusal(deployment.pools.prefill, engine)
     if refused:
@@ -108,7 +117,8 @@ def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     kinds = list(dict.fromkeys((formats.weights, formats.moe)))
     name = "_".join(["CHECKPOINT_IN", *kinds]).upper()
     what = f"{formats.weights} with experts in {formats.moe}" if len(kinds) > 1 else kinds[0]
-    return name, "", f"{name}: {model.name} quantized to {what} before, with {MAKERS}"
+    makers = GPTQ if "int3_wo" in kinds else MAKERS
+    return name, "", f"{name}: {model.name} quantized to {what} before, with {makers}"
 
 
 def refusal(layout: Layout, engine: str) -> str:
@@ -125,7 +135,7 @@ def cannot_run(system: System, engine: str) -> str:
     architectures = RUNS_ON[engine]
     if not architectures or system.device.architecture.startswith(architectures):
         return ""
-    return f"{NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
+    return f"{ENGINE_NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
 
 
 def _cannot_draft(deployment: Deployment, engine: str) -> str:
@@ -180,7 +190,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         if copies := layout.copies(deployment.model):
             words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": copies})]
         words += ["--quantization", quantization] if quantization else []
-        words += _cache(deployment, "--kv-cache-dtype", "fp8", "bfloat16")
+        words += [*_cache(deployment, "vllm"), *vllm_words(deployment.offload, layout)]
         each = requests / layout.dp  # of each DP rank
         words += ["--max-num-seqs", str(ceil(each))]
         words += ["--max-num-batched-tokens", _step_tokens(deployment, each)]
@@ -220,11 +230,13 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         if copies := layout.copies(deployment.model):
             words += ["--ep-num-redundant-experts", str(copies)]
         words += ["--quantization", quantization] if quantization else []
-        words += _cache(deployment, "--kv-cache-dtype", "fp8_e4m3", "bf16")
+        words += [*_cache(deployment, "sglang"), *_reader(deployment)]
         words += ["--max-running-requests", str(ceil(requests))]
         each = ceil(requests / layout.dp)
         words += ["--chunked-prefill-size", _step_tokens(deployment, each)]
-        words += ["--cuda-graph-max-bs", str(min(each, MOST_CAPTURED))]
+        if not deployment.offload.weights_gib:
+            words += ["--cuda-graph-max-bs", str(min(each, MOST_CAPTURED))]
+        words += sglang_words(deployment.offload)
         words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
         words += _drafts(deployment, "sglang")
         words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
@@ -263,7 +275,7 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
         words += ["--max_seq_len", str(deployment.workload.last_context)]
         return [*words, "--port", str(port), "--config", file]
 
-    notes = [note, *_placing(deployment, replicas)]
+    notes = [note, _scales(deployment), *_placing(deployment, replicas)]
     if not deployment.pools:
         file, layout = "trtllm.yaml", deployment.layout
         command = server(layout, deployment.of_a_worker, PORT, file)
@@ -294,12 +306,12 @@ ENGINES: dict[str, Callable[[Deployment, int], Launch]] = {
 
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return the options of a server that have no flags."""
-    kind = "fp8" if deployment.formats.kv == "fp8" else "auto"
+    kind = cache_name("trtllm", deployment.formats.kv)
     captured = min(ceil(deployment.batch / layout.pp), MOST_CAPTURED)
     reuse = str(deployment.workload.prefix > 0).lower()
     lines = [
         f"kv_cache_config:\n  dtype: {kind}\n  enable_block_reuse: {reuse}\n",
-        f"  free_gpu_memory_fraction: {USABLE:g}\n",
+        f"  free_gpu_memory_fraction: {USABLE:g}\n{trtllm_line(deployment.offload)}",
         "enable_chunked_prefill: true\n",
         f"cuda_graph_config:\n  enable_padding: true\n  max_batch_size: {captured}\n",
     ]
@@ -326,7 +338,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
     """Return the share of a GPU that weights and cache may take beside a step's activations."""
     d = deployment
-    held = rank_memory(d.allocated, layout, d.formats, d.workload, requests)
+    held = rank_memory(d.allocated, layout, d.formats, d.workload, requests, elsewhere=d.elsewhere)
     beside = held.activations + held.communication
     return USABLE - beside / (d.system.memory_gib * GIB)
 
@@ -362,12 +374,30 @@ def _placing(deployment: Deployment, servers: int) -> Iterator[str]:
         yield "each server with GPUs of its own (CUDA_VISIBLE_DEVICES)"
 
 
-def _cache(deployment: Deployment, flag: str, eight: str, sixteen: str) -> list[str]:
-    """Return the flag of the cache's format where it is not the checkpoint's own."""
+def _cache(deployment: Deployment, engine: str) -> list[str]:
+    """Return the flag of the cache's format where it is not sixteen bits as in the checkpoint."""
     wanted, own = deployment.formats.kv, deployment.model.kv_format
-    if wanted == "fp8":
-        return [flag, eight]
-    return [flag, sixteen] if own != wanted else []
+    if wanted == own == "bf16":
+        return []
+    return ["--kv-cache-dtype", cache_name(engine, wanted)]
+
+
+def _reader(deployment: Deployment) -> list[str]:
+    """Return the kernels that SGLang must be told to read a cache of 4 bits with.
+
+    By itself it takes FlashInfer's, which have no such cache; those of latent attention have.
+    """
+    if deployment.formats.kv != "fp4_e2m1" or deployment.model.mla:
+        return []
+    datacenter = deployment.system.device.architecture in ("sm_100", "sm_103")
+    return ["--attention-backend", "trtllm_mha" if datacenter else "triton"]
+
+
+def _scales(deployment: Deployment) -> str:
+    """Return what TensorRT-LLM's checkpoint needs beside weights."""
+    if deployment.formats.kv != "nvfp4":
+        return ""
+    return "the checkpoint has scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
 
 
 def _several(flag: str, count: int) -> list[str]:

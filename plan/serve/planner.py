@@ -7,16 +7,18 @@ answered by looking at all of them; the largest are searched (`foretune.plan.ser
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.memory import GIB, rank_memory
+from foretune.plan.cost.memory import GIB, USABLE, rank_memory
 from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
@@ -34,6 +36,7 @@ from foretune.plan.serve.deployments.comparison import Metric, probability_bette
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.physics import Clocks, physics
+from foretune.plan.serve.engine_offload import cannot_offload
 from foretune.plan.serve.launching import cannot_run
 from foretune.plan.serve.predicting import predict
 from foretune.plan.serve.requirements import GOALS, Requirements
@@ -60,12 +63,14 @@ class Plan:
         candidates: one row each. What is deployed: ``system, gpus, formats, tp, pp, dp, ep,
             replicas, batch`` (requests in flight of a replica), ``native`` (whether its weights are
             as published), ``prefill`` (the pool that reads prompts; empty where there is one pool),
-            ``workers`` (of the pool that writes answers).
+            ``workers`` (of the pool that writes answers), ``offload_gib`` (of a GPU's weights in
+            the host's memory).
             What to expect: ``ttft_ms`` and ``tpot_ms`` (with ``_low`` and ``_high`` where measured
             deployments taught them), ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas,
             ``memory_gib`` and ``power_w`` of a GPU, ``energy_mj_per_token`` of all of them,
             ``usd_per_million_tokens``, ``accuracy``, ``good`` (share of requests in time, at a
-            given rate). Why: ``share_…`` of a step's parts, ``limited_by`` (the largest),
+            given rate). Why: ``share_…`` of a step's parts, ``limited_by`` (the largest of
+            its operators'),
             ``decode_compute_bound`` and ``prefill_compute_bound`` (shares that computing limits),
             ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
             ``guessed`` and ``energy_guessed`` (shares outside what was measured), ``bound_share``
@@ -186,6 +191,8 @@ def plan(
     pools: bool = False,
     accuracy: Sequence[AccuracyResult] | None = None,
     speculation: Speculation | None = None,
+    caches: Sequence[str] = (),
+    offload: Offload = Offload(),  # noqa: B008  # immutable
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
@@ -204,6 +211,8 @@ def plan(
         pools: whether prompts may be read by workers of their own; not at a given ``rate``.
         accuracy: measured qualities of formats; None takes the published ones.
         speculation: how tokens are drafted; None drafts none.
+        caches: formats of the cache to choose from, with any of weights; none takes the usual.
+        offload: what may lie in the host's memory: weights, as far as that gains; prefixes do.
 
     Raises:
         UsageError: the model fits nowhere; the message says what it needs.
@@ -212,10 +221,22 @@ def plan(
         raise UsageError("pools are matched to one load: plan them without a rate of requests")
     if pools and speculation is not None:
         raise UsageError("pools with drafted tokens are not planned: leave one of both out")
+    if offload:
+        _check_offload(offload, backend, workload, pools)
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates, refused = _candidates(
-        model, systems, gpus, workload, clocks, backend, formats, pools, speculation
+        model,
+        systems,
+        gpus,
+        workload,
+        clocks,
+        backend,
+        formats,
+        pools,
+        speculation,
+        caches,
+        offload,
     )
     if not candidates:
         raise UsageError("; ".join(refused.values()))
@@ -250,6 +271,8 @@ def _candidates(
     formats: Sequence[Formats] | None,
     pools: bool,
     speculation: Speculation | None,
+    caches: Sequence[str],
+    offload: Offload,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return all candidates, and why systems have none."""
     if speculation is not None:
@@ -260,14 +283,30 @@ def _candidates(
         if unable := cannot_run(one, backend):
             refused[one.name] = unable
             continue
-        found = list(services(model, one, gpus, workload, backend, formats, speculation))
+        found = list(
+            services(model, one, gpus, workload, backend, formats, speculation, caches, offload)
+        )
         fitting = one_pool(found)
         if not fitting:
-            refused[one.name] = _too_large(model, one, gpus, found)
+            refused[one.name] = _too_large(model, one, gpus, found, backend)
         candidates += fitting
         if pools:
             candidates += two_pools(found, gpus, clocks)
     return candidates, refused
+
+
+def _check_offload(offload: Offload, backend: str, workload: Workload, pools: bool) -> None:
+    """Check that a plan can keep things in the host's memory.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if refused := cannot_offload(offload, backend):
+        raise UsageError(refused)
+    if pools:
+        raise UsageError("pools with offload are not planned: leave one of both out")
+    if offload.cache_gib and not workload.prefix:
+        raise UsageError("what the host keeps of the cache are prefixes: give --prefix, too")
 
 
 def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
@@ -322,7 +361,7 @@ def _nearest(table: pd.DataFrame, requirements: Requirements) -> str:
 
 
 def _too_large(
-    model: ModelDescription, system: System, gpus: int, found: Sequence[Candidate]
+    model: ModelDescription, system: System, gpus: int, found: Sequence[Candidate], backend: str
 ) -> str:
     formats = {c.deployment.formats for c in found} or set(supported_formats(model, system))
     needed = [
@@ -332,7 +371,11 @@ def _too_large(
     ]
     if not needed:
         return f"{model.name} cannot be spread over {gpus} GPUs in these formats: try other numbers"
+    missing = ceil(min(needed) - USABLE * system.memory_gib)
+    more = f", or keep weights in the host's memory: --offload {missing}"
+    if found[0].deployment.offload or cannot_offload(Offload(1.0), backend):
+        more = ""
     return (
         f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each): "
-        f"a GPU needs at least {min(needed):.0f} GiB; take more --gpus or smaller --formats"
+        f"a GPU needs at least {min(needed):.0f} GiB; take more --gpus or smaller --formats{more}"
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.memory import rank_memory
+from foretune.plan.cost.memory import GIB, rank_memory
 from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.accuracy import AccuracyResult, recovery
 from foretune.plan.describe.formats import Formats, checkpoint_formats
@@ -19,6 +19,7 @@ from foretune.plan.serve.deployments.serving import (
     readers_keep_up,
     tokens_per_s,
 )
+from foretune.plan.serve.engine_formats import cannot_hold
 
 
 def predict(
@@ -37,6 +38,8 @@ def predict(
     """
     rows = physics([c.deployment for c in candidates], clocks)
     latencies = readers_keep_up(rows, (correction or ServingModel()).predict(rows))
+    first = [name for name in latencies if name.startswith("ttft_ms")]
+    latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in first})
     table = pd.DataFrame([_described(c) for c in candidates]).join(latencies)
     table["memory_gib"] = _memory_gib(candidates)
     table["accuracy"] = _accuracy(candidates, accuracy)
@@ -45,8 +48,11 @@ def predict(
     table["requests_per_s"] = all_per_s / rows["osl"]
     table["tokens_per_s_per_gpu"] = all_per_s / table["gpus"]
     shares = [f"share_{part}" for part in PARTS]
-    kept = ["guessed", "energy_guessed", "decode_compute_bound", "prefill_compute_bound", *shares]
+    bound = ("decode_compute_bound", "prefill_compute_bound")
+    kept = ["guessed", "energy_guessed", *bound, "share_host", *shares]
     table[kept] = rows[kept]
+    # What no engine can start is no better known than what nobody measured.
+    table.loc[_unstartable(candidates), "guessed"] = 1.0
     least = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
     table["bound_share"] = least / latencies["tpot_ms"]
     table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
@@ -72,6 +78,7 @@ def _described(candidate: Candidate) -> dict[str, object]:
         "batch": int(deployment.concurrency),
         "prefill": f"{pools.prefill_workers} × {pools.prefill}" if pools else "",
         "workers": pools.decode_workers if pools else 1,
+        "offload_gib": deployment.elsewhere / GIB,
     }
 
 
@@ -80,14 +87,29 @@ def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
     loads: dict[tuple[object, ...], list[int]] = {}
     for i, candidate in enumerate(candidates):
         d = candidate.deployment
-        loads.setdefault((d.model, d.layout, d.formats, d.workload), []).append(i)
+        loads.setdefault((d.model, d.layout, d.formats, d.workload, d.offload), []).append(i)
     found = np.empty(len(candidates))
     for index in loads.values():
         d = candidates[index[0]].deployment
         requests = np.array([candidates[i].deployment.of_a_worker for i in index])
-        memory = rank_memory(d.allocated, d.layout, d.formats, d.workload, requests)
+        memory = rank_memory(
+            d.allocated, d.layout, d.formats, d.workload, requests, elsewhere=d.elsewhere
+        )
         found[index] = memory.gib
     return found
+
+
+def _unstartable(candidates: Sequence[Candidate]) -> np.ndarray:
+    """Return which candidates have formats that their engine lacks."""
+    known: dict[tuple[object, ...], bool] = {}
+    found = []
+    for candidate in candidates:
+        d = candidate.deployment
+        key = d.model.name, d.formats, d.system.name, d.backend
+        if key not in known:
+            known[key] = bool(cannot_hold(d, d.backend))
+        found.append(known[key])
+    return np.array(found, dtype=bool)
 
 
 def _accuracy(

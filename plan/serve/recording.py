@@ -24,7 +24,7 @@ CANDIDATES, ANSWER, REPORT, COMMANDS = (
     "candidates.parquet", "plan.json", "report.html", "commands.txt",
 )  # fmt: skip
 """Files of a plan's folder; the last only where there are commands."""
-PACKAGES = ("foretune", "aiconfigurator-core")
+PACKAGES = ("foretune", "aiconfigurator-core", "aisimulate")
 """Whose versions a plan depends on: the code, and the measured operators."""
 LONGEST_NAME = 80
 """Characters of a folder's name before its number."""
@@ -209,6 +209,8 @@ def _asked(plan: Plan, question: Question) -> dict[str, Any]:
         "rate": question.rate,
         "pools": question.pools,
         "speculative": str(plan.deployments[0].speculation or "") or None,
+        "offload_gib": question.offload.weights_gib or None,
+        "offload_cache_gib": question.offload.cache_gib or None,
         "goal": plan.requirements.goal,
         **{f"limit.{name}": v for name, v in limits.items() if math.isfinite(v)},
         "tables": question.tables,

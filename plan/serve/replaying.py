@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
+from foretune.plan.cost.host_link import prefix_ms, step_ms, waited_ms
 from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, rank_memory, request_bytes
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.replay import replay
@@ -148,7 +149,15 @@ class _Server:
             arrived = requests.at_ms[order]
             table = table.assign(arrived_ms=arrived, ttft_ms=late.at_ms - arrived)
             requests = late
-        return table.assign(osl=requests.osl)
+        return table.assign(osl=requests.osl, ttft_ms=table["ttft_ms"] + self._fetch_ms(table))
+
+    def _fetch_ms(self, table: pd.DataFrame) -> float:
+        """Return what requests wait for their prefix from the host's memory."""
+        one = self._one
+        if not one.offload.cache_gib:
+            return 0.0
+        fetch = prefix_ms(one.system, one.model, one.layout, one.formats, one.workload.prefix)
+        return waited_ms(fetch, float(table["ttft_ms"].min()), one.model.layers, one.backend)
 
     def _replay(self, requests: Requests, layout: Layout) -> pd.DataFrame:
         one = self._one
@@ -160,7 +169,11 @@ class _Server:
         known = self._known[key]
 
         def stages(load: StepLoad, padded: int) -> list[StageWork]:
-            return [StageWork(self.pace * work.ms, work.layers) for work in known(load, padded)]
+            waits = self._waits_ms(load.tokens + padded * load.each) / layout.pp
+            return [
+                StageWork(self.pace * (work.ms + waits), work.layers)
+                for work in known(load, padded)
+            ]
 
         scheduler = Scheduler(
             max(STEP_TOKENS, batch * (1 + one.drafted)), batch,
@@ -168,6 +181,16 @@ class _Server:
             drafted=one.drafted, accepted=one.gained,
         )  # fmt: skip
         return replay(requests, scheduler, stages, layout.pp)
+
+    def _waits_ms(self, tokens: int) -> float:
+        """Return what a step waits for weights that lie in the host's memory, all stages."""
+        one = self._one
+        if not one.elsewhere:
+            return 0.0
+        return step_ms(
+            one.system, one.model, one.layout, one.formats, one.offload.weights_gib, tokens,
+            one.backend,
+        )  # fmt: skip
 
     def _times(self, layout: Layout, batch: int, longest: int) -> StageTimes:
         """Return the times of a group's steps, and of what drafts tokens for them."""
@@ -194,7 +217,7 @@ def _groups(deployment: Deployment) -> int:
 def _cache_tokens(deployment: Deployment, layout: Layout, longest: int) -> float:
     """Return the tokens that the cache of a group has room for."""
     model, formats, workload = deployment.allocated, deployment.formats, deployment.workload
-    taken = rank_memory(model, layout, formats, workload, 0).total
+    taken = rank_memory(model, layout, formats, workload, 0, elsewhere=deployment.elsewhere).total
     room = USABLE * deployment.system.memory_gib * GIB - taken
     return room / request_bytes(model, layout, formats, longest) * longest
 

@@ -81,4 +81,6 @@ def _service(candidate: Candidate) -> tuple[str, str]:
     """Return what is drawn of a candidate: formats, and everything else but its load."""
     deployment, pools = candidate.deployment, candidate.deployment.pools
     layout = f"{deployment.system.name} {deployment.layout} {pools.prefill if pools else ''}"
+    if deployment.offload:
+        layout += f" {deployment.offload.weights_gib}"
     return str(deployment.formats), layout

@@ -88,6 +88,13 @@ def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask)
     return max(found, key=lambda memory: memory.total)
 
 
+def offloaded_gib(model: ModelDescription, recipe: Recipe) -> float:
+    """Return the GiB of a GPU's optimizer states in the host's memory, where they are most."""
+    layout = recipe.layout
+    stages = [stage_parameters(model, layout, stage) for stage in {0, layout.pp - 1}]
+    return max(host_bytes(recipe, _share(own, layout, recipe.zero >= 1)) for own in stages) / GIB
+
+
 @lru_cache(2**14)
 def stage_parameters(
     model: ModelDescription, layout: TrainingLayout, stage: int
@@ -139,13 +146,24 @@ def _stage_memory(
 ) -> TrainingMemory:
     layout, zero = recipe.layout, recipe.zero
     own = stage_parameters(model, layout, stage)
+    optimizer = _share(own, layout, zero >= 1)
     return TrainingMemory(
         weights=WEIGHT * _share(own, layout, zero >= 3),
         gradients=task.gradient_bytes * _share(own, layout, zero >= 2),
-        optimizer=0.0 if recipe.offload else STATES * _share(own, layout, zero >= 1),
+        optimizer=STATES * optimizer - host_bytes(recipe, optimizer),
         activations=_activations(model, recipe, task, stage),
         buffers=_buffers(model, recipe, task, own),
     )
+
+
+def host_bytes(recipe: Recipe, parameters: float) -> float:
+    """Return the optimizer's states of a rank that lie in the host's memory, in bytes.
+
+    Args:
+        recipe: of the training.
+        parameters: of which the rank has the states.
+    """
+    return min(STATES * parameters, recipe.host_gib * GIB) if recipe.offload else 0.0
 
 
 def _share(own: StageParameters, layout: TrainingLayout, split: bool) -> float:

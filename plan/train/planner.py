@@ -13,7 +13,12 @@ from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System
-from foretune.plan.train.memory import USABLE, TrainingMemory, training_memory
+from foretune.plan.train.memory import (
+    USABLE,
+    TrainingMemory,
+    offloaded_gib,
+    training_memory,
+)
 from foretune.plan.train.recipe import Recipe
 from foretune.plan.train.search import possible_recipes
 from foretune.plan.train.step import Calibration, predict_steps
@@ -43,7 +48,8 @@ class TrainingPlan:
     Attributes:
         task: what a step computes.
         candidates: one row each: ``layout, tp, pp, dp, cp, ep, chunks, micro_batch, zero,
-            recompute, offload``, the columns of `predict_steps`, and what the fullest GPU holds,
+            recompute, offload, offloaded_gib`` (of the optimizer's states, in the host's memory of
+            the fullest GPU), the columns of `predict_steps`, and what the fullest GPU holds,
             ``memory_gib`` and its parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``,
             ``activations_gib``, ``buffers_gib``.
         looked_at: recipes, those that do not fit among them.
@@ -83,6 +89,7 @@ def plan_training(
     task: TrainingTask,
     clocks: OperatorClocks,
     calibration: Calibration | None = None,
+    offload: float = 0.0,
 ) -> TrainingPlan:
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
@@ -93,19 +100,25 @@ def plan_training(
         task: what a step computes.
         clocks: say how long operators take.
         calibration: of the software, one of `SOFTWARE`; None takes that of Megatron-LM.
+        offload: most GiB of the optimizer's states that may lie in the host's memory, per GPU. With
+            none, they do where nothing fits else, all of them.
 
     Raises:
-        UsageError: the GPU has no such precision, the batch cannot be divided, or the model fits
-            nowhere; the message says what would.
+        UsageError: less than nothing is offloaded, the GPU has no such precision, the batch cannot
+            be divided, or the model fits nowhere; the message says what would.
     """
     _check_precision(system, task)
+    if not 0 <= offload < np.inf:
+        raise UsageError(f"{offload:g} GiB in the host's memory: give 0 or more")
     recipes = possible_recipes(model, task, system, gpus)
+    if offload:
+        recipes += possible_recipes(model, task, system, gpus, offload=True, host_gib=offload)
     if not recipes:
         raise UsageError(_indivisible(model, system, gpus, task))
     looked_at = len(recipes)
     memories = [training_memory(model, recipe, task) for recipe in recipes]
     fitting = _fitting(memories, system)
-    if not fitting:  # the host is asked only where the GPU cannot hold the optimizer
+    if not fitting and not offload:  # the GPU cannot hold the optimizer: the host is asked
         recipes = possible_recipes(model, task, system, gpus, offload=True)
         looked_at += len(recipes)
         memories = [training_memory(model, recipe, task) for recipe in recipes]
@@ -115,7 +128,7 @@ def plan_training(
     kept = [recipes[i] for i in fitting]
     clock = clocks(system, BACKEND)
     steps = predict_steps(model, system, kept, task, clock, calibration)
-    described = pd.DataFrame([_described(recipes[i], memories[i]) for i in fitting])
+    described = pd.DataFrame([_described(model, recipes[i], memories[i]) for i in fitting])
     table = described.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
     return TrainingPlan(task, table, looked_at, price * gpus)
@@ -133,7 +146,9 @@ def _fitting(memories: Sequence[TrainingMemory], system: System) -> list[int]:
     return [i for i, memory in enumerate(memories) if memory.total <= room]
 
 
-def _described(recipe: Recipe, memory: TrainingMemory) -> dict[str, object]:
+def _described(
+    model: ModelDescription, recipe: Recipe, memory: TrainingMemory
+) -> dict[str, object]:
     parts = {f"{name}_gib": value / GIB for name, value in vars(memory).items()}
     return {
         "layout": str(recipe.layout),
@@ -142,6 +157,7 @@ def _described(recipe: Recipe, memory: TrainingMemory) -> dict[str, object]:
         "zero": recipe.zero,
         "recompute": recipe.recompute,
         "offload": recipe.offload,
+        "offloaded_gib": offloaded_gib(model, recipe),
         "memory_gib": memory.gib,
         **parts,
     }

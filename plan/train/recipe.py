@@ -1,6 +1,7 @@
 """Recipes: how a model is spread over GPUs for training, and what is traded for memory."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from foretune.plan.describe.description import ModelDescription
@@ -72,6 +73,7 @@ class Recipe:
         sequence_parallel: whether tensor-parallel ranks also split what lies between projections
             (Korthikanti et al., arXiv:2205.05198).
         offload: whether the optimizer's states lie in, and are updated by, the host.
+        host_gib: most of them that do, GiB per GPU; the GPU keeps and updates the rest.
     """
 
     layout: TrainingLayout = TrainingLayout()
@@ -80,6 +82,7 @@ class Recipe:
     recompute: Recompute = "none"
     sequence_parallel: bool = True
     offload: bool = False
+    host_gib: float = inf
 
     def micro_batches(self, task: TrainingTask) -> int:
         """Return how many micro-batches each replica computes per step."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from math import inf
 
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
@@ -23,7 +24,12 @@ TABLES = 2
 
 
 def possible_recipes(
-    model: ModelDescription, task: TrainingTask, system: System, gpus: int, offload: bool = False
+    model: ModelDescription,
+    task: TrainingTask,
+    system: System,
+    gpus: int,
+    offload: bool = False,
+    host_gib: float = inf,
 ) -> list[Recipe]:
     """Return every recipe on exactly ``gpus`` GPUs that is worth looking at, memory apart.
 
@@ -35,21 +41,22 @@ def possible_recipes(
         system: on which GPUs.
         gpus: how many.
         offload: whether the host holds and updates the optimizer's states.
+        host_gib: most of them that it does, GiB per GPU.
     """
     return [
         recipe
         for layout in _layouts(model, task, system, gpus)
         if layout_impossible_because(model, layout, task, system) is None
-        for recipe in _recipes(layout, offload)
+        for recipe in _recipes(layout, offload, host_gib)
         if trade_impossible_because(recipe, task) is None
     ]
 
 
-def _recipes(layout: TrainingLayout, offload: bool) -> Iterator[Recipe]:
+def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator[Recipe]:
     alone = max(layout.replicas, layout.expert_replicas) == 1
     stages = ZERO_STAGES[:1] if alone else ZERO_STAGES[1:]
     for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
-        yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload)
+        yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload, host_gib)
 
 
 def _layouts(

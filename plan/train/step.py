@@ -6,9 +6,10 @@ from typing import Self
 
 import pandas as pd
 
+from foretune.plan.cost.host_link import transfer_ms
 from foretune.plan.cost.steps import StepClock
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.system import PCIE_GBPS, System
+from foretune.plan.describe.system import System
 from foretune.plan.train.exchanges import (
     Exchange,
     LayerExchanges,
@@ -17,7 +18,7 @@ from foretune.plan.train.exchanges import (
     stage_exchange,
 )
 from foretune.plan.train.flops import hardware_flops, model_flops, peak_flops
-from foretune.plan.train.memory import StageParameters, stage_parameters
+from foretune.plan.train.memory import STATES, StageParameters, host_bytes, stage_parameters
 from foretune.plan.train.operators import MicroBatch, Work, micro_batch_operators
 from foretune.plan.train.recipe import Recipe, stage_layers
 from foretune.plan.train.schedule import pipeline_time
@@ -30,8 +31,8 @@ STREAMED = 0.8
 """Share of a memory's bandwidth that streaming kernels reach."""
 HOST_GBPS = 51.2
 """Host memory bandwidth per GPU: two sockets of eight DDR4-3200 channels, shared by eight."""
-OFFLOADED_BYTES = 4.0 + 2.0
-"""Bytes per parameter over PCIe when the host updates it: gradient there, weight back."""
+GRADIENT_BYTES, WEIGHT_BYTES = 4.0, 2.0
+"""Bytes per parameter over the link when the host updates it: gradient there, weight back."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,9 @@ def _step(
         "communication_ms": busy - count * (layers + again) - ends,
         "bubble_ms": pipeline.idle,
         "replicas_ms": _not_hidden(recipe, replicas, fitted, layers, count),
-        "optimizer_ms": _optimizer_ms(system, recipe, stage_parameters(model, layout, 0)),
+        "optimizer_ms": _optimizer_ms(
+            system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
+        ),
     }
     return {**parts, "step_ms": sum(parts.values())}
 
@@ -227,17 +230,34 @@ def _not_hidden(
     return exchanged - hidden
 
 
-def _optimizer_ms(system: System, recipe: Recipe, own: StageParameters) -> float:
-    """Return what the update of a rank's parameters takes."""
+def _optimizer_ms(
+    system: System, recipe: Recipe, own: StageParameters, backward_ms: float
+) -> float:
+    """Return what a step waits for the update of a rank's parameters.
+
+    As in ZeRO-Offload (arXiv:2101.06840, section 4): gradients go to the host beside the backward
+    pass of the last micro-batch, and weights come back while the host updates others. What the GPU
+    updates itself it updates afterwards.
+
+    Args:
+        system: on which GPUs.
+        recipe: of the training.
+        own: parameters of the stage.
+        backward_ms: of the last micro-batch's layers.
+    """
     layout, dense, experts = recipe.layout, own.dense, own.experts
     if recipe.zero:
         dense, experts = dense / layout.replicas, experts / layout.expert_replicas
     parameters = dense + experts
-    if recipe.offload:
-        moved = OFFLOADED_BYTES / PCIE_GBPS + ADAM_BYTES / (STREAMED * HOST_GBPS)
-        return parameters * moved / 1e6
+    there = host_bytes(recipe, parameters) / STATES
     bandwidth = system.device.specs["memory_gbps"]
-    return parameters * ADAM_BYTES / (STREAMED * bandwidth * 1e6)
+    here_ms = (parameters - there) * ADAM_BYTES / (STREAMED * bandwidth * 1e6)
+    if not there:
+        return here_ms
+    sent_ms = transfer_ms(system, GRADIENT_BYTES * there)
+    update_ms = there * ADAM_BYTES / (STREAMED * HOST_GBPS * 1e6)
+    back_ms = transfer_ms(system, WEIGHT_BYTES * there)
+    return here_ms + max(sent_ms - backward_ms, 0.0) + max(update_ms, back_ms)
 
 
 def _key(recipe: Recipe) -> tuple[object, ...]:

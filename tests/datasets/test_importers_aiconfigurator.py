@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretune import operator_package
 from foretune.datasets import import_runs
 from foretune.datasets.importers import aiconfigurator_data
 from foretune.datasets.importers.aiconfigurator import operation_of
@@ -250,13 +251,15 @@ def test_tables_that_say_too_little(tmp_path):
         import_runs(path, "aiconfigurator")
 
 
-def test_the_installed_data(tmp_path, monkeypatch):
-    data = tmp_path / "aiconfigurator_core" / "systems" / "data"
+@pytest.mark.parametrize("package", ["aiconfigurator_core", "aisimulate_core"])
+def test_the_installed_data(tmp_path, monkeypatch, package):
+    data = tmp_path / package / "systems" / "data"
     gemm(data)
     gemm(data, place="a100_sxm/gemm/vllm/0.14.0")
-    (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise RuntimeError")
+    (tmp_path / package / "__init__.py").write_text("raise RuntimeError")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "aiconfigurator_core", raising=False)  # another test's
+    monkeypatch.delitem(sys.modules, package, raising=False)  # another test's
+    monkeypatch.setattr(operator_package, "PACKAGES", (package,))
     assert len(import_runs("installed", "aiconfigurator").runs) == 4
     assert import_runs("a100_sxm", "aiconfigurator").runs["config.backend"].tolist() == ["vllm"] * 2
     with pytest.raises(RunTableError, match="b60 does not exist"):

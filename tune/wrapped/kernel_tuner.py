@@ -13,12 +13,21 @@ from typing import Any, Unpack
 import numpy as np
 
 from foretune.collect import Timing, local_device
+from foretune.collect.meters import find_meter, why_no_meter
 from foretune.collect.wrapped.opencl import find_device
-from foretune.collect.wrapped.source import Amount, Divisors, Shape, Size, Source, read_source
+from foretune.collect.wrapped.source import (
+    ON_TORCH,
+    Amount,
+    Divisors,
+    Shape,
+    Size,
+    Source,
+    read_source,
+)
 from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
 from foretune.collect.wrapped.wrapped import CostOf, Rules
 from foretune.device import Device
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import MeterUnavailable, UnknownName, UsageError
 from foretune.expression import Expression
 from foretune.mapping import Value
 from foretune.tune.store.store import Store
@@ -98,7 +107,7 @@ def tune_kernel(
     cost: CostOf | None = None,
     **options: Unpack[SearchOptions],
 ) -> TunedKernel:
-    """Find the knobs with which a kernel in C, C++, OpenCL or CUDA is fastest, and verify them.
+    """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
 
     Names and meanings are Kernel Tuner's, with these differences. Without ``strategy`` a few
     configurations are measured (``budget``), not all: ``strategy="brute_force"`` measures all.
@@ -122,13 +131,13 @@ def tune_kernel(
         verify: judges instead: ``verify(answer, contents, atol=None)``, both lists with one
             element per argument.
         verbose: taken for company.
-        lang: ``C`` (C++, too), ``OpenCL`` or ``CUDA``; else the source tells.
-        device: number of the OpenCL or CUDA device.
+        lang: ``C`` (C++, too), ``OpenCL``, ``CUDA`` or ``HIP``; else the source tells.
+        device: number of the OpenCL device, or of torch's GPU.
         platform: number of the OpenCL platform.
-        smem_args: ``{"size": bytes}`` of dynamic shared memory of a CUDA block: a number, an
-            expression or a function of knobs.
-        cmem_args: refused: constant memory is not filled.
-        texmem_args: refused.
+        smem_args: ``{"size": bytes}`` of dynamic shared memory of a block, in CUDA and HIP: a
+            number, an expression or a function of knobs.
+        cmem_args: name of a ``__constant__`` variable -> array that it holds, in CUDA and HIP.
+        texmem_args: refused: CUDA 12 has no texture references any more.
         compiler: command that compiles C.
         compiler_options: options.
         defines: definitions instead of those of knobs.
@@ -142,7 +151,8 @@ def tune_kernel(
         metrics: name -> expression or function of a result.
         simulation_mode: refused: ``foretune replay``.
         parallel: refused.
-        observers: refused: power is metered where a meter works.
+        observers: those of power and energy: results have what they are asked for, from
+            Foretune's own meter.
         objective: ``time`` or ``energy``.
         objective_higher_is_better: False.
         objectives: refused: ``foretune.tune_pareto``.
@@ -154,11 +164,11 @@ def tune_kernel(
     Raises:
         UsageError: something is not taken, or cannot be meant.
         MissingExtra: what compiles the language is not installed.
+        MeterUnavailable: objective, limits or observers need power, which nothing here measures.
         MeasurementError: no configuration works; the message says why the first does not.
     """
     _refuse(
-        cmem_args=cmem_args, texmem_args=texmem_args, log=log,
-        simulation_mode=simulation_mode, parallel=parallel, observers=observers,
+        texmem_args=texmem_args, log=log, simulation_mode=simulation_mode, parallel=parallel,
         objectives=objectives,
     )  # fmt: skip
     text, others, path = read_source(kernel_source)
@@ -166,7 +176,7 @@ def tune_kernel(
     source = Source(
         kernel_name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
         compiler, None if compiler_options is None else tuple(compiler_options), platform, device,
-        _shared(smem_args, language),
+        _shared(smem_args, language), _constants(cmem_args, language),
     )  # fmt: skip
     shape = Shape(problem_size, (grid_div_x, grid_div_y, grid_div_z), block_size_names or ())
     hardware = _hardware(source)
@@ -177,17 +187,25 @@ def tune_kernel(
     )  # fmt: skip
     asked: TuneOptions = {**options}  # type: ignore[typeddict-item]
     asked["quiet"], asked["seed"] = quiet, seed or 0
+    observed = _observed(observers or ())
+    asked["power"] = bool(observed)
+    kind, index = ("cpu", 0) if hardware is None else (hardware.kind, hardware.index)
+    if observed and find_meter(kind, index) is None:
+        raise MeterUnavailable(
+            f"observers need a power meter: {why_no_meter(kind)}; leave observers out"
+        )
     _search(asked, strategy, strategy_options, objective, objective_higher_is_better)
     timing = Timing(float("inf"), 0.0, 0.0, iterations, iterations) if iterations else None
     if cache is None:
-        return _results(tune_wrapped(kernel, asked, timing=timing, device=hardware), metrics)
+        best = tune_wrapped(kernel, asked, timing=timing, device=hardware)
+        return _results(best, metrics, observed)
     file = CacheFile(cache, kernel_name, problem_size, kernel.knobs, _device_name(source))
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         if asked.get("store") is False:  # the file is all there is
             asked["store"] = Store(Path(folder, "cache.db"))
         file.tell(kernel, asked, hardware)
         best = tune_wrapped(kernel, asked, timing=timing, device=hardware)
-    tuned = _results(best, metrics)
+    tuned = _results(best, metrics, observed)
     file.write(best.result, tuned.results)
     return tuned
 
@@ -196,18 +214,51 @@ def _shared(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
     """Return the dynamic shared memory of a block, in bytes."""
     if smem_args is None:
         return 0
-    if language != "CUDA" or set(smem_args) != {"size"}:
-        raise UsageError("smem_args is {'size': bytes} of a CUDA kernel, and nothing else")
+    if language not in ON_TORCH or set(smem_args) != {"size"}:
+        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
     size: Amount = smem_args["size"]
     return size
 
 
+def _constants(
+    cmem_args: Mapping[str, Any] | None, language: str
+) -> Mapping[str, np.ndarray]:  # fmt: skip
+    """Return what constant memory holds."""
+    for name, content in (cmem_args or {}).items():
+        if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
+            raise UsageError(f"cmem_args: {name} is no NumPy array, nor a number with its type")
+    if cmem_args and language not in ON_TORCH:
+        raise UsageError("cmem_args are of a CUDA or HIP kernel: pass an array")
+    return {name: np.ascontiguousarray(content) for name, content in (cmem_args or {}).items()}
+
+
+def _observed(observers: Sequence[Any]) -> dict[str, str]:
+    """Return what observers of power and energy add to results: name -> ``power`` or ``energy``.
+
+    Raises:
+        UsageError: an observer asks for something else.
+    """
+    found: dict[str, str] = {}
+    for observer in observers:
+        # NVML's keeps quantities of power apart, in an observer of its own.
+        apart = getattr(observer, "continuous_observer", None)
+        names = [*getattr(observer, "observables", ()), *getattr(apart, "observables", ())]
+        for name in names or [type(observer).__name__]:
+            what = name.rpartition("_")[2]
+            if what not in ("power", "energy"):
+                raise UsageError(
+                    f"tune_kernel does not take an observer of {name}, only of power and energy"
+                )
+            found[name] = what
+    return found
+
+
 def _refuse(**given: Any) -> None:
     instead = {
-        "cmem_args": "pass an array", "texmem_args": "pass an array", "log": "use Python's logging",
+        "texmem_args": "CUDA 12 has no texture references; pass an array",
+        "log": "use Python's logging",
         "simulation_mode": "use 'foretune replay'",
         "parallel": "configurations are timed one at a time",
-        "observers": "power is metered where a meter works, and results have it",
         "objectives": "use foretune.tune_pareto",
     }  # fmt: skip
     for name, value in given.items():
@@ -218,15 +269,19 @@ def _refuse(**given: Any) -> None:
 def _language(lang: str | None, text: Any, path: str) -> Any:
     """Return the language that was said, or the one that the source looks like."""
     known = {"c": "C", "c++": "C", "opencl": "OpenCL", "cuda": "CUDA", "cupy": "CUDA",
-             "nvcuda": "CUDA"}  # fmt: skip
+             "nvcuda": "CUDA", "hip": "HIP"}  # fmt: skip
     if lang is not None:
         if lang.lower() not in known:
-            raise UnknownName("lang", lang, ["C", "OpenCL", "CUDA"])
+            raise UnknownName("lang", lang, ["C", "OpenCL", "CUDA", "HIP"])
         return known[lang.lower()]
     if callable(text):
-        raise UsageError("the source is a function: give lang='C', lang='OpenCL' or lang='CUDA'")
-    if path.endswith((".hip", ".py", ".f90", ".F90")):
-        raise UsageError(f"{path} is not taken: C, C++, OpenCL and CUDA are")
+        raise UsageError(
+            "the source is a function: give lang='C', lang='OpenCL', lang='CUDA' or lang='HIP'"
+        )
+    if path.endswith((".py", ".f90", ".F90")):
+        raise UsageError(f"{path} is not taken: C, C++, OpenCL, CUDA and HIP are")
+    if path.endswith(".hip") or "hip/hip_runtime" in str(text):
+        return "HIP"
     if path.endswith(".cu") or "__global__" in str(text):
         return "CUDA"
     return "OpenCL" if path.endswith(".cl") or "__kernel" in str(text) else "C"
@@ -234,13 +289,13 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
 
 def _hardware(source: Source) -> Device | None:
     """Return the GPU; None for this CPU, as OpenCL's device, too."""
-    if source.language == "CUDA":
+    if source.language in ON_TORCH:
         try:
             return local_device(f"cuda:{source.device}")
         except UnknownName:
             raise UsageError(
-                f"{source.name} is CUDA, and this machine has no NVIDIA GPU {source.device}: "
-                "'foretune devices' lists those it has"
+                f"{source.name} is {source.language}, and this machine has no GPU "
+                f"{source.device} for it: 'foretune devices' lists those it has"
             ) from None
     if source.language != "OpenCL":
         return None
@@ -290,7 +345,9 @@ def _search(
     options["objective"] = "time" if named[0] == "time" else "energy"
 
 
-def _results(best: Best, metrics: Mapping[str, Any] | None) -> TunedKernel:
+def _results(
+    best: Best, metrics: Mapping[str, Any] | None, observed: Mapping[str, str]
+) -> TunedKernel:  # fmt: skip
     """Return results as Kernel Tuner's are: a dictionary per configuration."""
     results = []
     for step in best.result.trace:
@@ -298,6 +355,7 @@ def _results(best: Best, metrics: Mapping[str, Any] | None) -> TunedKernel:
         row["time"] = step.time_ms if step.status == "ok" else step.status
         if step.power_w == step.power_w:
             row |= {"power": step.power_w, "energy": step.power_w * step.time_ms * 1e-3}
+            row |= {name: row[what] for name, what in observed.items()}
         if step.status == "ok":
             row |= _metrics(row, metrics or {})
         results.append(row)

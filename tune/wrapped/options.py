@@ -55,9 +55,12 @@ class TuneOptions(SearchOptions, total=False):
         seed: of everything random.
         device: ``cpu`` (the default) or ``cuda:0``.
         quiet: whether nothing is printed.
+        power: whether power is metered where a meter works, although neither the objective nor a
+            limit needs it.
     """
 
     objective: Objective | str
     seed: int
     device: str
     quiet: bool
+    power: bool

@@ -90,7 +90,7 @@ def _tune_on(
         kernel, wanted, runner, options.get("predictor"),
         budget=budget, regret=options.get("regret"), seconds=seconds,
         objective=_objective(options.get("objective", "time")),
-        limits=[x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())],
+        limits=_limits(options),
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,
         verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
         progress=progress,
@@ -156,10 +156,18 @@ def _try(
 
 
 def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:
-    power = _objective(options.get("objective", "time")).needs_power
+    power = (
+        options.get("power", False)
+        or _objective(options.get("objective", "time")).needs_power
+        or any(limit.needs_power for limit in _limits(options))
+    )
     if options.get("isolated", True):
         return IsolatedRunner(device, timing, options.get("limit_s", LIMIT_S), power)
     return InProcessRunner(device, timing, power)
+
+
+def _limits(options: TuneOptions) -> list[Limit]:
+    return [x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())]
 
 
 def _objective(named: Objective | str) -> Objective:

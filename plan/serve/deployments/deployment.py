@@ -4,16 +4,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from foretune.plan.cost.host_link import offloaded_bytes
 from foretune.plan.cost.memory import most_requests
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 
-ENGINES = ("vllm", "sglang", "trtllm")
-"""What serves models: those that operators and deployments were measured with."""
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+"""What serves models, as its makers spell it."""
+ENGINES = tuple(ENGINE_NAMES)
+"""Those that operators and deployments were measured with."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Deployment:
         version: of the engine; empty where nobody says.
         speculation: how tokens are drafted, where a plan says so; measured deployments only say
             that they are (``speculative``).
+        offload: what lies in the host's memory.
     """
 
     model: ModelDescription
@@ -64,6 +69,7 @@ class Deployment:
     speculative: bool = False
     version: str = ""
     speculation: Speculation | None = None
+    offload: Offload = Offload()  # noqa: RUF009  # immutable
 
     @property
     def architecture(self) -> str:
@@ -112,10 +118,22 @@ class Deployment:
         return self.speculation.gained if self.speculation else 1.0
 
     @cached_property
+    def elsewhere(self) -> float:
+        """Bytes of a rank's weights that lie in the host's memory."""
+        return offloaded_bytes(self.model, self.layout, self.formats, self.offload.weights_gib)
+
+    @cached_property
+    def fitting(self) -> int:
+        """Requests of a replica that memory holds; 0 if not even the model fits."""
+        return most_requests(
+            self.allocated, self.layout, self.formats, self.workload, self.system,
+            elsewhere=self.elsewhere,
+        )  # fmt: skip
+
+    @cached_property
     def most(self) -> float:
         """Requests per attention-DP group that memory holds; at least one."""
-        fit = most_requests(self.allocated, self.layout, self.formats, self.workload, self.system)
-        return max(fit / self.layout.dp, 1.0)
+        return max(self.fitting / self.layout.dp, 1.0)
 
     @property
     def running(self) -> float:

@@ -13,9 +13,10 @@ import foretune.plan.describe
 import foretune.plan.serve.deployments
 from foretune.collect.probe import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError
+from foretune.operator_package import package_home
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.kept_predictors import KeptPredictors
-from foretune.plan.cost.tables import find_tables, package_folder
+from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.correction import ServingCorrection
 from foretune.plan.serve.deployments.measured import read_measured_deployments
 from foretune.plan.serve.deployments.origin import Origin
@@ -72,10 +73,10 @@ def learned_from(
 
 
 def _published() -> Path:
-    folder = package_folder()
-    if folder is None:
+    home = package_home()
+    if home is None:
         raise MissingExtra("aiconfigurator-core", "llm", "--measured published")
-    return folder.parent / "silicon_sample.csv"
+    return home / "systems" / "silicon_sample.csv"
 
 
 def _fingerprint(path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from foretune.version import __version__
 
-PACKAGES = ("aiconfigurator-core", "xgboost", "xgboost-cpu")
+PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that what was learned follows from: measured operators, boosted trees."""
 
 

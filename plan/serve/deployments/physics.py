@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from foretune.plan.cost.host_link import prefix_ms, step_ms, waited_ms
 from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, weight_bytes
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import PARTS, Speculated, Step, StepClock
@@ -28,7 +29,9 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
     ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
     computing limits (``…_compute_bound``); ``decode_bound`` and ``prefill_bound``, what peak rates
-    allow for the same; ``guessed``, ``energy_guessed``; degrees and lengths.
+    allow for the same; ``guessed``, ``energy_guessed``; ``share_host``, of a decode step that waits
+    for weights in the host's memory (they are in the times, and guesses), and ``fetch``, what a
+    request waits for its prefix from there; degrees and lengths.
     """
     # Most deployments differ from others in their load alone: all else is found once.
     kinds: dict[tuple[object, ...], int] = {}
@@ -47,7 +50,7 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     gained = np.array([d.gained for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
     times = [name for name in rows if "." in name]
-    return rows.drop(columns=times).assign(
+    made = rows.drop(columns=times).assign(
         batch=batch,
         running=np.minimum(batch, rows["most"]),
         concurrency=np.array([d.concurrency for d in deployments], dtype=float),
@@ -67,6 +70,55 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
         energy_guessed=decode["energy_guessed"],
         guessed=decode["guessed"],
         width=decode["width"],
+        share_host=0.0,
+        fetch=0.0,
+        **shares,
+    )
+    return _with_host(made, deployments) if any(d.offload for d in deployments) else made
+
+
+def _with_host(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.DataFrame:
+    """Return ``rows`` with what deployments wait for that lies in the host's memory.
+
+    GPUs are awake meanwhile, and compute nothing.
+    """
+
+    def waits(tokens: Callable[[Deployment], float]) -> np.ndarray:
+        return np.array([
+            step_ms(d.system, d.model, d.layout, d.formats, d.offload.weights_gib, tokens(d),
+                    d.backend)
+            for d in deployments
+        ])  # fmt: skip
+
+    gained = np.array([d.gained for d in deployments])
+    decode = waits(lambda d: _in_step(d) * (1 + d.drafted)) / gained
+    prompts = np.array([_prompts(d) * _prefill_layout(d).pp for d in deployments])
+    full = waits(lambda d: _prompts(d) * d.workload.new_tokens) / prompts
+    prompt = rows["prompt"] + waits(lambda d: d.workload.new_tokens)
+    fetch = np.array([
+        prefix_ms(d.system, d.model, d.layout, d.formats, d.workload.prefix)
+        if d.offload.cache_gib else 0.0
+        for d in deployments
+    ])  # fmt: skip
+    total, read = rows["decode"] + decode, rows["prefill"] + full
+    shares = {f"share_{part}": rows[f"share_{part}"] * rows["decode"] / total for part in PARTS}
+    # A link that brings prefixes more slowly than prompts are read sets the pace.
+    late = np.maximum(fetch - read, 0.0)
+    return rows.assign(
+        decode=total,
+        alone=rows["alone"] + waits(lambda d: 1 + d.drafted) / gained,
+        prompt=prompt,
+        prefill=read + late,
+        decode_energy_mj=rows["decode_energy_mj"] + decode * rows["awake_w"],
+        prefill_energy_mj=rows["prefill_energy_mj"] + (full + late) * rows["awake_w"],
+        decode_compute_bound=rows["decode_compute_bound"] * rows["decode"] / total,
+        prefill_compute_bound=rows["prefill_compute_bound"] * rows["prefill"] / (read + late),
+        guessed=(rows["guessed"] * rows["decode"] + decode) / total,
+        share_host=decode / total,
+        fetch=[
+            waited_ms(ms, own, d.model.layers, d.backend) if ms else 0.0
+            for ms, own, d in zip(fetch, prompt, deployments, strict=True)
+        ],
         **shares,
     )
 
@@ -76,7 +128,7 @@ def _kind(deployment: Deployment) -> tuple[object, ...]:
     return (
         deployment.model, deployment.system.name, deployment.backend, deployment.layout,
         deployment.formats, deployment.workload, deployment.pools, deployment.load,
-        deployment.speculative, deployment.version, deployment.speculation,
+        deployment.speculative, deployment.version, deployment.speculation, deployment.offload,
     )  # fmt: skip
 
 
@@ -120,7 +172,8 @@ def _numbers(deployment: Deployment) -> dict[str, object]:
         "moe_ep": float(layout.moe_ep),
         "is_moe": float(model.is_moe),
         "is_latent": float(model.mla is not None),
-        "weights_share": weight_bytes(model, layout, deployment.formats) / memory,
+        "weights_share": (weight_bytes(model, layout, deployment.formats) - deployment.elsewhere)
+        / memory,
         "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts(deployment)),
@@ -162,7 +215,12 @@ def decode_step(deployment: Deployment) -> StepWork:
 
     Where tokens are drafted, that gains several of them (`Deployment.gained`).
     """
-    return _decode_of(deployment, max(int(deployment.running / deployment.layout.pp), 1))
+    return _decode_of(deployment, _in_step(deployment))
+
+
+def _in_step(deployment: Deployment) -> int:
+    """Return the requests of an attention-DP group that a step answers."""
+    return max(int(deployment.running / deployment.layout.pp), 1)
 
 
 def _between_stages_ms(deployment: Deployment) -> float:

@@ -39,8 +39,8 @@ def operator_breakdown(
         phase: ``decode``: a token for every request that runs; ``prefill``: one prompt by itself.
     """
     step = decode_step if phase == "decode" else prompt_step
-    operators = step(deployment).operators()
     clock = clocks(deployment.system, deployment.backend)
+    operators = clock.operators(step(deployment))
     times = clock.times([_Alone(operator) for operator in operators])
     table = pd.DataFrame(
         {
@@ -56,7 +56,9 @@ def operator_breakdown(
 def memory_breakdown(deployment: Deployment) -> dict[str, float]:
     """Return what the fullest GPU holds, in GiB: one that writes answers, where pools are two."""
     d = deployment
-    held = rank_memory(d.allocated, d.layout, d.formats, d.workload, d.of_a_worker)
+    held = rank_memory(
+        d.allocated, d.layout, d.formats, d.workload, d.of_a_worker, elsewhere=d.elsewhere
+    )
     parts = {
         "weights": held.weights,
         "cache of keys and values": held.kv_cache,

@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass
 
 from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
+from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import AT_MOST, Requirements
 from foretune.tune.report.numbers import counted, duration, number
 
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 NAMED = 3
 """Systems beyond which a title counts them."""
 
@@ -30,6 +31,7 @@ class Question:
         tables: whether operators' times come from measured tables.
         corrected: whether measured deployments corrected the formulas.
         seconds: that the answer took; NaN if nobody looked.
+        offload: what might lie in the host's memory.
     """
 
     model: ModelDescription
@@ -42,6 +44,7 @@ class Question:
     tables: bool = True
     corrected: bool = False
     seconds: float = math.nan
+    offload: Offload = Offload()  # noqa: RUF009  # immutable
 
     def __str__(self) -> str:
         names = " or ".join(system.name for system in self.systems)
@@ -68,7 +71,7 @@ class Question:
         return {
             "Model": f"{model.name}: {model.layers} layers, {billions}",
             "GPUs": " or ".join(f"{self.gpus} × {s.name}" for s in self.systems),
-            "Engine": ENGINES.get(self.backend, self.backend),
+            "Engine": ENGINE_NAMES.get(self.backend, self.backend),
             "Requests": f"prompts of {workload.isl:,} tokens{cached}, answers of {workload.osl:,}",
             "At a time": (
                 "as many as is best"
@@ -79,6 +82,7 @@ class Question:
             "Best in": plan.requirements.goal,
             "Drafted": str(plan.deployments[0].speculation or "nothing"),
             "Pools": "prompts may have workers of their own" if self.pools else "one",
+            "In the host": f"up to {self.offload}" if self.offload else "nothing",
             "Looked at": looked_at,
         }
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
 from foretune.plan.serve.deployments.physics import Clocks
 from foretune.plan.serve.explaining import LIMITS, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report.figures import front_figure, group_marks
-from foretune.plan.serve.report.question import ENGINES, Question, limits
+from foretune.plan.serve.report.question import Question, limits
 from foretune.plan.serve.report.rows import COLUMNS, interval_of, known, spoken
 from foretune.plan.serve.report.sections import (
     BEYOND,
@@ -68,7 +69,7 @@ def write_plan_report(
         question=question,
         commands=commands or {},
         checks=None if checks is None else checks.map(_plain),
-        engines=ENGINES,
+        engines=ENGINE_NAMES,
         known=known,
         spoken=spoken,
         interval_of=interval_of,

@@ -112,7 +112,7 @@ def read_sizes(text: str, option: str) -> list[int]:
 
 def _device(name: str) -> "Device":
     from foretune.collect import local_device
-    from foretune.collect.nvidia import local_gpus
+    from foretune.collect.gpus import local_gpus
 
     return local_device(name or ("cuda" if local_gpus() else "cpu"))
 

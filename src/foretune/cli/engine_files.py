@@ -12,6 +12,7 @@ from foretune.cli.plan import inputs
 from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from foretune.plan import ModelDescription
     from foretune.plan.engine_files import EngineFile
     from foretune.tune.exporting.layer import Engine, Layer
 
@@ -20,6 +21,8 @@ INSIDE = {
     "sglang": "sglang/kernels/ops/gemm/configs",
 }
 """Where in its package an engine looks for files of linear layers: vLLM 0.33, SGLang 0.5.23."""
+LIMIT_S = 180.0
+"""Of one measurement: the first one imports vLLM."""
 EXPERTS_INSIDE = "sglang/srt/layers/moe/moe_runner/triton_utils"
 
 
@@ -39,32 +42,43 @@ def engine_config(
     ),
     also: list[Path] = typer.Option([], help="Folder with another engine's, to learn from."),
     triton: str = typer.Option("", help="Version of Triton, for SGLang's files of experts."),
+    measure: bool = typer.Option(
+        False, "--measure", help="Measure vLLM's kernels on this machine's GPU; --out is needed."
+    ),
+    tokens: str = typer.Option("", help="With --measure: numbers of tokens, like 1,16,64."),
+    budget: int = typer.Option(
+        None, help="With --measure: configurations for each of them; 16 by default."
+    ),
     out: Path = typer.Option(None, help="Folder to write to; without it nothing is written."),
     as_json: bool = options.JSON,
 ) -> None:
     """List the tuned files that an engine looks for, and guess those it lacks.
 
     A guess is what tuned files of similar layers agree on; it is not measured.
+
+    With --measure, files hold what beats the engine's default; their card says by how much.
     """
     from foretune.plan import Formats, Layout, checkpoint_formats, describe_model
-    from foretune.plan.engine_files import engine_files, layers_of, write_files
+    from foretune.plan.engine_files import engine_files, layers_of
+    from foretune.plan.engine_folder import write_files
+    from foretune.plan.engine_measuring import BUDGET
     from foretune.tune.exporting.layer import Engine
     from foretune.tune.exporting.winners import Winners, architecture_of
 
     if engine not in get_args(Engine):
         raise UnknownName("engine with tuned files", engine, get_args(Engine))
     kind = cast("Engine", engine)
+    if measure:
+        device = _measured_on(kind, system, device, out, ep)
+    elif tokens or budget is not None:
+        raise UsageError("--tokens and --budget are of --measure")
     where = _device(system, device)
-    for value, option in ((tp, "--tp"), (dp, "--dp"), (ep, "--ep")):
-        options.at_least_one(value, option)
-    if tp * dp % ep or (kind == "vllm" and ep not in (1, tp * dp)):
-        allowed = f"1 or {tp * dp}" if kind == "vllm" else f"what divides {tp * dp}"
-        raise UsageError(f"--ep {ep} is not possible on {tp * dp} ranks: give {allowed}")
+    _check_ranks(kind, tp, dp, ep)
     described, output = describe_model(model), Output(as_json)
     layout = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
     chosen = Formats(formats) if formats else checkpoint_formats(described)
     layers = layers_of(described, layout, chosen, where, kind)
-    files, guessed = [], 0
+    files = []
     if not layers:
         output.say(f"{described.name} in {chosen}: {engine} looks for no tuned file")
     else:
@@ -72,20 +86,30 @@ def engine_config(
         known = Winners([*own.layers.values(), *Winners.read(also).layers.values()] if also
                         else own.layers.values())  # fmt: skip
         files = engine_files(layers, own, known)
-        guessed = sum(bool(file.guesses) for file in files)
+        if measure:
+            count = BUDGET if budget is None else options.at_least_one(budget, "--budget")
+            files = _measured(files, described, out, _numbers(tokens), count)
         _show(output, f"{described.name} on {layout}, {where}", files)
         if architecture_of(where) is None:
             output.say(f"no architecture is known of {where}: only its own files have a vote")
         if own.left_out:
             output.say(f"{own.left_out} files in other formats left out")
-    if out is not None and guessed:
-        write_files(out, files, kind, triton)
-        _say_what_to_do(output, out, [f for f in files if f.guesses], engine)
+    filled = [] if out is None else list(write_files(out, files, kind, triton).values())
+    if filled:
+        _say_what_to_do(output, out, filled, engine)
     elif out is not None:
-        output.say("nothing to guess: no file was written")
+        output.say("nothing to write: no file was written")
     said = {"engine": engine, "model": described.name, "device": where}
     of_files = [_as_json(file, kind) for file in files]
-    output.result({**said, "files": of_files, "out": str(out) if out and guessed else None})
+    output.result({**said, "files": of_files, "out": str(out) if filled else None})
+
+
+def _check_ranks(engine: "Engine", tp: int, dp: int, ep: int) -> None:
+    for value, option in ((tp, "--tp"), (dp, "--dp"), (ep, "--ep")):
+        options.at_least_one(value, option)
+    if tp * dp % ep or (engine == "vllm" and ep not in (1, tp * dp)):
+        allowed = f"1 or {tp * dp}" if engine == "vllm" else f"what divides {tp * dp}"
+        raise UsageError(f"--ep {ep} is not possible on {tp * dp} ranks: give {allowed}")
 
 
 def _device(system: str | None, device: str | None) -> str:
@@ -102,6 +126,69 @@ def _device(system: str | None, device: str | None) -> str:
     return name
 
 
+def _measured_on(
+    engine: "Engine", system: str | None, device: str | None, out: Path | None, ep: int
+) -> str:  # fmt: skip
+    """Return the name of this machine's GPU.
+
+    Raises:
+        UsageError: it is not the one asked for, or there is none; or what was asked for makes no
+            sense.
+    """
+    from foretune.collect.gpus import local_gpus
+
+    if engine != "vllm":
+        raise UsageError("--measure: only vLLM's kernels are measured")
+    if out is None:
+        raise UsageError("--measure needs --out, the folder for the files")
+    if ep > 1:
+        raise UsageError("--measure: experts that are spread over ranks (--ep) are not measured")
+    gpus = local_gpus()
+    if not gpus:
+        raise UsageError("--measure needs a GPU, and this machine has none")
+    if not gpus[0].architecture.startswith("sm_"):  # vLLM names files of others differently
+        raise UsageError("--measure: only NVIDIA's GPUs are measured on")
+    if system or device:
+        asked = _device(system, device)
+        if asked != gpus[0].name:
+            raise UsageError(f"--measure measures on this machine's GPU, {gpus[0].name}: leave "
+                             "--system and --device out")  # fmt: skip
+    return gpus[0].name
+
+
+def _measured(
+    files: list["EngineFile"], model: "ModelDescription", out: Path, tokens: list[int], budget: int
+) -> list["EngineFile"]:
+    """Return files with what was measured; each is written as soon as it is done."""
+    from foretune.collect import IsolatedRunner, local_device
+    from foretune.console import progress_bar
+    from foretune.plan.engine_folder import check_folder, write_files
+    from foretune.plan.engine_measuring import measure_file
+
+    missing = [file for file in files if file.status != "there"]
+    check_folder(out, [file.layer for file in missing], "vllm")
+    done = [file for file in files if file.status == "there"]
+    runner = IsolatedRunner(local_device("cuda"), limit_s=LIMIT_S)
+    with runner, progress_bar(notes=True) as progress:
+        for file in missing:
+            done.append(
+                measure_file(file, model, runner, tokens=tokens, budget=budget, progress=progress)
+            )
+            write_files(out, done[-1:], "vllm")
+    return done
+
+
+def _numbers(tokens: str) -> list[int]:
+    from foretune.plan.engine_files import TOKENS
+
+    if not tokens:
+        return list(TOKENS)
+    try:
+        return [options.at_least_one(int(word), "--tokens") for word in tokens.split(",")]
+    except ValueError:
+        raise UsageError(f"--tokens {tokens!r}: give numbers, like 1,16,64") from None
+
+
 def _installed(engine: str) -> list[Path]:
     """Return the folder of an installed engine, without importing it."""
     found = find_spec(engine)
@@ -115,20 +202,31 @@ def _installed(engine: str) -> list[Path]:
 def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
     rows = [[", ".join(f.parts), _sizes(f.layer), f.status, percent(f.agreement)] for f in files]
     output.table(title, ("part", "layer", "file", "agreement"), rows)
+    for file in files:
+        if file.measured:
+            wins = [f"{count}: {entry.gain:.2f}×" for count, entry in file.measured.items()
+                    if entry.wins]  # fmt: skip
+            against = f"faster than the default at {', '.join(wins)}" if wins else file.status
+            failed = f"; {len(file.failed)} failed" if file.failed else ""
+            output.say(f"{_sizes(file.layer)}: {against}{failed}")
 
 
-def _say_what_to_do(output: Output, out: Path, guessed: list["EngineFile"], engine: str) -> None:
-    from foretune.plan.engine_files import LINEAR
+def _say_what_to_do(output: Output, out: Path, filled: list["EngineFile"], engine: str) -> None:
+    from foretune.plan.engine_folder import LINEAR
 
-    count = f"{len(guessed)} file{'s' if len(guessed) > 1 else ''}"
-    output.say(f"{out}: {count}, guessed and not measured")
-    if any(file.layer.experts for file in guessed):
+    guessed = sum(not file.measured for file in filled)
+    count = f"{len(filled)} file{'s' if len(filled) > 1 else ''}"
+    how = "measured" if not guessed else "guessed and not measured"
+    if guessed and guessed < len(filled):
+        how = f"{guessed} guessed and not measured"
+    output.say(f"{out}: {count}, {how}")
+    if any(file.layer.experts for file in filled):
         output.say(
             f"For experts: start vLLM with VLLM_TUNED_CONFIG_FOLDER={out.absolute()}"
             if engine == "vllm"
             else f"For experts: copy {out / 'configs'} to {EXPERTS_INSIDE}"
         )
-    if not all(file.layer.experts for file in guessed):
+    if not all(file.layer.experts for file in filled):
         output.say(f"For linear layers: copy what is in {out / LINEAR} to {INSIDE[engine]}")
 
 
@@ -138,6 +236,8 @@ def _sizes(layer: "Layer") -> str:
 
 
 def _as_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
-    configs = {tokens: dict(guess.config) for tokens, guess in file.guesses.items()}
+    configs = {tokens: dict(config) for tokens, config in file.configs.items()}
+    gains = {tokens: entry.gain for tokens, entry in file.measured.items()}
     return {"name": file.layer.named(engine), "parts": file.parts, "status": file.status,
-            "agreement": file.agreement, "configs": configs}  # fmt: skip
+            "agreement": file.agreement, "configs": configs, "gains": gains,
+            "failed": dict(file.failed)}  # fmt: skip

@@ -34,7 +34,7 @@ PROGRAM = "foretune.program"
 """Where a context keeps the words of a program."""
 PROGRAMS, SOURCES, ANY = (
     "Programs (after --)",
-    "Sources (.c, .cpp, .cl, .cu)",
+    "Sources (.c, .cpp, .cl, .cu, .hip)",
     "Knobs",
 )
 

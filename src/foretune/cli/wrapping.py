@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from foretune.tune.store.optional import Where
     from foretune.tune.wrapped.best import Best
 
-SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu")
+SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 SHARED = ("param", "restrict", "default")
 OF_PROGRAMS = (
     "name", "time", "time_unit", "check", "compare", "build", "env", "template", "source",

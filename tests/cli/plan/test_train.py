@@ -1,5 +1,7 @@
 """``foretune plan train`` as its users meet it, by rooflines alone."""
 
+import re
+
 import pandas as pd
 import pytest
 from commands import fails, run_json
@@ -33,6 +35,17 @@ def test_software_and_overlap_count(capsys):
     assert run_json(capsys, *TRAIN, "--overlap")["best"]["step_ms"] <= step
     assert run_json(capsys, *TRAIN, "--software", "pytorch")["best"]["step_ms"] != step
     assert run_json(capsys, *TRAIN, "--gradients", "bf16")["best"]["step_ms"] <= step
+
+
+def test_the_host_holds_what_it_may(capsys):
+    few = [*TRAIN, "--gpus", "4", "--batch", "16", "--sequence", "2048", "--top", "2"]
+    assert main([*few, "--offload", "100"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"; of the optimizer 9\d\.\d in the host", shown)
+    assert "offload as in ZeRO-Offload, not measured: 64 GB/s to the host" in shown
+    plain = run_json(capsys, *TRAIN)
+    assert not any("ZeRO-Offload" in note for note in plain["notes"])
+    assert "give 0 or more" in fails(capsys, 2, *few, "--offload=-1")
 
 
 def test_own_prices_count(capsys, tmp_path):

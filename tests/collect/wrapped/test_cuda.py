@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from foretune.collect import InProcessRunner, Timing
-from foretune.collect.wrapped import cuda
+from foretune.collect.wrapped import cuda, gpu
 from foretune.collect.wrapped.source import Build, Shape, Source
 from foretune.collect.wrapped.source_kernel import SourceKernel
 from foretune.device import Device
@@ -25,6 +25,7 @@ N = 1000
 A, B = np.arange(N, dtype="f4"), np.ones(N, dtype="f4")
 ADD = """
 #include "scale.h"
+__constant__ float weights[2];
 template <typename T> __global__ void add(T *c, const T *a, const T *b, int n) {
 #if block_size_x == 3
     does not compile
@@ -32,14 +33,15 @@ template <typename T> __global__ void add(T *c, const T *a, const T *b, int n) {
     extern __shared__ T shared[];
     int i = blockIdx.x * block_size_x + threadIdx.x;
     shared[threadIdx.x] = b[i];
-    if (i < n) c[i] = a[i] + SCALE * shared[threadIdx.x];
+    if (i < n) c[i] = a[i] + SCALE * weights[0] * shared[threadIdx.x];
 }
 """
 OTHERS = {"scale.h": "#define SCALE (block_size_x == 5 ? 2 : 1)\n"}
 
 
 def source(**more):
-    return Source("add<float>", ADD, "CUDA", ".cu", OTHERS, **more)
+    weights = np.array([1, 4], "f4")
+    return Source("add<float>", ADD, "CUDA", ".cu", OTHERS, constants={"weights": weights}, **more)
 
 
 def build(block=64, arch="sm_90", **more):
@@ -55,6 +57,7 @@ def test_templates_are_compiled_for_any_gpu(arch):
     assert cubin.startswith(b"\x7fELF")
     assert symbol in cubin
     assert symbol.startswith(b"_Z3addIf")
+    assert b"weights" in cubin
 
 
 def test_what_does_not_compile_says_why():
@@ -86,7 +89,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(cuda, "architecture", lambda index: "sm_90")
     monkeypatch.setattr(cuda, "_start", start)
     monkeypatch.setattr(
-        cuda, "_on_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
+        gpu, "on_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
     )
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     return launched
@@ -99,8 +102,8 @@ def test_right_wrong_and_broken_configurations(stand_in):
         answer=[A + B, None, None, None], device_kind="gpu",
     )  # fmt: skip
     assert not kernel.times_itself  # torch's events do
-    gpu = Device("A GPU", "gpu", specs={"cores": 2.0})
-    with InProcessRunner(gpu, Timing(box_s=0.02, warmup_s=0.001)) as runner:
+    device = Device("A GPU", "gpu", specs={"cores": 2.0})
+    with InProcessRunner(device, Timing(box_s=0.02, warmup_s=0.001)) as runner:
         configs = [Configuration(block_size_x=block) for block in (64, 3, 5)]
         right, broken, wrong = runner.run(kernel, kernel.problem(), configs)
     assert (right.status, right.error) == (Status.OK, "")
@@ -108,6 +111,36 @@ def test_right_wrong_and_broken_configurations(stand_in):
     assert broken.status is Status.COMPILE_ERROR
     assert wrong.status is Status.WRONG_RESULT
     assert stand_in[0] == ((16, 1, 1), (64, 1, 1), 256, np.int32(N))
+
+
+class Driver:
+    """CUDA's driver with one constant of eight bytes, in the host's memory."""
+
+    def __init__(self):
+        self.place = np.zeros(2, "f4")
+
+    def cuLibraryGetGlobal(self, library, name):  # noqa: N802
+        if (library, name) != ("library", b"weights"):
+            return 500, 0, 0
+        return 0, self.place.ctypes.data, self.place.nbytes
+
+    def cuMemcpyHtoD(self, to, source, count):  # noqa: N802
+        ctypes.memmove(to, source, count)
+        return (0,)
+
+
+def test_constants_are_filled(monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr(cuda, "require", lambda module, *args: driver)
+    made = Build(source(), ADD, OTHERS, None, (64, 1, 1), (4, 1, 1))
+    cuda._fill_constants(made, "library")
+    assert list(driver.place) == [1, 4]
+    made.source.constants["weights"] = np.ones(3, "f4")
+    with pytest.raises(RuntimeError, match="weights has 12 bytes, and the source has room for 8"):
+        cuda._fill_constants(made, "library")
+    made.source.constants["w"] = made.source.constants.pop("weights")
+    with pytest.raises(RuntimeError, match="the source uses no constant w"):
+        cuda._fill_constants(made, "library")
 
 
 def test_no_such_gpu(monkeypatch):
@@ -121,6 +154,9 @@ def test_no_such_gpu(monkeypatch):
     assert cuda.architecture(0) == "sm_86"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     assert cuda.architecture(0) == "sm_90a"
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.raises(UsageError, match="this torch is not built for CUDA"):
+        cuda.architecture(0)
 
 
 @pytest.mark.gpu

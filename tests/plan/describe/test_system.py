@@ -18,7 +18,9 @@ def test_a_system():
     assert h200.device == find_device("NVIDIA H200")
     assert (h200.gpus_per_node, h200.memory_gib, h200.power_limit_w) == (8, 141, 700)
     assert (h200.fast_domain, h200.intra_node_gbps, h200.inter_node_gbps) == (8, 450, 50)
+    assert h200.host_gbps == 64
     rack = find_system("gb200")
+    assert rack.host_gbps == 225  # a Grace's 450 in one direction, for two GPUs
     assert (rack.gpus_per_node, rack.fast_domain) == (4, 72)
     assert (rack.intra_node_gbps, rack.inter_node_gbps) == (900, 100)
 
@@ -29,6 +31,7 @@ def test_known_systems_are_complete(name):
     assert name in known_systems()
     assert found.device.architecture
     assert found.inter_node_gbps <= found.intra_node_gbps or found.intra_node_gbps < 70
+    assert 16 <= found.host_gbps <= 450
     assert 0 < found.memory_gib == found.device.specs["memory_gib"]
     assert found.power_limit_w > 0
 
@@ -73,6 +76,9 @@ def test_a_system_that_only_the_package_describes(monkeypatch):
 def test_this_machine():
     here = System.of_device(Device("some CPU", "cpu", specs={"memory_gib": 32}), 2)
     assert (here.name, here.gpus_per_node, here.memory_gib) == ("some CPU", 2, 32)
+    assert here.host_gbps == module.PCIE_GBPS
+    probed = Device("some CPU", "cpu", specs={"memory_gib": 32, "memory_gbps": 50.0})
+    assert System.of_device(probed).host_gbps == 25  # each byte is read and written
     assert here.price_per_hour is None
     assert math.isnan(here.power_limit_w)
 

@@ -4,6 +4,7 @@ Groups that no plan touches (multimodal input, adapters, logging) are left out.
 
 * vLLM: each name stands in ``vllm/engine/arg_utils.py`` or ``vllm/entrypoints`` of 0.11.0.
 * SGLang: each stands in ``sglang/srt/server_args.py`` of 0.5.4, or the router's sources of 0.2.2.
+  Of offload: ``vllm/config`` and SGLang's page of server arguments, 2026.
 * TensorRT-LLM: ``tensorrt_llm/commands/serve.py`` and ``tensorrt_llm/llmapi/llm_args.py``, about
   1.2; not every name was looked up. ``--config`` is another name of ``--extra_llm_api_options``.
 """
@@ -13,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
+from foretune.plan.describe.offload import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch
 
@@ -32,7 +34,7 @@ VLLM = {
     "--max-num-partial-prefills", "--max-long-partial-prefills", "--long-prefill-token-threshold",
     "--scheduling-policy", "--enable-chunked-prefill", "--disable-hybrid-kv-cache-manager",
     "--async-scheduling", "--cuda-graph-sizes", "--speculative-config", "--kv-transfer-config",
-    "--compilation-config",
+    "--compilation-config", "--kv-offloading-size", "--kv-offloading-backend",
 }  # fmt: skip
 
 SGLANG = {
@@ -46,7 +48,8 @@ SGLANG = {
     "--cuda-graph-bs", "--disable-cuda-graph", "--speculative-algorithm", "--disaggregation-mode",
     "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port",
     "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens",
+    "--speculative-num-draft-tokens", "--cpu-offload-gb", "--enable-hierarchical-cache",
+    "--hicache-size",
 }  # fmt: skip
 SGLANG_ROUTER = {"--pd-disaggregation", "--prefill", "--decode", "--host", "--port", "--policy"}
 
@@ -76,10 +79,13 @@ TRTLLM_OPTIONS = {
 """Options of a file -> those within them; none where they are plain values."""
 
 
-def deploy(model, layout, formats=None, pools=None):
+def deploy(model, layout, formats=None, pools=None, offload=None):
     load = Workload(16384, 200, 1024)
     h100 = find_system("h100_sxm")
-    return Deployment(model, h100, "vllm", layout, formats or Formats(), load, 32, pools)
+    return Deployment(
+        model, h100, "vllm", layout, formats or Formats(), load, 32, pools,
+        offload=offload or Offload(),
+    )  # fmt: skip
 
 
 DEPLOYMENTS = {
@@ -87,6 +93,7 @@ DEPLOYMENTS = {
     "experts": {"layout": Layout(1, 1, 4, 1, 4)},
     "copies": {"layout": Layout(1, 1, 12, 1, 12)},
     "pools": {"layout": Layout(2), "pools": Pools(Layout(4), 2, 1)},
+    "offload": {"layout": Layout(2), "offload": Offload(4, 20)},
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from foretune.errors import UnknownName, UsageError
 from foretune.plan import Formats, Layout, Workload, find_system, plan
 from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.describe.parts import Mla
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import ENGINES, launch, launch_commands
 
@@ -106,6 +107,75 @@ def test_a_cache_in_sixteen_bits_is_asked_for_where_the_checkpoint_has_eight(sma
     assert after(words(deploy(eight, Layout()), "vllm"), "--kv-cache-dtype") == "bfloat16"
     assert after(words(deploy(eight, Layout()), "sglang"), "--kv-cache-dtype") == "bf16"
     assert "--kv-cache-dtype" not in words(deploy(small, Layout()), "vllm")
+
+
+B200 = find_system("b200_sxm")
+
+
+@pytest.mark.parametrize(
+    ("engine", "formats", "flags"),
+    [
+        ("vllm", Formats(kv="nvfp4"), "--kv-cache-dtype nvfp4 "),
+        ("vllm", Formats(kv="int4_head"), "--kv-cache-dtype int4_per_token_head "),
+        ("sglang", Formats(kv="fp4_e2m1"),
+         "--kv-cache-dtype fp4_e2m1 --attention-backend trtllm_mha "),
+    ],
+)  # fmt: skip
+def test_caches_of_four_bits(small, engine, formats, flags):
+    deployment = replace(deploy(small, Layout(), formats), system=B200)
+    assert flags in shlex.join(words(deployment, engine))
+
+
+def test_sglang_reads_a_narrow_cache_with_what_the_gpu_has(small):
+    formats = Formats(kv="fp4_e2m1")
+    assert (
+        after(words(deploy(small, Layout(), formats), "sglang"), "--attention-backend") == "triton"
+    )
+    latent = replace(small, mla=Mla(24, 16, 8, 4, 8), kv_heads=4)
+    deployment = replace(deploy(latent, Layout(), formats), system=B200)
+    assert "--attention-backend" not in words(deployment, "sglang")
+
+
+def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
+    deployment = replace(deploy(small, Layout(), Formats("fp8", kv="nvfp4")), system=B200)
+    plan = launch(deployment, "trtllm")
+    assert "  dtype: nvfp4\n" in plan.files["trtllm.yaml"]
+    assert any("scales for an NVFP4 cache" in note for note in plan.notes)
+    other = replace(deployment, formats=Formats("nvfp4", kv="nvfp4"))
+    assert "weights in fp8 alone" in launch(other, "trtllm").refused
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "system", "why"),
+    [
+        ("sglang", "nvfp4", B200, "plan it with --backend vllm"),
+        ("vllm", "fp4_e2m1", B200, "plan it with --backend sglang"),
+        ("trtllm", "int4_head", B200, "TensorRT-LLM has no int4_head cache"),
+        ("vllm", "nvfp4", H100, "no kernels for nvfp4 caches on h100_sxm"),
+        ("vllm", "kivi2", B200, "no engine has a kivi2 cache"),
+        ("trtllm", "kvquant3", B200, "no engine has a kvquant3 cache"),
+    ],
+)
+def test_caches_that_an_engine_lacks_are_refused(small, engine, kind, system, why):
+    deployment = replace(deploy(small, Layout(), Formats(kv=kind)), system=system)
+    assert why in launch(deployment, engine).refused
+    assert why in launch_commands(deployment)[engine]
+
+
+def test_latent_caches_of_four_bits_are_those_of_sglang(small):
+    latent = replace(small, mla=Mla(24, 16, 8, 4, 8), kv_heads=4)
+    deployment = replace(deploy(latent, Layout(), Formats(kv="nvfp4")), system=B200)
+    assert "of latent attention" in launch(deployment, "vllm").refused
+
+
+def test_weights_of_three_bits(small, sparse):
+    three = deploy(small, Layout(), Formats("int3_wo"))
+    assert "CHECKPOINT_IN_INT3_WO" in words(three, "vllm")
+    assert any("with GPTQModel" in note for note in launch(three, "sglang").notes)
+    assert "no weights of 3 bits" in launch(three, "trtllm").refused
+    assert (
+        "experts of 3 bits" in launch(deploy(sparse, Layout(), Formats("int3_wo")), "vllm").refused
+    )
 
 
 def test_pools_are_servers_of_their_own(small):

@@ -224,7 +224,9 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     file = tmp_path / "manifest.json"
     command = ["plan", MODEL, "--system", SYSTEM, "--gpus", "8", "--isl", "2048", "--osl", "256"]
     drafted = ["--speculative", "2", "--acceptance", "0.6", "--draft-model", "Llama-3.2-1B"]
-    assert main([*command, *drafted, "--kubernetes", str(file), "--json"]) == 0
+    dynamo = tmp_path / "graph.json"
+    files = ["--kubernetes", str(file), "--dynamo", str(dynamo)]
+    assert main([*command, *drafted, *files, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["screened"] == []
     assert "1.96 tokens per step" in answer["question"]["speculative"]
@@ -234,10 +236,49 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     assert "--speculative-config" in container["command"]
     assert pod["spec"]["replicas"] == answer["best"]["replicas"]
+    worker = json.loads(dynamo.read_text())["spec"]["services"]["worker"]
+    assert worker["replicas"] == answer["best"]["replicas"]
+    assert main([*command, "--dynamo", str(tmp_path / "no" / "graph.json")]) == 1
+    assert "cannot write" in capsys.readouterr().err
     assert main([*command, "--acceptance", "0.6"]) == 2
     assert "give --speculative too" in capsys.readouterr().err
     assert main([*command, "--speculative", "2", "--acceptance", "0.6"]) == 2
     assert "has no layers that draft tokens" in capsys.readouterr().err
+
+
+def test_caches_are_looked_at_where_asked_for():
+    narrow = planned(caches=("nvfp4", "kivi2"))
+    assert {d.formats.kv for d in narrow.deployments} == {"nvfp4", "kivi2"}
+    assert {d.formats.weights for d in narrow.deployments} == {
+        d.formats.weights for d in planned().deployments
+    }
+    assert {d.formats.kv for d in planned().deployments} == {"bf16", "fp8"}
+
+
+def test_the_command_plans_a_narrow_cache(capsys, monkeypatch):
+    from foretune.plan.cost import tables as operator_tables
+
+    monkeypatch.setattr(operator_tables, "default_folders", list)
+    command = ["plan", MODEL, "--gpus", "8", "--isl", "2048", "--osl", "256", "--json"]
+    system = ["--system", "b200_sxm", "--formats", "fp8,nvfp4/fp8"]
+    assert main([*command, *system, "--kv", "nvfp4", "--backend", "trtllm"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["best"]["formats"] in ("fp8, nvfp4 cache", "nvfp4, fp8 cache")
+    assert {line["formats"] for line in answer["pareto"]} <= {
+        "fp8, nvfp4 cache",
+        "nvfp4, fp8 cache",
+    }
+    assert any("no table has attention on nvfp4 caches" in note for note in answer["notes"])
+    assert main([*command, "--system", "b200_sxm", "--kv", "kivi2"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert all("no engine has a kivi2 cache" in text for text in answer["commands"].values())
+    assert any("no engine has a kivi2 cache" in note for note in answer["notes"])
+    assert not any("converted while computing" in note for note in answer["notes"])
+    assert main([*command, "--system", "b200_sxm", "--kv", "kivi2,fp8", "--for", "latency"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {line["guessed"] for line in answer["pareto"] if "kivi2" in line["formats"]} == {1.0}
+    assert main([*command, "--system", "b200_sxm", "--kv", "kivi3"]) == 2
+    assert "did you mean 'kivi2'" in capsys.readouterr().err
 
 
 def test_unknown_names_offer_the_nearest(capsys):

@@ -13,6 +13,7 @@ from foretune.plan.train.memory import (
     kept_activations,
     layer_activations,
     micro_batches_in_flight,
+    offloaded_gib,
     stage_parameters,
 )
 from foretune.plan.train.search import possible_recipes
@@ -111,6 +112,12 @@ def test_replicas_split_what_the_stage_of_zero_says(small):
     assert memory.buffers == MANY_RANKS_BYTES + gathered
     offloaded = training_memory(small, Recipe(layout, zero=1, offload=True), task)
     assert offloaded.optimizer == 0
+    kept = 12 * count / 4
+    some = Recipe(layout, zero=1, offload=True, host_gib=1000 / GIB)
+    assert training_memory(small, some, task).optimizer == pytest.approx(kept - 1000)
+    assert offloaded_gib(small, some) == pytest.approx(1000 / GIB)
+    assert offloaded_gib(small, replace(some, host_gib=1.0)) == pytest.approx(kept / GIB)
+    assert offloaded_gib(small, Recipe(layout, zero=1)) == 0
 
 
 def test_experts_are_split_over_their_own_ranks(sparse):

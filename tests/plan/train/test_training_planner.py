@@ -16,8 +16,10 @@ MODEL, H100 = "Qwen/Qwen3-32B", find_system("h100_sxm")
 TASK = TrainingTask(128, 4096)
 
 
-def planned(model=MODEL, gpus=32, task=TASK, system=H100):
-    return plan_training(describe_model(model), system, gpus, task, OperatorClocks(None))
+def planned(model=MODEL, gpus=32, task=TASK, system=H100, offload=0.0):
+    return plan_training(
+        describe_model(model), system, gpus, task, OperatorClocks(None), offload=offload
+    )
 
 
 def test_the_best_is_the_fastest_that_fits():
@@ -51,6 +53,22 @@ def test_more_memory_is_never_infeasible_or_slower():
 def test_the_host_helps_out_where_nothing_else_does():
     made = planned(gpus=4, task=TrainingTask(16, 2048))
     assert made.candidates["offload"].all()
+
+
+def test_the_host_holds_as_much_as_it_may():
+    task = TrainingTask(16, 2048)
+    made = planned(gpus=4, task=task, offload=100.0)
+    assert made.candidates["offload"].all()
+    assert (made.candidates["offloaded_gib"] <= 100.0).all()
+    assert made.best["offloaded_gib"] > 10
+    with pytest.raises(UsageError, match="fits nowhere"):
+        planned(gpus=4, task=task, offload=1.0)
+    both = planned(offload=8.0).candidates
+    assert set(both["offload"]) == {True, False}
+    plain = both[~both["offload"]].reset_index(drop=True)
+    assert plain["step_ms"].tolist() == planned().candidates["step_ms"].tolist()
+    with pytest.raises(UsageError, match="give 0 or more"):
+        planned(offload=-1.0)
 
 
 def test_eight_bits_are_faster_where_they_are_multiplied():

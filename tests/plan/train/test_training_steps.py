@@ -1,6 +1,7 @@
 """Steps of training by rooflines alone: operators, exchanges, bubbles, and what never happens."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from foretune.plan import describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.train import (
     Calibration,
@@ -29,6 +31,7 @@ from foretune.plan.train.memory import StageParameters
 from foretune.plan.train.operators import micro_batch_operators
 from foretune.plan.train.planner import BACKEND
 from foretune.plan.train.schedule import pipeline_time
+from foretune.plan.train.step import _optimizer_ms
 
 H100 = find_system("h100_sxm")
 CLOCKS = OperatorClocks(None)
@@ -201,6 +204,31 @@ def test_offload_waits_for_the_host(small):
         small, [Recipe(layout, zero=1), Recipe(layout, zero=1, offload=True)], TrainingTask(8, 64)
     )["optimizer_ms"]
     assert there > here > 0
+
+
+def test_the_host_updates_what_it_holds():
+    """Adam's 34 bytes at 51.2 GB/s, weights back meanwhile; gradients hide behind a long pass."""
+    own, system = StageParameters(dense=3e9, experts=0.0, tables=0.0), H100
+    recipe = Recipe(offload=True)
+    update = 3e9 * 34 / (0.8 * 51.2e6)
+    assert _optimizer_ms(system, recipe, own, 1e6) == pytest.approx(update)
+    sent = 0.01 + 4 * 3e9 / (0.87 * 64e6)
+    assert _optimizer_ms(system, recipe, own, 100.0) == pytest.approx(update + sent - 100.0)
+    slow = replace(system, host_gbps=1.0)
+    back = 0.01 + 2 * 3e9 / 0.87e6
+    assert _optimizer_ms(slow, recipe, own, 1e6) == pytest.approx(back)
+    # A third of the states, 12 of 36 GB, there; the GPU's own bandwidth updates the rest.
+    some = replace(recipe, host_gib=12e9 / GIB)
+    here = 2e9 * 34 / (0.8 * system.device.specs["memory_gbps"] * 1e6)
+    assert _optimizer_ms(system, some, own, 1e6) == pytest.approx(update / 3 + here)
+
+
+def test_more_in_the_host_is_never_faster():
+    own = StageParameters(dense=3e9, experts=1e9, tables=0.0)
+    recipes = [Recipe(), *(Recipe(offload=True, host_gib=gib) for gib in (0, 1, 10, 44, 45, inf))]
+    times = [_optimizer_ms(H100, recipe, own, 50.0) for recipe in recipes]
+    assert times == sorted(times)
+    assert times[0] == times[1]
 
 
 def test_overlap_hides_tensor_parallel_exchanges():

@@ -2,15 +2,16 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import foretune as ft
-from foretune.collect import Timing
+from foretune.collect import InProcessRunner, Timing
 from foretune.device import Device
-from foretune.errors import MeasurementError, UsageError
-from foretune.tune.wrapped import cache_file, tuning
+from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.tune.wrapped import cache_file, kernel_tuner, tuning
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
 QUICK = {"isolated": False, "verify_s": 0.3, "quiet": True}
@@ -33,6 +34,21 @@ void add(float *c, float *a, float *b, int n) {
 }
 """
 """The larger the block, the slower, in proportion."""
+
+
+class Observer:
+    """As Kernel Tuner's observers say what they observe."""
+
+    def __init__(self, *observables):
+        self.observables = observables
+
+
+class Powered(InProcessRunner):
+    """Measures, and reads 50 W from a meter that is not there."""
+
+    def run(self, *args, **kwargs):
+        for row in super().run(*args, **kwargs):
+            yield replace(row, power_w=50.0) if row.ok else row
 
 
 @pytest.fixture(autouse=True)
@@ -121,15 +137,18 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"smem_args": {"size": 4}}, "smem_args is {'size': bytes} of a CUDA kernel"),
-        ({"cmem_args": {"c": C}}, "does not take cmem_args: pass an array"),
-        ({"observers": []}, "does not take observers: power is metered"),
+        ({"smem_args": {"size": 4}}, "smem_args is {'size': bytes} of a CUDA or HIP kernel"),
+        ({"cmem_args": {"c": C}}, "cmem_args are of a CUDA or HIP kernel: pass an array"),
+        ({"texmem_args": {"c": C}}, "does not take texmem_args: CUDA 12 has no texture"),
+        ({"observers": [Observer("core_freq")]}, "does not take an observer of core_freq"),
+        ({"lang": "CUDA", "cmem_args": {"c": [1, 2]}}, "cmem_args: c is no NumPy array"),
+        ({"observers": [object()]}, "does not take an observer of object"),
         ({"simulation_mode": True}, "does not take simulation_mode: use 'foretune replay'"),
         ({"objectives": {"time": False}}, "does not take objectives: use foretune.tune_pareto"),
         ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not taken: minimise time or energy"),
         ({"objective": "time", "objective_higher_is_better": True}, "is not taken"),
         ({"lang": "CUD"}, "unknown lang 'CUD': did you mean 'CUDA'"),
-        ({"lang": "HIP"}, "unknown lang 'HIP'"),
+        ({"lang": "SYCL"}, "unknown lang 'SYCL'"),
         ({"strategy": "firefly"}, "unknown searcher 'firefly'"),
         ({"strategy_options": {"popsize": 3}}, "does not take strategy option 'popsize'"),
         ({"metrics": {"x": "1 / tim"}}, "unknown value in metric x 'tim': did you mean 'time'"),
@@ -143,8 +162,55 @@ def test_what_is_not_taken_is_refused_by_name(more, message):
 
 def test_cuda_source_needs_a_gpu(monkeypatch):
     monkeypatch.setattr("foretune.collect.probe.local_gpus", list)
-    with pytest.raises(UsageError, match="is CUDA, and this machine has no NVIDIA GPU 0"):
+    with pytest.raises(UsageError, match="is CUDA, and this machine has no GPU 0"):
         ft.tune_kernel("add", "__global__ void add(float *c) {}", N, [C], {"block_size_x": [32]})
+
+
+def test_hip_source_needs_a_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr("foretune.collect.probe.local_gpus", list)
+    text = "#include <hip/hip_runtime.h>\n__global__ void add(float *c) {}"
+    (tmp_path / "add.hip").write_text(text)
+    for given in (text, str(tmp_path / "add.hip")):
+        with pytest.raises(UsageError, match="is HIP, and this machine has no GPU 0"):
+            ft.tune_kernel("add", given, N, [C], {"block_size_x": [32]})
+
+
+def test_observers_of_power_and_energy_are_answered_by_our_meter(monkeypatch):
+    metered = []
+
+    def runner(device, timing, power):
+        metered.append(power)
+        return Powered(device, timing)
+
+    monkeypatch.setattr(tuning, "InProcessRunner", runner)
+    monkeypatch.setattr(kernel_tuner, "find_meter", lambda kind, index: "a meter")
+    nvml = Observer()
+    nvml.continuous_observer = Observer("nvml_power", "nvml_energy")
+    best = tune(observers=[nvml, Observer("ps_energy")], knobs={"block": [1, 20]}, store=False)
+    assert metered == [True]
+    for row in best.results:
+        assert row["nvml_power"] == row["power"] == 50.0
+        assert row["ps_energy"] == row["nvml_energy"] == pytest.approx(row["time"] * 0.05)
+
+
+def test_observers_need_a_meter(monkeypatch):
+    monkeypatch.setattr(kernel_tuner, "find_meter", lambda kind, index: None)
+    with pytest.raises(MeterUnavailable, match=r"observers need a power meter: .*leave observers"):
+        tune(observers=[Observer("nvml_power")])
+
+
+def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
+    monkeypatch.setattr("foretune.collect.workbench.find_meter", lambda kind, index: "a meter")
+
+    def asks(**options):
+        runner = tuning._runner(DEVICE, None, {"isolated": False, **options})
+        return runner._workbench.meter is not None
+
+    assert not asks()
+    assert asks(power=True)
+    assert asks(objective="energy")
+    assert asks(limits=["power_w=300"])
+    assert not asks(limits=["compile_s=3"])
 
 
 def test_a_kernel_that_compiles_under_no_configuration_is_one_line():

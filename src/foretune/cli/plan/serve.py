@@ -25,7 +25,7 @@ COLUMNS = {
     "system": "system", "formats": "formats", "layout": "layout", "replicas": "×",
     "prefill": "prompts on", "workers": "workers", "batch": "batch",
     "tokens_per_s_per_gpu": "tok/s/GPU", "ttft_ms": "TTFT", "tpot_ms": "TPOT",
-    "usd_per_million_tokens": "USD/M", "memory_gib": "GiB",
+    "usd_per_million_tokens": "USD/M", "offload_gib": "in host", "memory_gib": "GiB",
 }  # fmt: skip
 """Column of candidates -> its heading; what is the same in all rows is left out."""
 ALWAYS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
@@ -69,6 +69,21 @@ def serve(
     formats: str = typer.Option(
         "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
     ),
+    kv: str = typer.Option(
+        "",
+        help="Formats of the cache to look at: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 "
+        "(SGLang), kivi2, kvquant3 (no engine has these two).",
+    ),
+    offload: float = typer.Option(
+        0.0,
+        help="Most GiB of each GPU's weights in the host's memory (vllm, sglang).",
+        show_default=False,
+    ),
+    offload_cache: float = typer.Option(
+        0.0,
+        help="GiB per GPU of the host's memory that keep the cache of --prefix.",
+        show_default=False,
+    ),
     backend: str = inputs.BACKEND,
     operators: Path = inputs.OPERATORS,
     measured: str = typer.Option(
@@ -101,6 +116,11 @@ def serve(
         help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
         rich_help_panel=CHECKS,
     ),
+    dynamo: Path = typer.Option(
+        None,
+        help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
+        rich_help_panel=CHECKS,
+    ),
     tracking_uri: str = typer.Option(
         None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS
     ),
@@ -124,6 +144,7 @@ def serve(
     inputs.known_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.screening import in_words
+    from foretune.plan.describe.offload import Offload
     from foretune.plan.serve.deployments.learned import learned_from
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.recording import keep, plan_answer
@@ -136,14 +157,16 @@ def serve(
     question = Question(
         describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl, prefix),
         backend, rate, pools, tables is not None, measured is not None,
+        offload=Offload(offload, offload_cache),
     )  # fmt: skip
     correction = learned_from(measured, output.say, clocks.predictors) if measured else None
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
-        formats=_formats(formats), correction=correction, rate=rate, pools=pools,
-        accuracy=read_accuracy(qualities) if qualities else None,
+        formats=_formats(formats, kv), caches=_caches(kv), correction=correction, rate=rate,
+        pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
         speculation=_speculation(speculative, acceptance, draft_model),
+        offload=question.offload,
     )  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
@@ -153,8 +176,7 @@ def serve(
         taught = float(found.best["tpot_ms"]) if measured and rate is None else None
         seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
     _show(output, found, question, commands, top, seen, in_words(clocks.screened))
-    if kubernetes is not None:
-        _write_manifest(output, kubernetes, best, backend, int(found.best["replicas"]))
+    _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
     if seen is not None:
@@ -175,23 +197,34 @@ def serve(
         output.result(plan_answer(found, question, commands) | results)
 
 
-def _write_manifest(
-    output: Output, path: Path, best: "Deployment", engine: str, replicas: int
+def _write_files(
+    output: Output,
+    kubernetes: Path | None,
+    dynamo: Path | None,
+    best: "Deployment",
+    engine: str,
+    replicas: int,
 ) -> None:
-    """Write what starts the best deployment on Kubernetes.
+    """Write the files that start the best deployment elsewhere, those that were asked for.
 
     Raises:
-        UsageError: no pod can hold it.
-        OutputError: the file cannot be written.
+        UsageError: what starts it cannot hold it.
+        OutputError: a file cannot be written.
     """
+    from foretune.plan.serve.dynamo import graph
     from foretune.plan.serve.kubernetes import manifest
 
-    text = manifest(best, engine, replicas)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
-    output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
+    for path, make, where in (
+        (kubernetes, manifest, "on Kubernetes"), (dynamo, graph, "with NVIDIA Dynamo")
+    ):  # fmt: skip
+        if path is None:
+            continue
+        text = make(best, engine, replicas)
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+        output.say(f"\nor {where}: kubectl apply -f {path}")
 
 
 def _check(model: str, needed: "dict[str, Any]") -> None:
@@ -288,13 +321,25 @@ def _systems(text: str, prices: Path | None) -> "list[System]":
     return [planned_system(name, known) for name in dict.fromkeys(names)]
 
 
-def _formats(text: str) -> "list[Formats] | None":
+def _caches(kv: str) -> list[str]:
+    """Return the formats of the cache meant."""
+    from foretune.plan.describe.cache_formats import find_cache_format
+
+    return [find_cache_format(name.strip()).name for name in kv.split(",")] if kv else []
+
+
+def _formats(text: str, kv: str) -> "list[Formats] | None":
+    """Return the formats meant: weights with the caches beside them, else with those of ``kv``."""
     from foretune.plan import Formats
 
     if not text:
         return None
     parts = [part.strip().partition("/") for part in text.split(",")]
-    return [Formats(weights, kv=cache or "bf16") for weights, _, cache in parts]
+    return [
+        Formats(weights, kv=each)
+        for weights, _, cache in parts
+        for each in ([cache] if cache else _caches(kv) or ["bf16"])
+    ]
 
 
 def _spread(plan: "Plan", top: int) -> "pd.DataFrame":

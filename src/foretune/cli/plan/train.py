@@ -13,6 +13,7 @@ from foretune.errors import UnknownName
 if TYPE_CHECKING:
     import pandas as pd
 
+    from foretune.plan import System
     from foretune.plan.train import TrainingPlan
 
 HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB", "tok/s/GPU")
@@ -39,6 +40,12 @@ def train(
     overlap: bool = typer.Option(
         False, "--overlap", help="Tensor-parallel exchanges run beside matrix products."
     ),
+    offload: float = typer.Option(
+        0.0,
+        help="Most GiB per GPU of the optimizer's states in the host's memory; without it, all of "
+        "them where nothing fits else.",
+        show_default=False,
+    ),
     operators: Path = inputs.OPERATORS,
     prices: Path = inputs.PRICES,
     top: int = inputs.TOP,
@@ -58,7 +65,7 @@ def train(
     described, hardware = describe_model(model), find_system(system, inputs.read_prices(prices))
     kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}
     task = TrainingTask(batch, sequence, **kinds)
-    made = plan_training(described, hardware, gpus, task, clocks, SOFTWARE[software])
+    made = plan_training(described, hardware, gpus, task, clocks, SOFTWARE[software], offload)
     output, shown = Output(as_json), made.candidates.head(top)
     output.table(
         f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
@@ -69,7 +76,11 @@ def train(
     output.say("")
     for line in _sentences(made, tokens):
         output.say(line)
-    notes = [*NOTES, *_unmeasured(hardware.name, tables.systems if tables else None)]
+    notes = [
+        *NOTES,
+        *_host(shown, hardware),
+        *_unmeasured(hardware.name, tables.systems if tables else None),
+    ]
     for note in notes:
         output.say(f"note: {note}")
     output.result(_json(made, shown, tokens, notes))
@@ -87,6 +98,16 @@ def _row(row: "pd.Series[Any]") -> list[str]:
         f"{row['memory_gib']:.1f}",
         f"{row['tokens_per_s_per_gpu']:.0f}",
     ]
+
+
+def _host(shown: "pd.DataFrame", system: "System") -> list[str]:
+    """Return what is taken for granted of states in the host's memory."""
+    from foretune.plan.train.step import HOST_GBPS
+
+    if not shown["offload"].any():
+        return []
+    rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
+    return [f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"]
 
 
 def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
@@ -107,11 +128,12 @@ def _sentences(made: "TrainingPlan", tokens: float) -> list[str]:
         f"{name} {best[f'{name}_gib']:.1f}"
         for name in ("weights", "gradients", "optimizer", "activations", "buffers")
     )
+    there = f"; of the optimizer {best['offloaded_gib']:.1f} in the host" if best["offload"] else ""
     share = percent(best[limit] / best["step_ms"])
     rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
     lines = [
         f"best of {len(made.candidates)} recipes that fit ({made.looked_at} looked at): {rate}",
-        f"GiB of the fullest GPU: {parts}",
+        f"GiB of the fullest GPU: {parts}{there}",
         f"besides computing it waits most for {LIMITS[limit]}: {share} of the step",
     ]
     if len(made.candidates) > 1:

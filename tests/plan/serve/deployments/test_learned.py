@@ -61,6 +61,6 @@ def test_wrong_files_are_refused(table, tmp_path):
 
 
 def test_published_deployments_need_the_package(monkeypatch):
-    monkeypatch.setattr(learned, "package_folder", lambda: None)
+    monkeypatch.setattr(learned, "package_home", lambda: None)
     with pytest.raises(MissingExtra, match="llm"):
         learned_from(PUBLISHED)

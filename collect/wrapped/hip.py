@@ -1,0 +1,256 @@
+"""HIP through hipRTC: compiled to AMD's code, launched by its runtime.
+
+Both libraries are ROCm's; torch for ROCm brings them. They are called by their C interface, which
+is the same in all of ROCm 5 to 7 (HIP's documentation, "HIP RTC" and "Module Management"); AMD's
+Python bindings are made for one release of ROCm each.
+"""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.gpu import (
+    Start,
+    check_constant,
+    check_index,
+    launch_on_gpu,
+    other_files,
+)
+from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.errors import UsageError
+from foretune.extras import require
+
+PURPOSE = "a HIP kernel"
+RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
+MAJORS = (7, 6, 5)
+"""Releases of ROCm whose libraries are looked for, newest first."""
+OWN_HEADERS = (
+    b"hip/hip_runtime.h", b"hip/hip_runtime_api.h", b"hip/hip_fp16.h", b"stdint.h", b"cstdint",
+)  # fmt: skip
+"""hipRTC defines what is in them, and finds no files of these names."""
+
+
+class Hip:
+    """Compiles and launches HIP."""
+
+    def toolchain(self, source: Source) -> str:
+        """Return the versions of compiler and device.
+
+        Raises:
+            MissingExtra: torch is not installed.
+            UsageError: there is no such GPU, or no hipRTC.
+        """
+        return f"hipRTC {hiprtc_version()}, {architecture(source.device)}"
+
+    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+        """Compile and return the kernel's launch on tensors of the GPU.
+
+        Raises:
+            RuntimeError: the compiler refuses, or the GPU does.
+        """
+        torch = require("torch", "gpu", PURPOSE)
+        code, symbol = compiled(build, architecture(build.source.device))
+        runtime = Library(RUNTIME, "hip")
+
+        def prepare(passed: list[Any]) -> Start:
+            return start(runtime, build, code, symbol, passed, lambda: _stream(torch))
+
+        return launch_on_gpu(torch, build, arguments, prepare)
+
+
+class Library:
+    """A library of ROCm, whose functions return a status.
+
+    Args:
+        name: of its file.
+        prefix: of its functions' names.
+        path: where it lies; else where torch, the loader or ROCm have it.
+
+    Raises:
+        UsageError: it is not found.
+    """
+
+    def __init__(self, name: str, prefix: str, path: str | None = None) -> None:
+        self._library = ctypes.CDLL(path) if path else _loaded(name)
+        self._prefix = prefix
+
+    def __call__(self, function: str, *arguments: Any) -> None:
+        """Call a function.
+
+        Raises:
+            RuntimeError: its status is an error; the message is the library's.
+        """
+        status = self.status(function, *arguments)
+        if status:
+            says = getattr(self._library, f"{self._prefix}GetErrorString")
+            says.restype = c_char_p
+            raise RuntimeError(says(c_int(status)).decode(errors="replace"))
+
+    def status(self, function: str, *arguments: Any) -> int:
+        """Call a function and return its status; 0 is success."""
+        return int(getattr(self._library, self._prefix + function)(*arguments))
+
+
+def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
+    """Return the code of one configuration, and the kernel's name in it.
+
+    Args:
+        build: what is compiled; templates are named with their arguments, ``add<float>``.
+        arch: such as ``gfx942``, with features as torch names them, ``gfx942:sramecc+:xnack-``.
+
+    Raises:
+        UsageError: there is no hipRTC.
+        RuntimeError: the compiler refuses; the message is its first error.
+    """
+    rtc = _compiler()
+    program, symbol = c_void_p(), c_char_p()
+    name = build.source.name.encode()
+    headers = len(OWN_HEADERS)
+    rtc("CreateProgram", byref(program), build.text.encode(), b"kernel.hip", c_int(headers),
+        (c_char_p * headers)(*[b"\n"] * headers), (c_char_p * headers)(*OWN_HEADERS))  # fmt: skip
+    try:
+        with other_files(build) as folders:
+            rtc("AddNameExpression", program, name)
+            options = [f"--offload-arch={arch}", *(f"-I{i}" for i in folders),
+                       *(build.options or ()), f"-I{_rocm() / 'include'}"]  # fmt: skip
+            given = (c_char_p * len(options))(*(option.encode() for option in options))
+            if rtc.status("CompileProgram", program, c_int(len(options)), given):
+                log = _bytes(rtc, program, "ProgramLog")
+                raise RuntimeError(first_error(log.decode(errors="replace").strip("\0")))
+        rtc("GetLoweredName", program, name, byref(symbol))
+        return _bytes(rtc, program, "Code"), symbol.value or b""
+    finally:
+        rtc("DestroyProgram", byref(program))
+
+
+def architecture(index: int) -> str:
+    """Return the architecture of one of this machine's GPUs, such as ``gfx942:sramecc+:xnack-``.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        UsageError: there is no such GPU.
+    """
+    torch = require("torch", "gpu", PURPOSE)
+    check_index(torch, index, "ROCm")
+    return str(torch.cuda.get_device_properties(index).gcnArchName)
+
+
+def hiprtc_version() -> str:
+    """Return the compiler's version.
+
+    Raises:
+        UsageError: there is no hipRTC.
+    """
+    major, minor = c_int(), c_int()
+    _compiler()("Version", byref(major), byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
+def start(
+    runtime: Library, build: Build, code: bytes, symbol: bytes, passed: Sequence[Any],
+    stream: Any,
+) -> Start:  # fmt: skip
+    """Load code and return what launches its kernel.
+
+    Args:
+        runtime: HIP's.
+        build: what the code came from.
+        code: of one configuration.
+        symbol: the kernel's name in it.
+        passed: its arguments: addresses and numbers with a type.
+        stream: returns the address of the stream that a launch goes to.
+
+    Raises:
+        RuntimeError: the GPU refuses the code or its constants.
+    """
+    module, kernel = c_void_p(), c_void_p()
+    runtime("ModuleLoadData", byref(module), code)
+    runtime("ModuleGetFunction", byref(kernel), module, symbol)
+    for name, array in build.source.constants.items():
+        _fill_constant(runtime, module, name, array)
+    # The driver reads arguments where these point to, at every launch.
+    held = [np.asarray(a, np.uint64 if isinstance(a, int) else None) for a in passed]
+    pointers = (c_void_p * len(held))(*(a.ctypes.data for a in held))
+    sizes = (*build.grid, *build.threads, build.shared_bytes)
+
+    def launch(held: list[Any] = held) -> None:
+        runtime("ModuleLaunchKernel", kernel, *sizes, c_void_p(stream()), pointers, None)
+
+    weakref.finalize(launch, runtime.status, "ModuleUnload", module).atexit = False
+    return launch
+
+
+def _fill_constant(runtime: Library, module: c_void_p, name: str, array: np.ndarray) -> None:
+    place, room = c_void_p(), c_size_t()
+    if runtime.status("ModuleGetGlobal", byref(place), byref(room), module, name.encode()):
+        raise RuntimeError(f"cmem_args: the source uses no constant {name}")
+    check_constant(name, array, room.value)
+    runtime("MemcpyHtoD", place, c_void_p(array.ctypes.data), c_size_t(array.nbytes))
+
+
+def _stream(torch: Any) -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def _bytes(rtc: Library, program: c_void_p, what: str) -> bytes:
+    size = c_size_t()
+    rtc(f"Get{what}Size", program, byref(size))
+    content = ctypes.create_string_buffer(size.value)
+    rtc(f"Get{what}", program, content)
+    return content.raw
+
+
+@cache
+def _compiler() -> Library:
+    try:
+        return Library(COMPILER, "hiprtc")
+    except UsageError:  # ROCm 5 has the compiler in the runtime's library
+        return Library(RUNTIME, "hiprtc")
+
+
+@cache
+def _loaded(name: str) -> ctypes.CDLL:
+    """Return a library of ROCm: the one in use here, if there is one, for two would not agree."""
+    for path in (*_mapped(name), *_beside_torch(name), name, *_of_rocm(name)):
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise UsageError(
+        f"there is no {name} here: install ROCm, or torch for ROCm, to tune a HIP kernel"
+    )
+
+
+def _mapped(name: str) -> list[str]:
+    """Return the files of this library that this process has loaded."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    paths = [line.split(maxsplit=5)[-1] for line in lines if "/" in line]
+    return [path for path in paths if Path(path).name.startswith(name)]
+
+
+def _beside_torch(name: str) -> list[str]:
+    try:
+        torch = require("torch", "gpu", PURPOSE)
+    except ImportError:
+        return []
+    return [str(Path(torch.__file__).parent / "lib" / name)]
+
+
+def _of_rocm(name: str) -> list[str]:
+    numbered = [f"{name}.{major}" for major in MAJORS]
+    return [*numbered, *(str(_rocm() / "lib" / n) for n in (name, *numbered))]
+
+
+def _rocm() -> Path:
+    return Path(os.environ.get("ROCM_PATH", "/opt/rocm"))

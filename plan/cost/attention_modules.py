@@ -1,0 +1,171 @@
+"""Attention as engines' tables have it in one piece: its projections, the choice of keys, and all.
+
+Tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) so only. Summed up,
+its parts are far shorter than what engines take to read a prompt: their kernels gather chosen keys
+on the latent vectors, and between kernels there are gaps. So the piece counts where it was
+measured, and the parts elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.family import Cost, Family
+from foretune.features.families import formats
+from foretune.mapping import Value
+from foretune.plan.cost.operator import KEPT, Operator, Part
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, table_name
+from foretune.plan.describe.layout import Layout
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
+MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")
+"""Tables are by model. GLM-5.2 is left out: its layers share what one of them chose."""
+SKIPS = "skip_indexer"
+"""In the name of an implementation that chooses no keys."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes of a model with such attention.
+
+    Attributes:
+        hidden: width of the residual stream.
+        queries: rank of the queries' latent vector.
+        keys, values: elements of a head's key without its rotary part, and of its value.
+        scorers: heads of the scorer of keys, each of 128 elements.
+    """
+
+    hidden: int
+    queries: int
+    keys: int
+    values: int
+    scorers: int
+
+
+_SHAPES = {
+    "deepseek": _Shape(7168, 1536, 128, 128, 64), "glm": _Shape(6144, 2048, 192, 256, 32),
+}  # fmt: skip
+_NAMES = {shape: name for name, shape in _SHAPES.items()}
+_OF_MODEL = dict(zip(MODELS, ("deepseek", "glm", "glm"), strict=True))
+LATENT, ROPE, SCORED, CHOSEN = 512, 64, 128, 2048
+"""Elements of the cached latent vector, of its rotary part, and of a scorer's key; chosen keys."""
+
+
+class _SparseAttention(Family):
+    """Columns: problem.batch, heads, and shape, a name of `_SHAPES`."""
+
+    takes_numbers = True
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return projections, scores of all keys and products with the chosen ones.
+
+        Weights and what was kept of tokens are moved once.
+        """
+        batch, new, seen = self._tokens(problem)
+        heads, tokens = 1.0 * problem["heads"], batch * new
+        kind = config.get("gemm_format", "bf16")
+        hidden, queries, keys, values, scorers = (
+            _size(problem["shape"], field.name) for field in fields(_Shape)
+        )
+        weights = (
+            hidden * (queries + LATENT + ROPE + SCORED)
+            + queries * (heads * (keys + ROPE) + SCORED * scorers)
+            + heads * (keys + values) * LATENT
+            + heads * values * hidden
+        )
+        chosen, head = np.minimum(seen, CHOSEN), keys + ROPE + values
+        scores = SCORED * scorers * seen
+        cache = formats.weight_bytes(config.get("kv_format", "bf16"))
+        return Cost(
+            flops=2.0 * tokens * (weights + scores + heads * head * chosen),
+            bytes_moved=formats.weight_bytes(kind) * weights
+            + batch * (cache * chosen * (LATENT + ROPE) + seen * SCORED)
+            + 4.0 * tokens * hidden,
+            dtype=formats.compute_dtype(kind),
+        )
+
+    def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """Return requests, new tokens of each, and the keys that a token has before it."""
+        raise NotImplementedError
+
+
+class SparsePrefill(_SparseAttention):
+    """Columns also: problem.seq_len, prefix_len."""
+
+    name = PREFILL
+
+    def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        new = 1.0 * problem["seq_len"]
+        return problem["batch"], new, problem.get("prefix_len", 0.0) + (new + 1.0) / 2.0
+
+
+class SparseDecode(_SparseAttention):
+    """Columns also: problem.kv_len."""
+
+    name = DECODE
+
+    def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        return problem["batch"], 1.0, 1.0 * problem["kv_len"]
+
+
+MODULES: tuple[type[Family], ...] = (SparsePrefill, SparseDecode)
+
+
+def as_modules(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return an engine's table with the columns of `MODULES`, without models of other kinds."""
+    rows = rows[rows["problem.model"].isin(MODELS)]
+    rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIPS)]
+    shapes = rows["problem.model"].astype(str).map(_OF_MODEL)
+    return rows.assign(**{"problem.shape": shapes}).reset_index(drop=True)
+
+
+def attention_modules(
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
+) -> list[Operator]:
+    """Return what stands for a model's attention where it was measured in one piece.
+
+    Empty where no table has it so, or where several tokens of a request are checked at once.
+    """
+    shape = _shape_of(model)
+    if shape is None or any(p.phase == "decode" and p.new_tokens > 1 for p in parts):
+        return []
+    heads = ceil(model.heads / layout.tp)
+    return [_module(shape, p, heads, model.layers, formats) for p in parts]
+
+
+def _size(shapes: Any, field: str) -> Any:
+    """Return a size of a shape by its name, or of a column of names."""
+    found = [np.equal(shapes, name) * float(getattr(s, field)) for name, s in _SHAPES.items()]
+    return sum(found)
+
+
+def _shape_of(model: ModelDescription) -> str | None:
+    """Return the name of a model's shape; None if no table has it."""
+    mla, index = model.mla, model.index
+    if not mla or not index or model.compressed or model.linear:
+        return None
+    shape = _Shape(model.hidden, mla.q_lora_rank, mla.qk_nope, mla.v_head, index.heads)
+    alike = (mla.kv_lora_rank, mla.qk_rope, index.head_dim, index.top_k)
+    usual = alike == (LATENT, ROPE, SCORED, CHOSEN) and model.indexed_layers == model.layers
+    return _NAMES.get(shape) if usual else None
+
+
+@lru_cache(KEPT)
+def _module(shape: str, part: Part, heads: int, layers: int, formats: Formats) -> Operator:
+    sizes: dict[str, Value] = {"shape": shape, "batch": part.batch, "heads": heads}
+    config = Configuration(
+        format="bf16", gemm_format=table_name(formats.weights), kv_format=formats.kv
+    )
+    if part.phase == "decode":
+        problem = Problem(**sizes, kv_len=part.context + part.new_tokens)
+        return Operator(DECODE, problem, layers, "decode", config, "attention")
+    problem = Problem(**sizes, seq_len=part.new_tokens, prefix_len=part.context)
+    return Operator(PREFILL, problem, layers, "prefill", config, "attention")

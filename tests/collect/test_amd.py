@@ -1,0 +1,56 @@
+"""AMD's GPUs, as a torch for ROCm would describe them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from foretune.collect import amd, gpus, nvidia
+from foretune.device import find_device
+from foretune.errors import MissingExtra
+
+PROPERTIES = SimpleNamespace(
+    name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=152,
+    total_memory=96 * 2**30,
+)  # fmt: skip
+
+
+def torch_with(*properties, hip="6.4"):
+    cuda = SimpleNamespace(
+        device_count=lambda: len(properties), get_device_properties=lambda i: properties[i]
+    )
+    return SimpleNamespace(version=SimpleNamespace(hip=hip), cuda=cuda)
+
+
+def test_specs_are_those_of_the_table_and_of_the_board():
+    unknown = SimpleNamespace(**{**vars(PROPERTIES), "name": "AMD Instinct MI999"})
+    first, second = amd.local_gpus(torch_with(PROPERTIES, unknown))
+    known = find_device("AMD Instinct MI300X")
+    assert (first.name, first.architecture, first.index) == (known.name, "gfx942", 0)
+    assert first.specs["memory_gbps"] == known.specs["memory_gbps"]
+    assert (first.specs["cores"], first.specs["memory_gib"]) == (152.0, 96.0)
+    assert (second.name, second.index) == ("AMD Instinct MI999", 1)
+    assert second.specs.keys() == {"cores", "memory_gib"}
+
+
+def test_torch_for_cuda_has_none():
+    assert amd.local_gpus(torch_with(PROPERTIES, hip=None)) == []
+
+
+def test_torch_is_imported_only_beside_amds_driver(monkeypatch, tmp_path):
+    def asked(*args):
+        raise MissingExtra("torch", "gpu", "finding GPUs")
+
+    monkeypatch.setattr(amd, "require", asked)
+    monkeypatch.setattr(amd, "DRIVER", str(tmp_path))
+    assert amd.local_gpus() == []
+    monkeypatch.setattr(amd, "DRIVER", str(tmp_path / "none"))
+    monkeypatch.setattr(amd, "require", lambda *args: pytest.fail("imported"))
+    assert amd.local_gpus() == []
+
+
+def test_gpus_are_nvidias_or_amds(monkeypatch):
+    monkeypatch.setattr(nvidia, "local_gpus", list)
+    monkeypatch.setattr(amd, "local_gpus", lambda: ["MI300X"])
+    assert gpus.local_gpus() == ["MI300X"]
+    monkeypatch.setattr(nvidia, "local_gpus", lambda: ["H100"])
+    assert gpus.local_gpus() == ["H100"]

@@ -1,0 +1,210 @@
+"""Deployments with weights or prefixes in the host's memory."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from foretune.cli import main
+from foretune.errors import UsageError
+from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
+from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.host_link import prefix_ms, transfer_ms
+from foretune.plan.cost.memory import GIB, USABLE, most_requests, rank_memory
+from foretune.plan.describe.offload import Offload
+from foretune.plan.serve.candidates import Candidate
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.physics import physics
+from foretune.plan.serve.explaining import notes, sentences
+from foretune.plan.serve.launching import launch
+from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.recording import plan_answer
+from foretune.plan.serve.replaying import replayed
+from foretune.plan.serve.report import Question, write_plan_report
+
+H100, LOAD = find_system("h100_sxm"), Workload(2048, 256)
+LARGE = describe_model("meta-llama/Llama-3.1-70B")
+MODEL = describe_model("meta-llama/Llama-3.1-8B")
+CLOCKS = OperatorClocks(None)
+
+
+def deploy(offload=None, model=MODEL, backend="vllm", load=LOAD, layout=None, requests=8):
+    return Deployment(
+        model, H100, backend, layout or Layout(), Formats(), load, requests,
+        offload=offload or Offload(),
+    )  # fmt: skip
+
+
+def planned(model=LARGE, gpus=1, formats=("bf16",), **more):
+    kinds = [Formats(kind) for kind in formats]
+    return plan(model, H100, gpus, LOAD, CLOCKS, formats=kinds, **more)
+
+
+def test_what_does_not_fit_fits_with_offload():
+    with pytest.raises(
+        UsageError, match=r"keep weights in the host's memory: --offload (\d+)$"
+    ) as e:
+        planned()
+    needed = int(str(e.value).rpartition(" ")[2])
+    with pytest.raises(UsageError, match="fits nowhere"):
+        planned(offload=Offload(needed - 1))
+    made = planned(offload=Offload(needed))
+    assert (made.candidates["offload_gib"] == needed).all()
+    assert (made.candidates["memory_gib"] <= USABLE * H100.memory_gib).all()
+    assert (made.candidates["guessed"] > 0.9).all()
+    text = "\n".join(sentences(made))
+    assert f"{needed} GiB of each GPU's weights in the host's memory" in text
+    assert "limited by the link to the host's memory" in text
+    assert any("h100_sxm 64 GB/s" in note for note in notes(made, True, True))
+
+
+def test_no_offload_changes_nothing():
+    plain, none = planned(MODEL), planned(MODEL, offload=Offload())
+    pd.testing.assert_frame_equal(plain.candidates, none.candidates)
+    some = planned(MODEL, offload=Offload(4)).candidates
+    without = some[some["offload_gib"] == 0].reset_index(drop=True)
+    columns = [name for name in without if name not in ("number", "pareto")]
+    pd.testing.assert_frame_equal(without[columns], plain.candidates[columns])
+
+
+def test_weights_make_room_for_requests():
+    here, there = deploy(), deploy(Offload(4))
+    assert there.elsewhere == 4 * GIB
+    each = 2304 * 32 * 8 * 2 * 128 * 2  # a request's keys and values
+    assert there.fitting - here.fitting == pytest.approx(4 * GIB / each, abs=1)
+    held = rank_memory(MODEL, Layout(), Formats(), LOAD, there.fitting, elsewhere=there.elsewhere)
+    assert USABLE * 80 - each / GIB < held.gib <= USABLE * 80
+    assert there.fitting == most_requests(MODEL, Layout(), Formats(), LOAD, H100, elsewhere=4 * GIB)
+
+
+def test_every_step_waits_for_them():
+    here, there = physics([deploy(), deploy(Offload(4))], CLOCKS).to_dict("records")
+    wait = transfer_ms(H100, 4 * GIB)
+    for name in ("decode", "alone", "prompt"):
+        assert there[name] - here[name] == pytest.approx(wait)
+    assert there["prefill"] - here["prefill"] == pytest.approx(wait / here["prompts_per_step"])
+    assert there["share_host"] == pytest.approx(wait / there["decode"])
+    drawn = there["decode_energy_mj"] - here["decode_energy_mj"]
+    assert drawn == pytest.approx(wait * here["awake_w"])
+    assert there["guessed"] > 0.9
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_more_offload_is_never_faster(backend):
+    some = [Candidate(deploy(Offload(gib), backend=backend)) for gib in (0, 1, 2, 5, 12, 40)]
+    table = predict(some, CLOCKS)
+    assert table["tpot_ms"].is_monotonic_increasing
+    assert table["ttft_ms"].is_monotonic_increasing
+    assert table["memory_gib"].is_monotonic_decreasing
+    assert table["offload_gib"].tolist()[:5] == [0, 1, 2, 5, 12]
+    assert table["offload_gib"][5] < 15  # all layers
+
+
+def test_replayed_steps_wait_too():
+    here, there = (replayed(deploy(o), 1, CLOCKS) for o in (Offload(), Offload(4)))
+    wait = transfer_ms(H100, 4 * GIB)
+    assert there.tpot_ms[50] - here.tpot_ms[50] == pytest.approx(wait, rel=0.1)
+
+
+def test_prefixes_come_back_from_the_host():
+    load = Workload(8192, 256, 6144)
+    plain = deploy(load=load)
+    fetch = prefix_ms(H100, MODEL, Layout(), Formats(), 6144)
+    assert fetch == pytest.approx(transfer_ms(H100, 6144 * 32 * 8 * 2 * 128 * 2))
+    for backend, waited in (("vllm", fetch), ("sglang", fetch / 32)):
+        here, there = predict(
+            [
+                Candidate(replace(plain, backend=backend, offload=o))
+                for o in (Offload(), Offload(cache_gib=20))
+            ],
+            CLOCKS,
+        ).to_dict("records")
+        assert there["ttft_ms"] - here["ttft_ms"] == pytest.approx(waited)
+        assert there["tpot_ms"] == here["tpot_ms"]
+        assert there["memory_gib"] == here["memory_gib"]
+
+
+def test_a_slow_link_sets_the_pace_of_prompts():
+    slow = replace(H100, host_gbps=1.0)
+    load = Workload(8192, 256, 8000)
+    (row,) = physics(
+        [replace(deploy(Offload(cache_gib=20), load=load), system=slow)], CLOCKS
+    ).to_dict("records")
+    assert row["prefill"] == pytest.approx(prefix_ms(slow, MODEL, Layout(), Formats(), 8000))
+
+
+def test_reports_say_what_lies_in_the_host(tmp_path):
+    load, offload = Workload(8192, 64, 6144), Offload(4, 20)
+    made = plan(MODEL, H100, 1, load, CLOCKS, formats=[Formats()], offload=offload)
+    prefix = 6144 * 32 * 8 * 2 * 128 * 2
+    held = f"the host keeps {20 * GIB / prefix:.0f} prefixes of 6,144 tokens"
+    assert any(held in note for note in notes(made, True, True))
+    question = Question(MODEL, (H100,), 1, load, "vllm", offload=offload)
+    facts = question.facts(made)
+    assert facts["In the host"] == (
+        "up to 4 GiB of weights per GPU and 20 GiB of cached prefixes per GPU"
+    )
+    write_plan_report(made, tmp_path / "report.html", question, CLOCKS)
+    assert "4 GiB of weights per GPU" in (tmp_path / "report.html").read_text()
+    asked = plan_answer(made, question)["question"]
+    assert (asked["offload_gib"], asked["offload_cache_gib"]) == (4, 20)
+
+
+def told(offload, engine, load=LOAD, layout=None):
+    plan = launch(deploy(offload, backend=engine, load=load, layout=layout), engine)
+    return " ".join(plan.commands[0]), plan
+
+
+def test_engines_are_told():
+    both, load = Offload(4, 20), Workload(8192, 256, 6144)
+    vllm, _ = told(both, "vllm", load, Layout(2))
+    assert "--cpu-offload-gb 4 --kv-offloading-size 40 --kv-offloading-backend native" in vllm
+    sglang, _ = told(both, "sglang", load)
+    assert "--cpu-offload-gb 4 --disable-cuda-graph" in sglang
+    assert "--enable-hierarchical-cache --hicache-size 21" in sglang
+    assert "--cuda-graph-max-bs" not in sglang
+    _, trtllm = told(Offload(cache_gib=20), "trtllm", load)
+    assert f"  host_cache_size: {20 * GIB}\n" in trtllm.files["trtllm.yaml"]
+    assert "keeps no weights in the host's memory" in launch(deploy(both), "trtllm").refused
+    for engine in ("vllm", "sglang"):
+        plain, _ = told(Offload(), engine)
+        assert "offload" not in plain
+        assert "hicache" not in plain
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"offload": Offload(4), "backend": "trtllm"}, "TensorRT-LLM keeps no weights"),
+        ({"offload": Offload(4), "pools": True}, "pools with offload"),
+        ({"offload": Offload(cache_gib=4)}, "give --prefix, too"),
+    ],
+)
+def test_what_cannot_be_offloaded(more, why):
+    with pytest.raises(UsageError, match=why):
+        planned(MODEL, **more)
+
+
+@pytest.mark.parametrize("gib", [-1.0, float("inf"), float("nan")])
+def test_amounts_that_are_none(gib):
+    with pytest.raises(UsageError, match="give 0 or more"):
+        Offload(gib)
+
+
+def test_the_command_offloads(capsys, monkeypatch):
+    from foretune.plan.cost import tables as operator_tables
+
+    monkeypatch.setattr(operator_tables, "default_folders", list)
+    command = ["plan", LARGE.name, "--system", "h100_sxm", "--gpus", "1", "--formats", "bf16",
+               "--isl", "2048", "--osl", "256"]  # fmt: skip
+    assert main([*command, "--offload", "100", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["question"]["offload_gib"] == 100
+    assert answer["best"]["offload_gib"] > 60
+    assert f"--cpu-offload-gb {answer['best']['offload_gib']:g} " in answer["commands"]["vllm"]
+    assert "keeps no weights" in answer["commands"]["trtllm"]
+    assert main([*command, "--offload", "100"]) == 0
+    assert "in host" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "--offload" in capsys.readouterr().err

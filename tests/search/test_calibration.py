@@ -1,0 +1,32 @@
+"""Whether the surrogate knows how sure it is, on all recorded spaces that there are.
+
+The intervals are those of `benchmarks/calibration.py`: of every measurement that the process
+proposed, before it was made.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+LEAST, MOST = 0.80, 0.95
+
+
+@pytest.fixture
+def calibration(monkeypatch):
+    if not BENCHMARKS.is_dir():
+        pytest.skip("needs the benchmarks of a checkout")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield pytest.importorskip("calibration")
+    for name in ("calibration", "machine", "spaces"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.shared_data
+def test_intervals_of_the_next_measurement_hold(calibration, shared_data):
+    spaces = calibration.complete_spaces(shared_data / "spaces")
+    z = [error for space in spaces for error in calibration.errors(space, budget=48, seed=0)]
+    assert len(z) > 800
+    assert LEAST <= np.mean(np.abs(z) <= calibration.NINETY) <= MOST
