@@ -36,9 +36,9 @@ def check_folder(
         OutputError: it cannot be written into, or has files of these layers that are not ours.
         UsageError: see `write_files`.
     """
-    card = _read_card(folder / CARD)
+    card = read_card(folder / CARD)
     for place in (_place(layer, engine, triton) for layer in layers):
-        _check_ours(folder, place, card)
+        check_ours(folder, place, card)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -69,13 +69,13 @@ def write_files(
         OutputError, StoreError: they cannot be written, or would replace what is not ours.
         UsageError: SGLang keeps files by the version of Triton, which is not given.
     """
-    card = _read_card(folder / CARD)
+    card = read_card(folder / CARD)
     found: dict[Path, EngineFile] = {}
     for file in files:
         if not (file.configs or file.measured):
             continue
         place = _place(file.layer, engine, triton)
-        _check_ours(folder, place, card)
+        check_ours(folder, place, card)
         earlier = _measured(card.get(place.as_posix(), {}))
         found[place] = replace(file, measured={**earlier, **file.measured})
     if not found:
@@ -104,12 +104,12 @@ def _place(layer: Layer, engine: Engine, triton: str) -> Path:
     return Path("configs") / f"triton_{triton.replace('.', '_')}" / name
 
 
-def _check_ours(folder: Path, place: Path, card: dict[str, Any]) -> None:
+def check_ours(folder: Path, place: Path, card: dict[str, Any]) -> None:
     if (folder / place).exists() and place.as_posix() not in card:
         raise OutputError(f"{folder / place} is not Foretune's: give --out another folder")
 
 
-def _read_card(path: Path) -> dict[str, Any]:
+def read_card(path: Path) -> dict[str, Any]:
     """Return what earlier runs wrote; nothing where there is no card."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))["files"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast, get_args
 import typer
 
 from foretune.cli import options
+from foretune.cli.aiter_tables import AITER, amd_gpu, complete_tables
 from foretune.cli.output import Output, percent
 from foretune.cli.plan import inputs
 from foretune.errors import UnknownName, UsageError
@@ -27,7 +28,7 @@ EXPERTS_INSIDE = "sglang/srt/layers/moe/moe_runner/triton_utils"
 
 
 def engine_config(
-    engine: str = typer.Argument(help="vllm or sglang."),
+    engine: str = typer.Argument(help="vllm, sglang or aiter."),
     model: str = inputs.MODEL,
     system: str = typer.Option(None, help="Kind of GPU, like h100_sxm."),
     device: str = typer.Option(None, help="Or the GPU's name, as its driver gives it."),
@@ -54,7 +55,8 @@ def engine_config(
 ) -> None:
     """List the tuned files that an engine looks for, and guess those it lacks.
 
-    A guess is what tuned files of similar layers agree on; it is not measured.
+    A guess is what tuned files of similar layers agree on; it is not measured. For aiter, AMD's
+    library of kernels, it is rows of its tables.
 
     With --measure, files hold what beats the engine's default; their card says by how much.
     """
@@ -65,8 +67,8 @@ def engine_config(
     from foretune.tune.exporting.layer import Engine
     from foretune.tune.exporting.winners import Winners, architecture_of
 
-    if engine not in get_args(Engine):
-        raise UnknownName("engine with tuned files", engine, get_args(Engine))
+    if engine not in (*get_args(Engine), AITER):
+        raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
     kind = cast("Engine", engine)
     if measure:
         device = _measured_on(kind, system, device, out, ep)
@@ -77,6 +79,11 @@ def engine_config(
     described, output = describe_model(model), Output(as_json)
     layout = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
     chosen = Formats(formats) if formats else checkpoint_formats(described)
+    if engine == AITER:
+        _refuse({"--also": also, "--triton": triton})
+        served, gpu = (described, layout, chosen), amd_gpu(where)
+        complete_tables(output, served, gpu, tuned or _installed(engine), out)
+        return
     layers = layers_of(described, layout, chosen, where, kind)
     files = []
     if not layers:
@@ -95,10 +102,7 @@ def engine_config(
         if own.left_out:
             output.say(f"{own.left_out} files in other formats left out")
     filled = [] if out is None else list(write_files(out, files, kind, triton).values())
-    if filled:
-        _say_what_to_do(output, out, filled, engine)
-    elif out is not None:
-        output.say("nothing to write: no file was written")
+    _say_what_to_do(output, out, filled, engine)
     said = {"engine": engine, "model": described.name, "device": where}
     of_files = [_as_json(file, kind) for file in files]
     output.result({**said, "files": of_files, "out": str(out) if filled else None})
@@ -211,9 +215,22 @@ def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
             output.say(f"{_sizes(file.layer)}: {against}{failed}")
 
 
-def _say_what_to_do(output: Output, out: Path, filled: list["EngineFile"], engine: str) -> None:
+def _refuse(given: dict[str, object]) -> None:
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} is not of aiter: only its installed tables are read")
+
+
+def _say_what_to_do(
+    output: Output, out: Path | None, filled: list["EngineFile"], engine: str
+) -> None:
     from foretune.plan.engine_folder import LINEAR
 
+    if out is None:
+        return
+    if not filled:
+        output.say("nothing to write: no file was written")
+        return
     guessed = sum(not file.measured for file in filled)
     count = f"{len(filled)} file{'s' if len(filled) > 1 else ''}"
     how = "measured" if not guessed else "guessed and not measured"
