@@ -203,6 +203,9 @@ def _looked_up(
             "q_type": f"QuantType.{SCALES[formats.moe]}", "use_g1u1": 1, "doweight_stage1": 0,
         }  # fmt: skip
         yield EXPERTS, Problem(layer), "experts"
+        if model.shared_width == model.moe_intermediate:  # engines may make it one of the others
+            layer |= {"expert": model.experts + 1, "topk": model.experts_per_token + 1}
+            yield EXPERTS, Problem(layer), "with the shared expert"
 
 
 def _about(entry: TableLayer) -> dict[str, object]:

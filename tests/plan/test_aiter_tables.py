@@ -38,9 +38,10 @@ def test_the_layers_of_a_model():
     for table in (BLOCKS, SHUFFLED):
         assert (table, 2112, 7168) in found  # latents of queries and keys in one product
         assert (table, 3072, 1536) in found
-    (experts,) = (e for e in layers() if e.table == "tuned_fmoe")
+    experts, fused = (e for e in layers() if e.table == "tuned_fmoe")
     assert experts.layer["inter_dim"] == 2048 // 8
     assert (experts.layer["expert"], experts.layer["topk"]) == (256, 8)
+    assert (fused.layer["expert"], fused.layer["topk"]) == (257, 9)
     assert experts.layer["q_type"] == "QuantType.per_1x128"
     assert experts.layer["q_dtype_w"] == "torch.float8_e4m3fnuz"
 
