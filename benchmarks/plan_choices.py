@@ -42,6 +42,11 @@ def choices(
     for name, same, varied in (
         ("parallelism", [*load, "formats"], "layout"),
         ("parallelism, equal GPUs", [*load, "formats", "gpus"], "layout"),
+        (
+            "parallelism, equal GPUs and version",
+            [*load, "formats", "gpus", "version", "speculative"],
+            "layout",
+        ),
         ("formats", [*load, "layout"], "formats"),
     ):
         regrets = [_regret(group) for group in _groups(table, same, varied)]
@@ -117,6 +122,8 @@ def _table(
             "osl": [float(d.workload.osl) for d in deployments],
             "concurrency": [d.concurrency for d in deployments],
             "gpus": [d.layout.gpus for d in deployments],
+            "version": [d.version for d in deployments],
+            "speculative": [d.speculative for d in deployments],
             "pools": [d.pools is not None for d in deployments],
             "tpot": measured["tpot_ms"].to_numpy(),
         }
