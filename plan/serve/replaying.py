@@ -20,12 +20,13 @@ from foretune.plan.engine.scheduler import Host, Scheduler
 from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.physics import Clocks
+from foretune.plan.serve.explaining import number
 
 PERCENTILES = (50, 90, 99)
 ROUNDS = 6
 """How often each place of a deployment is filled, where nobody sends a trace."""
 FEWEST, MOST = 200, 4000
-"""Requests that are replayed, of each replica."""
+"""Requests that are replayed, of each replica; more only where they would not fill it thrice."""
 SETTLING = 0.2
 """Share of the requests that come before a deployment is in its usual state."""
 
@@ -48,7 +49,7 @@ class Replayed:
     def __str__(self) -> str:
         shares = " / ".join(map(str, PERCENTILES))
         times = (
-            f"{name} {' / '.join(f'{ms[p]:.4g}' for p in PERCENTILES)} ms"
+            f"{name} {' / '.join(number(ms[p]) for p in PERCENTILES)} ms"
             for name, ms in (("TTFT", self.ttft_ms), ("TPOT", self.tpot_ms))
         )
         return f"{shares} % of {self.requests:,} replayed requests within {', '.join(times)}"
@@ -95,10 +96,11 @@ def replayed(
     server = _Server(deployment, clocks)
     if tpot_ms is not None and deployment.pools is None:
         steady = server.run(_steady(deployment))
-        server.pace = tpot_ms / max(float(_settled(steady)["tpot_ms"].median()), 1e-9)
+        usual = _settled(steady, deployment.batch)["tpot_ms"]
+        server.pace = tpot_ms / max(float(usual.median()), 1e-9)
     if trace is None:
         alone = _steady(deployment) if rate is None else _at_random(deployment, rate / groups)
-        table = _settled(server.run(alone))
+        table = _settled(server.run(alone), alone.in_flight)
     else:
         table = server.run(trace.share(0, groups))
     ends = np.sort(table["last_ms"].to_numpy())
@@ -225,7 +227,7 @@ def _cache_tokens(deployment: Deployment, layout: Layout, longest: int) -> float
 def _steady(deployment: Deployment) -> Requests:
     """Return requests that follow each other, as many at a time as the deployment has."""
     load, in_flight = deployment.workload, max(round(deployment.batch), 1)
-    count = int(np.clip(ROUNDS * in_flight, FEWEST, MOST))
+    count = int(np.clip(ROUNDS * in_flight, FEWEST, max(MOST, 3 * in_flight)))
     return Requests.alike(np.zeros(count), load.isl, load.osl, load.prefix, in_flight)
 
 
@@ -235,7 +237,11 @@ def _at_random(deployment: Deployment, per_s: float) -> Requests:
     return Requests.at_random(per_s, count, load.isl, load.osl, load.prefix)
 
 
-def _settled(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the requests of a deployment's usual state: neither its first nor its last ones."""
-    some = table.iloc[int(SETTLING * len(table)) : int((1 - SETTLING) * len(table))]
+def _settled(table: pd.DataFrame, in_flight: float) -> pd.DataFrame:
+    """Return the requests of a deployment's usual state: neither its first nor its last ones.
+
+    Those that are sent together at the beginning are not usual.
+    """
+    left_out = max(int(SETTLING * len(table)), int(np.ceil(in_flight)))
+    some = table.iloc[left_out : len(table) - left_out]
     return some if len(some) else table

@@ -31,7 +31,8 @@ def physics(deployments: Sequence[Deployment], clocks: Clocks) -> pd.DataFrame:
     computing limits (``…_compute_bound``); ``decode_bound`` and ``prefill_bound``, what peak rates
     allow for the same; ``guessed``, ``energy_guessed``; ``share_host``, of a decode step that waits
     for weights in the host's memory (they are in the times, and guesses), and ``fetch``, what a
-    request waits for its prefix from there; degrees and lengths.
+    request waits for its prefix from there; ``step_prompts``, how many a step's tokens allow;
+    degrees and lengths.
     """
     # Most deployments differ from others in their load alone: all else is found once.
     kinds: dict[tuple[object, ...], int] = {}
@@ -177,6 +178,7 @@ def _numbers(deployment: Deployment) -> dict[str, object]:
         "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts(deployment)),
+        "step_prompts": STEP_TOKENS / workload.new_tokens * _prefill_layout(deployment).pp,
         "readers": _readers(deployment),
         "prefill_tp": float(_prefill_layout(deployment).tp),
         "awake_w": OperatorPower(deployment.system.device, deployment.system.name).awake_w,

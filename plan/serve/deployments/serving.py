@@ -1,13 +1,15 @@
 """Serving: time per token and time to first token of continuous batching, in closed form.
 
 In a steady state every generated token of a rank is a step; requests that end are replaced, so
-that ``running / osl`` prompts are read per step, in chunks beside the tokens of the others::
+that ``(running - 1) / osl`` prompts of others are read per step, as far as its tokens allow, in
+chunks beside the tokens of the others::
 
-    TPOT = a·decode + b·communication + overhead + running/osl · (c·prefill + d·communication)
+    TPOT = a·decode + b·communication + overhead + prompts · (c·prefill + d·communication)
     TTFT = overhead + prompt + the step under way + prompts that came before + waiting for memory
 
 Where memory holds fewer requests than are in flight, the rest waits for a place; by Little's law
-that takes ``(batch / most - 1)`` times as long as a request is served.
+that takes ``(batch / most - 1)`` times as long as a request is served. Nobody waits for longer
+than all others' prompts and a few steps take (`_longest_wait_ms`).
 """
 
 from dataclasses import dataclass, field
@@ -74,7 +76,9 @@ class ServingModel:
         """Return ``tpot_ms`` and ``ttft_ms`` of deployments."""
         groups, none = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
         tpot = self.tpot.predict(_tpot_terms(rows), none, groups)
-        ttft = self.ttft.predict(_ttft_terms(rows, tpot), memory_wait_ms(rows, tpot), groups)
+        waits = memory_wait_ms(rows, tpot)
+        ttft = self.ttft.predict(_ttft_terms(rows, tpot), waits, groups)
+        ttft = np.minimum(ttft, waits + _longest_wait_ms(rows))
         return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,8 +99,9 @@ def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFra
 
 
 def prompts_per_token(rows: pd.DataFrame) -> np.ndarray:
-    """Return how many prompts a rank reads per step; none where others read them."""
-    result: np.ndarray = np.asarray(rows["running"] / rows["osl"] * (1.0 - rows["apart"]))
+    """Return how many prompts of others a rank reads per step; none where others read them."""
+    others = np.minimum((rows["running"] - 1.0).clip(0.0) / rows["osl"], rows["step_prompts"])
+    result: np.ndarray = np.asarray(others * (1.0 - rows["apart"]))
     return result
 
 
@@ -104,6 +109,20 @@ def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     """Return how long a request waits until memory has a place for it."""
     excess = np.maximum(rows["batch"] / rows["most"] - 1.0, 0.0)
     result: np.ndarray = np.asarray(excess * rows["osl"] * tpot_ms)
+    return result
+
+
+def _longest_wait_ms(rows: pd.DataFrame) -> np.ndarray:
+    """Return how long a request waits that finds all others waiting before it.
+
+    Generous: twice its own prompt, and of others' tokens as many steps as measured requests wait.
+    """
+    steps = 5.0 + np.sqrt(rows["running"])
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / rows["decode"]
+    others = (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _readers(rows, demand)
+    result: np.ndarray = np.asarray(
+        2.0 * (OVERHEAD_MS + rows["prompt"] + steps * rows["decode"] + others)
+    )
     return result
 
 
@@ -127,7 +146,7 @@ def readers_keep_up(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame
     demand = rows["running"] / rows["osl"] * rows["prefill"] / latencies["tpot_ms"]
     every = rows["running"] * rows["prefill"] / _readers(rows, demand)
     least = every - (rows["osl"] - 1.0) * latencies["tpot_ms"]
-    factor = np.where(rows["apart"] > 0, np.maximum(least / latencies["ttft_ms"], 1.0), 1.0)
+    factor = np.maximum(least / latencies["ttft_ms"], 1.0)
     columns = [name for name in latencies if name.startswith("ttft_ms")]
     return latencies.assign(**{name: latencies[name] * factor for name in columns})
 
