@@ -51,6 +51,8 @@ def test_everything_after_a_program_with_options_before_is_its_own(capsys):
         (("matmul", "--param", "tile=1", *PROGRAM), "give a kernel (matmul) or a program"),
         (PROGRAM, "there are no knobs: add --param"),
         ((*PROGRAM, "--param", "til=1,2"), "knob 'til' is used nowhere: write {til}"),
+        ((*PROGRAM, "--param", "tile=1", "--param", "tile=2"), "--param tile is given twice"),
+        ((*PROGRAM, "--param", "tile=1,2", "--export", "a.txt"), "a.txt: let it end in .h, .json"),
         ((*PROGRAM, "--param", "tile"), "--param 'tile' is not of the form"),
         ((*PROGRAM, "--param", "tile=9..8"), "9..8 holds no value"),
         ((*PROGRAM, "--param", "tile=1,2", "--template", "a"), "is not of the form FILE:OTHER"),

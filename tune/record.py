@@ -22,7 +22,7 @@ from foretune.space import Configuration
 from foretune.tune.store.optional import OptionalStore, Where
 from foretune.tune.store.problems import by_problem
 from foretune.tune.store.store import Store
-from foretune.tune.store.subject import GOAL, Choice, Subject
+from foretune.tune.store.subject import CANDIDATES, GOAL, Choice, Subject
 
 if TYPE_CHECKING:
     from foretune.tune.triton.launch_view import LaunchView
@@ -76,18 +76,26 @@ class StoredRecord(Record):
 
     def choice(self, problem: Problem, goal: Limited) -> Choice | None:
         """Return what was chosen for a problem before, by the same objective and limits."""
-        asked = _asked(problem, goal)
+        asked = self._asked(problem, goal)
         return self._store.ask(lambda store: store.choice(self.subject, asked), None)
 
     def choose(self, problem: Problem, goal: Limited, choice: Choice, stood: Choice | None) -> None:
         """Keep a choice; it replaces ``stood`` only if it rests on more measurements."""
-        asked = _asked(problem, goal)
+        asked = self._asked(problem, goal)
         stands = self._store.ask(
             lambda store: store.choose(self.subject, asked, choice, stood), choice
         )
         seen = self._view and self._view.choice(problem, stands)
         if seen and asked == problem:  # a decorator finds least times
             self._store.ask(lambda store: _choose(store, *seen), None)
+
+    def _asked(self, problem: Problem, goal: Limited) -> Problem:
+        """Return what a choice is for: least time on a problem, or something else that it says."""
+        more = {CANDIDATES: self.kernel.space_id} if self.kernel.space_id else {}
+        if goal != Limited(Objective.TIME, ()):
+            limits = (f"{x.column}<={x.most:g}" for x in goal.limits)
+            more[GOAL] = " ".join([goal.objective.value, *limits])
+        return Problem({**problem, **more}) if more else problem
 
     @cached_property
     def _stored(self) -> dict[Problem, dict[Configuration, Measurement]]:
@@ -123,11 +131,3 @@ class StoredRecord(Record):
 
 def _choose(store: Store, subject: Subject, problem: Problem, choice: Choice) -> None:
     store.choose(subject, problem, choice, store.choice(subject, problem))
-
-
-def _asked(problem: Problem, goal: Limited) -> Problem:
-    """Return what a choice is for: least time on a problem, or something else that it says."""
-    if goal == Limited(Objective.TIME, ()):
-        return problem
-    said = " ".join([goal.objective.value, *(f"{x.column}<={x.most:g}" for x in goal.limits)])
-    return Problem({**problem, GOAL: said})

@@ -1,15 +1,23 @@
 """A Python function with keyword arguments as knobs: NumPy, Numba, torch, anything."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from foretune.collect.wrapped.arguments import Arguments, Call, Outcome
-from foretune.collect.wrapped.values import described, is_tensor, leaves, relative_difference
-from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
-from foretune.errors import MeasurementError, UsageError
+from foretune.collect.wrapped.values import (
+    content_hash,
+    described,
+    is_array,
+    is_tensor,
+    leaves,
+    relative_difference,
+)
+from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped, check_mapping
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult, spread_problems
 from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
@@ -66,9 +74,12 @@ class FunctionKernel(Wrapped):
         parameters = _parameters(function)
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
+        if is_array(args) or isinstance(args, str):
+            raise UsageError(f"the arguments of {name} are no tuple: write args=(x,)")
         problem = {} if callable(args) else described(*_named(parameters, tuple(args), kwargs))
         judged = [f and function_hash(f) for f in (check if callable(check) else None, verify)]
-        code = repr((function_hash(function), name, check is None, judged, tolerance))
+        right = None if check is None or callable(check) else content_hash(check)
+        code = repr((function_hash(function), name, check is None, right, judged, tolerance))
         super().__init__(name, knobs, restrictions, default, problem, code, cost)
         self.function = function
         self.args = args if callable(args) else tuple(args)
@@ -76,8 +87,20 @@ class FunctionKernel(Wrapped):
         self.check, self.verify, self.tolerance = check, verify, tolerance
         self.device_kind = device_kind
         self._own = {k: p.default for k, p in parameters.items() if k in knobs}
+        self._say_lost_default()
         if callable(args):
             self.problem_parameters = _sizes(args)
+
+    def _say_lost_default(self) -> None:
+        said = {k: v for k, v in self._own.items() if v is not inspect.Parameter.empty}
+        if self._default is None and len(said) == len(self.knobs) and said not in self._space:
+            own = ", ".join(f"{knob}={value}" for knob, value in said.items())
+            warnings.warn(
+                f"{self.name}'s own default, {own}, is not among its configurations: winners are "
+                "compared with another",
+                ForetuneWarning,
+                stacklevel=4,
+            )
 
     def default(self, problem: Problem) -> Configuration:
         """Return what was given, else the function's own defaults, else the first legal one."""
@@ -142,7 +165,13 @@ class FunctionKernel(Wrapped):
                 f"the check of {self.name} fails: {type(e).__name__}: {e}; it gets the arguments "
                 "without knobs"
             ) from e
-        return Outcome(returned, {} if returned is not None else arguments.written())
+        written = {} if returned is not None else arguments.written()
+        if returned is None and not written:
+            raise MeasurementError(
+                f"the check of {self.name} returns nothing and writes nothing: let it return what "
+                "is right"
+            )
+        return Outcome(returned, written)
 
     def relative_error(self, output: Any, expected: Any) -> float:
         """Return how far an outcome is from the right one.
@@ -219,6 +248,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 def _check_knobs(
     name: str, knobs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
 ) -> None:
+    check_mapping(name, knobs)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [knob for knob in knobs if knob not in parameters]
     if parameters and unknown and not takes_any:

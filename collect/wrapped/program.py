@@ -35,6 +35,8 @@ UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 """Milliseconds in one of each unit."""
 SHOWN = 160
 """Characters of a program's output in a message."""
+COMPLAINS = re.compile(r"\berror:|undefined reference")
+"""In a line in which a compiler or a linker says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,13 @@ class Program:
     sources: tuple[str, ...] = ()
     folder: str = "."
     limit_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for what, text in (("build", self.build), ("compare", self.compare)):
+            try:
+                shlex.split(text)
+            except ValueError as e:
+                raise UsageError(f"the {what} command {text!r} cannot be read: {e}") from e
 
     def texts(self) -> list[str]:
         """Return everything in which a knob may stand."""
@@ -295,9 +304,11 @@ def _through_shell(text: str) -> list[str]:
 
 
 def _end(output: str) -> str:
-    """Return the last line of an output, as a message shows it."""
+    """Return the line of an output that says most: a compiler's first error, else the last one."""
     lines = output.strip().splitlines()
-    return repr(lines[-1][-SHOWN:]) if lines else "it printed nothing"
+    if not lines:
+        return "it printed nothing"
+    return repr(next(filter(COMPLAINS.search, lines), lines[-1])[-SHOWN:])
 
 
 def _read(path: Path) -> str:

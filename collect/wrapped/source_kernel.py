@@ -23,7 +23,7 @@ from foretune.collect.wrapped.source import (
     Source,
     amount,
 )
-from foretune.collect.wrapped.values import as_numpy, described, relative_difference
+from foretune.collect.wrapped.values import as_numpy, content_hash, described, relative_difference
 from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult
@@ -88,7 +88,7 @@ class SourceKernel(Wrapped):
              *shared, *constants, shape.names, shape.texts(),
              [function_hash(f) for f in shape.functions()],
              None if defines is None else {k: _text_of(v) for k, v in defines.items()},
-             answer is None, atol, verify and function_hash(verify),
+             answer is None or content_hash(answer), atol, verify and function_hash(verify),
              BACKENDS[source.language]().toolchain(source))
         )  # fmt: skip
         knobs = _used(source, shape, knobs, defines)

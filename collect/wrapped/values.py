@@ -1,5 +1,6 @@
 """Values that functions take and give: arrays inside tuples, lists and dicts; how they compare."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -139,4 +140,25 @@ def described(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
             found |= {f"{name}_{k}": v for k, v in described(parts, inner).items()}
         elif not isinstance(value, float | complex | np.generic | type(None)):
             found[name] = type(value).__name__
+            found |= {f"{name}_{i}": size for i, size in enumerate(shape_of(value))}
     return found
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a table, a sparse matrix and their like; nothing of other objects."""
+    shape = getattr(value, "shape", ())
+    whole = isinstance(shape, tuple) and all(isinstance(n, int | np.integer) for n in shape)
+    return tuple(map(int, shape)) if whole else ()
+
+
+def content_hash(value: Any) -> str:
+    """Identify values by what they hold: sixteen hexadecimal digits."""
+    digest = hashlib.sha256()
+    for leaf in leaves(value):
+        if is_array(leaf) or isinstance(leaf, np.generic):
+            array = as_numpy(leaf)
+            digest.update(repr((array.dtype.str, array.shape)).encode())
+            digest.update(array.tobytes() if array.dtype.kind != "O" else repr(leaf).encode())
+        else:
+            digest.update(repr(leaf).encode())
+    return digest.hexdigest()[:16]

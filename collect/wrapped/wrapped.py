@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import cloudpickle
+import numpy as np
 
 from foretune.errors import MeasurementError, UsageError
 from foretune.family import Cost
@@ -20,6 +21,7 @@ from foretune.kernel import Kernel
 from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
 from foretune.restriction import of_mapping
+from foretune.source import function_hash
 from foretune.space import Configuration, SearchSpace
 
 SENT_ALONG = 2**18
@@ -59,10 +61,12 @@ class Wrapped(Kernel):
         code: str,
         cost: CostOf | None = None,
     ) -> None:
-        if not knobs:
-            raise UsageError(f"{name} has no knobs: give each a name and a list of values")
+        check_mapping(name, knobs)
         self.name = identifier(name)
-        self.knobs = {knob: tuple(values) for knob, values in knobs.items()}
+        self.knobs = {  # what is no list of values, the space refuses
+            knob: values if isinstance(values, str | bool | int | float) else tuple(values)
+            for knob, values in knobs.items()
+        }
         self._rules = rules_of(restrictions, self.knobs)
         self._default = None if default is None else Configuration(default)
         self._cost = cost
@@ -85,6 +89,16 @@ class Wrapped(Kernel):
         return hashlib.sha256(self.code.encode()).hexdigest()[:16]
 
     @cached_property
+    def space_id(self) -> str:  # type: ignore[override]
+        """Identifies knobs, values and restrictions: what was chosen is of these."""
+        rules = [
+            rule if isinstance(rule, str) else function_hash(getattr(rule, "rule", rule))
+            for rule in self._rules
+        ]
+        said = repr((sorted(self.knobs.items()), rules))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @cached_property
     def _space(self) -> SearchSpace:
         return SearchSpace(self.knobs, self._rules)
 
@@ -94,7 +108,15 @@ class Wrapped(Kernel):
 
     def default(self, problem: Problem) -> Configuration:
         """Return the configuration that was given, else the first legal one."""
-        return self._space[0] if self._default is None else self._default
+        return self._first if self._default is None else self._default
+
+    @cached_property
+    def _first(self) -> Configuration:
+        """The first legal configuration; of a space too large to be listed, any legal one."""
+        first = self._space[0]
+        if first in self._space:
+            return first
+        return self._space.sample(1, np.random.default_rng(0))[0]
 
     @property
     def has_own_default(self) -> bool:
@@ -143,7 +165,7 @@ class Wrapped(Kernel):
         return unpacked, (self._packed,)
 
 
-_HERE = ("_packed", "_space")
+_HERE = ("_packed", "_space", "_first")
 """What is of this process alone."""
 
 
@@ -163,6 +185,16 @@ def identifier(name: str) -> str:
     return f"_{plain}" if plain[0].isdigit() else plain
 
 
+def check_mapping(name: str, knobs: Any) -> None:
+    """Return if knobs are names with values.
+
+    Raises:
+        UsageError: they are something else, or there are none.
+    """
+    if not isinstance(knobs, Mapping) or not knobs:
+        raise UsageError(f"{name} has no knobs: give each a name and a list of values")
+
+
 def rules_of(
     restrictions: Rules, knobs: Mapping[str, Sequence[Value]]
 ) -> tuple[str | Callable[..., bool], ...]:
@@ -172,6 +204,8 @@ def rules_of(
     listed = [restrictions] if callable(restrictions) or isinstance(restrictions, str) else list(
         restrictions
     )  # fmt: skip
+    if strange := [rule for rule in listed if not (callable(rule) or isinstance(rule, str))]:
+        raise UsageError(f"restriction {strange[0]!r}: give an expression, or a function of knobs")
     return tuple(of_mapping(rule, tuple(knobs)) if callable(rule) else rule for rule in listed)
 
 

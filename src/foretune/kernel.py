@@ -61,6 +61,8 @@ class Kernel(Family):
     """Whether another machine can import its code: it is in modules, not in a script or a file."""
     place: str = ""
     """``FILE.py:NAME`` or ``MODULE:NAME`` where it was found; empty if it is registered."""
+    space_id: str = ""
+    """Identifies its configurations where users change these without changing the code."""
     times_itself: bool = False
     """Whether every launch is a `TimedLaunch` that needs no clock of the device."""
     tolerance: float = 1e-4

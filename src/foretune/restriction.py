@@ -43,6 +43,17 @@ class Restriction:
             return self.rule.text
         return getattr(self.rule, "__name__", "rule")
 
+    def _allows(self, values: dict[str, Any]) -> bool:
+        assert callable(self.rule)
+        try:
+            return bool(self.rule(**values))
+        except Exception as e:  # whatever a user's function raises
+            said = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise SpaceError(
+                f"restriction {self} fails for {said}: {type(e).__name__}: {e}; let it return "
+                "whether this is legal"
+            ) from e
+
     def holds(self, columns: Columns) -> npt.NDArray[np.bool_]:
         """Return one boolean per row of ``columns`` (equally long arrays by parameter name)."""
         if isinstance(self.rule, Expression):
@@ -56,7 +67,7 @@ class Restriction:
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         verdicts = np.array(
             [
-                bool(self.rule(**{n: columns[n][row : row + 1].tolist()[0] for n in names}))
+                self._allows({n: columns[n][row : row + 1].tolist()[0] for n in names})
                 for row in first
             ],
             dtype=bool,

@@ -14,6 +14,18 @@ from foretune.tune.exporting.values import FORMATS, values_as
 from foretune.tune.results import TuneResult
 
 
+def export_format(path: str | os.PathLike[str]) -> str:
+    """Return the format that a file's ending means.
+
+    Raises:
+        UsageError: there is none.
+    """
+    kind = Path(path).suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise UsageError(f"{path}: let it end in .{', .'.join(FORMATS)}")
+    return kind
+
+
 @dataclass(frozen=True)
 class Best:
     """What came of tuning something.
@@ -89,9 +101,10 @@ class Best:
         config = " ".join(f"{name}={value}" for name, value in self.config.items())
         unit = self.result.objective.unit
         if self.result.unstable:
+            found = "best measured" if self.result.won else "the default stays"
             return (
                 f"{self.kernel.name}: no verdict, the machine was not quiet "
-                f"({self.result.unstable}); best measured: {config}"
+                f"({self.result.unstable}); {found}: {config}"
             )
         if not self.verified:
             return f"{self.kernel.name}: nothing beats the default for certain: {config}"
@@ -118,9 +131,7 @@ class Best:
             UsageError: another ending.
             OutputError: it cannot be written.
         """
-        kind = Path(path).suffix.removeprefix(".")
-        if kind not in FORMATS:
-            raise UsageError(f"{path}: let it end in .{', .'.join(FORMATS)}")
+        kind = export_format(path)
         with replacing(path) as new:
             new.write_text(values_as(kind, self.kernel.name, self.config, self._notes()), "utf-8")
         return Path(path)

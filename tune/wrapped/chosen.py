@@ -33,17 +33,20 @@ def best(
         raise UsageError("give the store's path or URL, or leave it out for your own")
     tuned = store if isinstance(store, Store) else Store(store)
     subject = tuned.newest(kernel, device)
-    choices = {p: c.config for p, c in tuned.choices(subject).items() if GOAL not in p}
+    choices = {p: c for p, c in tuned.choices(subject).items() if GOAL not in p}
     wanted = Problem(problem)
     if unknown := [name for name in wanted if not any(name in p for p in choices)]:
         known = {name for p in choices for name in p} - {CANDIDATES}
         raise UnknownName(f"problem parameter of {kernel}", unknown[0], known)
     sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
     others = Problem({n: v for n, v in wanted.items() if n not in sizes})
-    near = [(_distance(p, sizes), str(p), p) for p in choices if matches(p, others)]
+    near = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
     if not near:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
-    return dict(choices[min(near)[2]])
+    least = min(distance for distance, _ in near)
+    # Of the same problem with other values of knobs, what was chosen last.
+    newest = max((c for distance, c in near if distance == least), key=lambda c: c.chosen_at)
+    return dict(newest.config)
 
 
 def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:

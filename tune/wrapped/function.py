@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from foretune.collect import local_device
 from foretune.collect.child import SERVES
 from foretune.collect.wrapped.function import FunctionKernel, Judge
-from foretune.collect.wrapped.values import is_array
+from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Rules
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
@@ -21,7 +21,7 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.tune.record import StoredRecord
 from foretune.tune.wrapped.best import Best
-from foretune.tune.wrapped.options import TuneOptions
+from foretune.tune.wrapped.options import TuneOptions, check_options
 from foretune.tune.wrapped.tuning import tune_wrapped
 
 
@@ -92,6 +92,7 @@ class Tunable:
         self.function = function
         self.knobs = dict(knobs)
         self._said = dict(said)
+        check_options(options)
         self._options = options
         self._inputs = self._said.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -235,7 +236,7 @@ def _shape(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return tuple(map(_shape, value))
-    return type(value)
+    return type(value), shape_of(value)
 
 
 def _itself(function: Callable[..., Any]) -> Callable[..., Any]:

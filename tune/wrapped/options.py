@@ -1,8 +1,9 @@
 """What every way to tune something takes beside the thing itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from foretune.errors import UnknownName
 from foretune.limit import Limit
 from foretune.objective import Objective
 from foretune.progress import Progress
@@ -45,6 +46,17 @@ class SearchOptions(TypedDict, total=False):
     verify_s: float
     patience_s: float
     progress: Progress
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Return if all options are known.
+
+    Raises:
+        UnknownName: one is not.
+    """
+    known = TuneOptions.__required_keys__ | TuneOptions.__optional_keys__
+    if unknown := [name for name in options if name not in known]:
+        raise UnknownName("option", unknown[0], known)
 
 
 class TuneOptions(SearchOptions, total=False):

@@ -22,7 +22,7 @@ from foretune.space import Configuration
 from foretune.tune.record import StoredRecord
 from foretune.tune.tuner import tune_problem
 from foretune.tune.wrapped.best import Best
-from foretune.tune.wrapped.options import TuneOptions
+from foretune.tune.wrapped.options import TuneOptions, check_options
 
 BUDGET = 20
 LIMIT_S = 60.0
@@ -59,6 +59,7 @@ def tune_wrapped(
         UsageError: an option cannot be meant.
         MeasurementError: the default does not work, or no configuration does.
     """
+    check_options(options)
     if device is None:  # rates are for predictors: measuring them would keep people waiting
         device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
     given = options.get("progress", SILENT if options.get("quiet") else None)
@@ -167,7 +168,9 @@ def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runn
 
 
 def _limits(options: TuneOptions) -> list[Limit]:
-    return [x if isinstance(x, Limit) else Limit.parse(x) for x in options.get("limits", ())]
+    given = options.get("limits", ())
+    listed = [given] if isinstance(given, Limit | str) else given
+    return [x if isinstance(x, Limit) else Limit.parse(x) for x in listed]
 
 
 def _objective(named: Objective | str) -> Objective:

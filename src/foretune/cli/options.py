@@ -301,13 +301,15 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """Return column -> value of texts ``COLUMN=VALUE``.
 
     Raises:
-        UsageError: one is of another form; ``option`` is what the message calls it.
+        UsageError: one is of another form, or given twice; ``option`` is what the message calls it.
     """
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
+        if name.strip() in pairs:
+            raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -205,6 +205,7 @@ def tune(
         searcher, options.read_store(store, no_store), seed, wait_quiet,
     )  # fmt: skip
     output = Output(as_json)
+    _check_exports(export)
     if program is None and not kernel.endswith(SUFFIXES):
         options.refuse(context, (*SHARED, *OF_PROGRAMS, *OF_SOURCES), "a kernel does not take")
         _tune_kernel(
@@ -286,6 +287,14 @@ def _tune_kernel(
         _show_front(output, front)
     else:
         _show_winner(output, Best(chosen, result), export)
+
+
+def _check_exports(paths: list[Path]) -> None:
+    """Refuse a file's ending before anything is measured."""
+    from foretune.tune.wrapped.best import export_format
+
+    for path in paths:
+        export_format(path)
 
 
 def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:

@@ -7,8 +7,9 @@ from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.collect.wrapped.wrapped import powers_of_two
 from foretune.device import Device
-from foretune.errors import MeasurementError, UsageError
+from foretune.errors import ForetuneError, ForetuneWarning, MeasurementError, UsageError
 from foretune.measurement import Status
+from foretune.problem import Problem
 from foretune.space import Configuration
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
@@ -231,3 +232,57 @@ def test_powers_of_two():
     assert powers_of_two(5, 9) == (8,)
     with pytest.raises(UsageError, match="between 5 and 7"):
         powers_of_two(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "restrictions", "args", "message"),
+    [
+        ({"b": 4}, None, (), "'b' is 4: give a list"),
+        ({"b": "abc"}, None, (), "'b' is 'abc': give a list"),
+        (["b"], None, (), "give each a name and a list of values"),
+        ({"b": [1, 2]}, [3], (), "restriction 3: give an expression"),
+        ({"b": [1, 2]}, [lambda p: p["nope"] > 1], (), "fails for b=1: KeyError"),
+        ({"b": [1, 2]}, [lambda b: 1 / (b - 1) > 0], (), "fails for b=1: ZeroDivisionError"),
+        ({"b": [1, 2]}, None, np.ones(3), r"write args=\(x,\)"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(knobs, restrictions, args, message):
+    def function(*args, b=1):
+        return 0.0
+
+    with pytest.raises(ForetuneError, match=message):
+        FunctionKernel(function, knobs, args, restrictions=restrictions).default(Problem())
+
+
+def test_a_check_that_says_nothing_is_an_error():
+    kernel = FunctionKernel(lambda x, b=1: x * b, {"b": [1, 2]}, (2.0,), check=lambda x: None)
+    with pytest.raises(MeasurementError, match="returns nothing and writes nothing"):
+        kernel.reference(kernel.make_inputs(kernel.problem()))
+
+
+def test_a_default_of_its_own_that_is_not_in_the_space_is_said():
+    def function(x, a=4, b=2):
+        return x
+
+    with pytest.warns(ForetuneWarning, match="a=4, b=2, is not among"):
+        kernel = FunctionKernel(function, {"a": [1, 4], "b": [2, 4]}, (1,), restrictions=["a < b"])
+    assert kernel.default(kernel.problem()) == {"a": 1, "b": 2}
+
+
+def test_the_default_of_a_space_that_cannot_be_listed_is_legal():
+    knobs = {f"k{i}": list(range(1, 11)) for i in range(12)}
+    kernel = FunctionKernel(lambda x, **k: x, knobs, (1.0,), restrictions=["k5 < k6"])
+    default = kernel.default(kernel.problem())
+    assert default["k5"] < default["k6"]
+    assert kernel.default(kernel.problem()) == default
+
+
+def test_the_space_is_identified_apart_from_the_code():
+    def of(knobs, restrictions=None):
+        return FunctionKernel(lambda x, b=1: x, knobs, (1.0,), restrictions=restrictions)
+
+    one, other = of({"b": [1, 2]}), of({"b": [1, 2, 3]})
+    assert one.source_hash == other.source_hash
+    ids = {of({"b": [1, 2, 3]}, rule).space_id for rule in (None, "b < 3", lambda b: b < 2)}
+    assert len({one.space_id, *ids}) == 4
+    assert of({"b": [1, 2]}).space_id == one.space_id

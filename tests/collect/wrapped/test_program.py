@@ -109,6 +109,7 @@ def test_what_was_left_behind_is_compared(tmp_path):
         (["python", "-S", "script.py", "{tile}"], {}, 13, "runtime_error", "exit code 1"),
         (["./nothing", "{tile}"], {}, 1, "runtime_error", "cannot be started"),
         (["true", "{tile}"], {"build": "false"}, 1, "compile_error", "the build ends with exit"),
+        (["true", "{tile}"], {"build": "cc nosuch.c -o {dir}/a"}, 1, "compile_error", "nosuch.c"),
         (["echo", "{tile}"], {"time": r"took (\d+)"}, 1, "runtime_error", "finds no time in its"),
         (["echo", "{tile}"], {"time": r"^(\d)"}, 0, "runtime_error", "none is so short"),
         (["python", "-S", "script.py", "{tile}"], {"time": r"elapsed: (\S+)"}, 100, "runtime_error",
@@ -149,6 +150,8 @@ def test_no_shell_unless_asked_for():
         (["./a", "{tile}"], {"templates": {"no.in": "no"}}, r"template no\.in cannot be read"),
         (["./a", "{tile}"], {"sources": ("no.c",)}, r"there is no file no\.c"),
         (["./a", "{tile}"], {"knobs": {"dir": (1,)}}, "rename that knob"),
+        (["./a", "{tile}"], {"build": "cc 'a"}, "the build command .* cannot be read"),
+        (["./a", "{tile}"], {"compare": 'sh "x'}, "the compare command .* cannot be read"),
         (["./a", "{tile}"], {"default": {"tile": 3}}, "tile=3 is not in the space"),
     ],
 )

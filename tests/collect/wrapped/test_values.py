@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from foretune.collect.wrapped.values import (
+    content_hash,
     copied,
     described,
     fill,
@@ -65,3 +66,16 @@ def test_arrays_lists_and_tensors_are_put_back(make):
     assert same_bits(now, first)
     fill(now, 0)
     assert same_bits(now, make([0.0, 0.0]))
+
+
+def test_tables_are_described_by_their_shape():
+    import pandas as pd
+
+    found = described(["d", "o"], [pd.DataFrame({"v": range(7)}), object()])
+    assert found == {"d": "DataFrame", "d_0": 7, "d_1": 1, "o": "object"}
+
+
+def test_contents_are_told_apart():
+    values = [[np.ones(3), None], [np.ones(4), None], [np.ones(3), 2.0], np.ones(3, int), "x"]
+    assert len({content_hash(v) for v in values}) == len(values)
+    assert content_hash([np.ones(3), None]) == content_hash([np.ones(3), None])

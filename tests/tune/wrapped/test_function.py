@@ -208,3 +208,47 @@ def test_wrong_use_of_the_decorator():
         ft.tunable(tile=[1, 2])(doubled)
     with pytest.raises(UsageError, match="unknown objective 'tim': did you mean 'time'"):
         tune(objective="tim")
+
+
+def summed(x, b=2):
+    return np.concatenate([x[i : i + b].sum(1) for i in range(0, len(x), b)])
+
+
+@pytest.mark.parametrize(
+    "later", [{"b": [1, 2, 400]}, {"b": [100, 400]}, {"b": [1, 2], "restrictions": ["b < 2"]}]
+)
+def test_another_space_is_searched_although_the_budget_was_spent(later):
+    x = np.ones((400, 50))
+    options = {"args": (x,), **QUICK, "budget": 2}
+    first = ft.tune_function(summed, {"b": [1, 2]}, **options)
+    assert first.measured <= 2
+    assert ft.tune_function(summed, {"b": [1, 2]}, **options).measured == 0
+    rules = later.pop("restrictions", None)
+    default = {"b": later["b"][0]}
+    found = ft.tune_function(summed, later, restrictions=rules, default=default, **options)
+    assert found.result.trace[0].config in found.kernel.space(found.kernel.problem())
+    assert found.measured or rules
+    assert best_of("summed") == found.config  # of several spaces, the last one's
+
+
+def test_a_corrected_answer_judges_what_was_measured_anew():
+    options = {**QUICK, "quiet": True}
+    with pytest.raises(MeasurementError, match="wrong_result"):
+        ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), check=X * 3, **options)
+    found = ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), check=X * 2, **options)
+    assert {step.status for step in found.result.trace} == {"ok"}
+
+
+def test_a_misspelt_option_is_refused():
+    ways = (
+        lambda: ft.tune_function(doubled, {"block": [100]}, args=(X,), budgte=3),
+        lambda: ft.tunable(block=[100], options={"budgte": 3})(doubled),
+    )
+    for way in ways:
+        with pytest.raises(UsageError, match=r"unknown option 'budgte'.*budget"):
+            way()
+
+
+def test_limits_may_be_one_text():
+    with pytest.raises(UsageError, match="no_such"):
+        ft.tune_function(doubled, {"block": [100]}, args=(X,), limits="no_such=3", **QUICK)
