@@ -1,6 +1,7 @@
 """Planned deployments replayed step by step, by rooflines alone."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from foretune.plan import Formats, Workload, describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
+from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.predicting import predict
 from foretune.plan.serve.replaying import replayed
 
 MODEL = describe_model("meta-llama/Llama-3.1-8B")
@@ -86,3 +89,22 @@ def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, mo
     assert answer["replayed"]["requests"] == 40
     assert main(["plan", "serve", MODEL.name, "--gpus", "1"]) == 2
     assert "give --system, --isl, --osl too" in capsys.readouterr().err
+
+
+def test_what_is_sent_at_once_is_not_usual(clocks):
+    few, many = (replayed(deployment(n), 1, clocks) for n in (400, 1500))
+    assert many.ttft_ms[99] < 4 * many.ttft_ms[50]
+    assert many.requests >= 1000
+    assert few.ttft_ms[99] < 4 * few.ttft_ms[50]
+
+
+@pytest.mark.parametrize(("isl", "osl", "in_flight"), [(4000, 1, 64), (60_000, 16, 1), (256, 8, 4)])
+def test_formulas_of_short_answers_agree_with_the_replay(clocks, isl, osl, in_flight):
+    """Within a factor of three, where they were off by twenty."""
+    asked = replace(deployment(in_flight), workload=Workload(isl, osl))
+    formula = predict([Candidate(asked, 1)], clocks)
+    seen = replayed(asked, 1, clocks)
+    per_s = formula["requests_per_s"].iloc[0] * osl
+    assert 1 / 3 < per_s / seen.tokens_per_s < 3
+    if in_flight == 1:
+        assert formula["tpot_ms"].iloc[0] < 2 * seen.tpot_ms[50]
