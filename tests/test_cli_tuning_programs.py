@@ -66,6 +66,25 @@ def test_wrong_use_is_one_line(capsys, arguments, message):
     assert message in fails(capsys, 2, "tune", *arguments)
 
 
+def test_failures_are_counted(capsys):
+    script = "import sys; sys.exit({tile} == 3)"
+    words = (
+        "tune",
+        "--budget",
+        "3",
+        "--param",
+        "tile=1,2,3",
+        "--",
+        sys.executable,
+        "-S",
+        "-c",
+        script,
+    )
+    assert main([*words]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 3 configurations failed, like tile=3: runtime error" in said
+
+
 def test_no_output_to_parse_is_one_line(capsys):
     line = fails(capsys, 1, "tune", *PROGRAM, "--param", "tile=1,2", "--time", "elapsed (.*)")
     assert "none of 2 configurations" in line

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from foretune.limit import Limit
-from foretune.measurement import Measurement
+from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -187,6 +187,17 @@ class TuneResult:
             if self.default_breaks
             else "faster than the default"
         )
+
+    @property
+    def failures(self) -> str:
+        """How many configurations failed, and how one of them did; empty if none did."""
+        failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
+        if not failed:
+            return ""
+        one = failed[0]
+        config = " ".join(f"{name}={value}" for name, value in one.config.items())
+        how = one.status.replace("_", " ")
+        return f"{len(failed)} of {len(self.trace)} configurations failed, like {config}: {how}"
 
     @property
     def library(self) -> Contender | None:

@@ -105,6 +105,8 @@ def show(best: Best) -> None:
     result = best.result
     title = f"{best.kernel.name} on {result.device}: best of {len(result.trace)} measured"
     print_table(console, title, (result.objective.unit, "status", "configuration"), best.rows())
+    if result.failures:
+        console.print(result.failures, markup=False, soft_wrap=True)
     console.print(best.headline(), markup=False, soft_wrap=True)
 
 

@@ -304,6 +304,8 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
     summary = result.summary()
     show_results(output, [result])
     output.say("winner: " + _words(result.winner.config or {}))
+    if result.failures:
+        output.say(result.failures)
     for path in export:
         output.say(f"written: {path}")
     _say_rejected(output, summary)
