@@ -176,10 +176,9 @@ def _step_tokens(deployment: Deployment, requests: float) -> str:
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
-    """Dense models' replicas are one server's data parallelism; those of others are servers."""
+    """Dense models' replicas on a node are one server's data parallelism; others are servers."""
     name, quantization, note = checkpoint(deployment, "vllm")
-    pooled = deployment.pools is not None
-    inside = 1 if deployment.model.is_moe or pooled else replicas
+    inside = _inside(deployment, replicas)
 
     def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
         dp = layout.dp * inside
@@ -203,7 +202,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
             words += ["--kv-transfer-config", _json(transfer)]
         return words
 
-    notes = [note, *_placing(deployment, 1 if inside > 1 else replicas)]
+    notes = [note, *_placing(deployment, replicas // inside)]
     if not deployment.pools:
         command = server(deployment.layout, deployment.of_a_worker, PORT, "")
         return Launch([command], {}, _told(notes))
@@ -215,6 +214,14 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         commands.append([f"VLLM_NIXL_SIDE_CHANNEL_PORT={side}", *words])
         side += layout.dp
     return Launch(commands, {}, _told(notes))
+
+
+def _inside(deployment: Deployment, replicas: int) -> int:
+    """Return how many replicas are one server of vLLM: as many as a node holds, alike in all."""
+    if deployment.model.is_moe or deployment.pools:
+        return 1
+    room = deployment.system.gpus_per_node // deployment.layout.gpus
+    return max((n for n in range(1, room + 1) if replicas % n == 0), default=1)
 
 
 def _sglang(deployment: Deployment, replicas: int) -> Launch:

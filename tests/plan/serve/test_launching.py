@@ -64,6 +64,15 @@ def test_replicas_of_a_dense_model_are_one_server_of_vllm_and_several_of_others(
         assert any("3 times" in note for note in launch(deployment, engine, 3).notes)
 
 
+def test_a_server_of_vllm_has_the_replicas_that_a_node_holds(small):
+    many = launch(deploy(small, Layout(1)), "vllm", 72)
+    assert after(list(many.commands[0]), "--data-parallel-size") == "8"
+    assert any(note.startswith("9 times") for note in many.notes)
+    odd = launch(deploy(small, Layout(2)), "vllm", 5)  # a node holds four
+    assert "--data-parallel-size" not in odd.commands[0]
+    assert any(note.startswith("5 times") for note in odd.notes)
+
+
 def test_experts_and_attention_dp(sparse):
     deployment = deploy(sparse, Layout(1, 1, 4, 1, 4), requests=42)
     vllm = words(deployment, "vllm", replicas=2)
