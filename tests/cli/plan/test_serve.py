@@ -83,6 +83,15 @@ def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
     assert captured.err.endswith("foretune: no vLLM here\n")
 
 
+def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(capsys, tmp_path):
+    files = ["--kubernetes", "absent/pod.json", "--dynamo", "graph.json"]
+    assert main([*PLAN, *files, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["best"]
+    assert captured.err.strip().splitlines()[-1].startswith("foretune: cannot write absent")
+    assert (tmp_path / "graph.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -100,6 +109,7 @@ def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
         (["--accuracy", "95"], "accuracy 95"),
         (["--pools", "--rate", "1"], "pools are matched to one load"),
         (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
+        (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),
     ],
 )
 def test_wrong_input_is_one_clear_line(capsys, change, says):

@@ -11,7 +11,7 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.plan import inputs
 from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_vllm
-from foretune.errors import OutputError, UsageError
+from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,6 +141,8 @@ def serve(
         raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
     if check_vllm and rate is not None:
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
+    if pools and kubernetes:
+        raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
     inputs.known_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.screening import in_words
@@ -176,19 +178,19 @@ def serve(
         taught = float(found.best["tpot_ms"]) if measured and rate is None else None
         seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
     _show(output, found, question, commands, top, seen, in_words(clocks.screened))
-    _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
     if seen is not None:
         results["replayed"] = seen.to_json()
     try:
+        _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
         if check:
             measurements = verify_operators(output, found, tables, backend)
             checks = measurements.table
             results |= {"operators": measurements.to_json(), "parallel": verify_parallel(output)}
         if check_vllm:
             results["vllm"] = verify_vllm(output, best, found.best.to_dict())
-    finally:  # a plan is kept although it could not be checked
+    finally:  # a plan is kept although it could not be checked, or a file not written
         if out is not None:
             kept = keep(found, question, clocks, out, tracking_uri, commands, checks)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
@@ -207,10 +209,13 @@ def _write_files(
 ) -> None:
     """Write the files that start the best deployment elsewhere, those that were asked for.
 
+    Each is tried, whatever becomes of the other.
+
     Raises:
         UsageError: what starts it cannot hold it.
         OutputError: a file cannot be written.
     """
+    errors: list[ForetuneError] = []
     from foretune.plan.serve.dynamo import graph
     from foretune.plan.serve.kubernetes import manifest
 
@@ -219,12 +224,26 @@ def _write_files(
     ):  # fmt: skip
         if path is None:
             continue
-        text = make(best, engine, replicas)
         try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
-        output.say(f"\nor {where}: kubectl apply -f {path}")
+            _write(path, make(best, engine, replicas))
+        except ForetuneError as e:
+            errors.append(e)
+        else:
+            output.say(f"\nor {where}: kubectl apply -f {path}")
+    if errors:
+        raise errors[0]
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
 
 
 def _check(model: str, needed: "dict[str, Any]") -> None:
