@@ -37,6 +37,12 @@ def test_formats_goal_and_limits_count(capsys):
     assert answer["best"]["tpot_ms"] == min(row["tpot_ms"] for row in answer["pareto"])
 
 
+@pytest.mark.parametrize(("system", "cache"), [("h100_sxm", "fp8"), ("a100_sxm", "bf16")])
+def test_weights_alone_are_planned_with_the_usual_caches(capsys, system, cache):
+    best = answered(capsys, "--formats", "bf16", "--system", system)["best"]
+    assert best["formats"] == f"bf16, {cache} cache"
+
+
 def test_own_prices_count(capsys, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("system,usd_per_gpu_hour\nh100_sxm,1.0\n")
@@ -109,6 +115,7 @@ def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(caps
         (["--accuracy", "95"], "accuracy 95"),
         (["--pools", "--rate", "1"], "pools are matched to one load"),
         (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
+        (["--formats", "bf16/fp8", "--kv", "bf16"], "leave --kv out"),
         (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),
     ],
 )

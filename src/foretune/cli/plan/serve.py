@@ -14,6 +14,8 @@ from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_v
 from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
@@ -67,7 +69,9 @@ def serve(
     ),
     draft_model: str = typer.Option(None, help="Smaller model that drafts: id or folder."),
     formats: str = typer.Option(
-        "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
+        "",
+        help="Only these, like 'fp8,nvfp4/fp8': weights (with --kv, else caches in bf16 and, "
+        "where all GPUs have it, fp8), or weights/cache.",
     ),
     kv: str = typer.Option(
         "",
@@ -161,11 +165,12 @@ def serve(
         backend, rate, pools, tables is not None, measured is not None,
         offload=Offload(offload, offload_cache),
     )  # fmt: skip
+    chosen = _formats(formats, kv, question.systems)
     correction = learned_from(measured, output.say, clocks.predictors) if measured else None
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
-        formats=_formats(formats, kv), caches=_caches(kv), correction=correction, rate=rate,
+        formats=chosen, caches=_caches(kv), correction=correction, rate=rate,
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
         speculation=_speculation(speculative, acceptance, draft_model),
         offload=question.offload,
@@ -347,18 +352,35 @@ def _caches(kv: str) -> list[str]:
     return [find_cache_format(name.strip()).name for name in kv.split(",")] if kv else []
 
 
-def _formats(text: str, kv: str) -> "list[Formats] | None":
-    """Return the formats meant: weights with the caches beside them, else with those of ``kv``."""
+def _formats(text: str, kv: str, systems: "Sequence[System]") -> "list[Formats] | None":
+    """Return the formats meant: weights with the caches beside them, else ``kv``'s or the usual.
+
+    Raises:
+        UsageError: ``kv`` counts for none of them.
+    """
     from foretune.plan import Formats
 
     if not text:
         return None
     parts = [part.strip().partition("/") for part in text.split(",")]
+    if kv and all(cache for _, _, cache in parts):
+        raise UsageError("--formats names a cache already: leave --kv out")
+    others = _caches(kv) or _usual_caches(systems)
     return [
         Formats(weights, kv=each)
         for weights, _, cache in parts
-        for each in ([cache] if cache else _caches(kv) or ["bf16"])
+        for each in ([cache] if cache else others)
     ]
+
+
+def _usual_caches(systems: "Sequence[System]") -> list[str]:
+    """Return the usual formats of the cache that all systems' GPUs have; sixteen bits always."""
+    from foretune.plan.describe.cache_formats import USUAL
+    from foretune.plan.describe.formats import supported
+
+    kinds = {system.device.architecture for system in systems}
+    narrow = [kv for kv in USUAL[1:] if all(supported(kv, kind) == "native" for kind in kinds)]
+    return [USUAL[0], *narrow]
 
 
 def _spread(plan: "Plan", top: int) -> "pd.DataFrame":
