@@ -371,11 +371,13 @@ def _too_large(
     ]
     if not needed:
         return f"{model.name} cannot be spread over {gpus} GPUs in these formats: try other numbers"
-    missing = ceil(min(needed) - USABLE * system.memory_gib)
+    filled = USABLE * system.memory_gib
+    missing = ceil(min(needed) - filled)
     more = f", or keep weights in the host's memory: --offload {missing}"
     if found[0].deployment.offload or cannot_offload(Offload(1.0), backend):
         more = ""
     return (
-        f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each): "
-        f"a GPU needs at least {min(needed):.0f} GiB; take more --gpus or smaller --formats{more}"
+        f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
+        f"of which engines fill {filled:.0f}): a GPU needs at least {min(needed):.0f} GiB; "
+        f"take more --gpus or smaller --formats{more}"
     )
