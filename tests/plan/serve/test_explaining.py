@@ -96,6 +96,21 @@ def test_notes_say_what_is_not_known():
     assert any("fits nowhere on 2 × l4" in line for line in notes(refused, True, True))
 
 
+def test_formats_that_are_converted_are_told_apart():
+    formats = [Formats("fp8"), Formats("nvfp4")]
+    made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, OperatorClocks(None),
+                formats=formats)  # fmt: skip
+    line = next(line for line in notes(made, True, True) if line.startswith("converted"))
+    assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
+
+
+def test_the_next_that_is_also_faster_is_said_once():
+    made = planned()
+    vars(made)["runner_up"] = made.step_up
+    said = [line for line in sentences(made) if line.startswith(("next", "faster"))]
+    assert len(said) == 1
+
+
 def test_layers_that_nobody_checked_are_said(small):
     state = LinearAttention(1, 2, 8, 4, 8, 4, "mamba2")
     odd = replace(small, linear=state)
