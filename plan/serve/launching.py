@@ -26,6 +26,8 @@ from foretune.plan.serve.engine_offload import (
     vllm_words,
 )
 
+TRTLLM_VERSION = "1.3.0rc23"
+"""A published build of the TensorRT-LLM whose flags these are."""
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
