@@ -127,7 +127,7 @@ def _left_out(plan: Plan) -> list[str]:
         lines.append(
             "pipelines (pp > 1) were checked at maximum load alone, with TensorRT-LLM's figures"
         )
-    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
+    first, tokens = plan.deployments[0].system, plan.deployments[0].longest_context
     if 0 < (longest := plan.deployments[0].model.longest) < tokens:
         lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
     if plan.deployments[0].model.images:

@@ -197,7 +197,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += ["--max-num-batched-tokens", _step_tokens(deployment, each)]
         words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
         words += _drafts(deployment, "vllm")
-        words += ["--max-model-len", str(deployment.workload.last_context)]
+        words += ["--max-model-len", str(deployment.longest_context)]
         words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
         if role:
             transfer = {"kv_connector": "NixlConnector", "kv_role": role}
@@ -248,7 +248,7 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words += sglang_words(deployment.offload)
         words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
         words += _drafts(deployment, "sglang")
-        words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
+        words += ["--context-length", str(deployment.longest_context), "--port", str(port)]
         if role:
             mode = "prefill" if role == "producer" else "decode"
             words += ["--disaggregation-mode", mode, "--disaggregation-transfer-backend", "nixl"]
@@ -281,7 +281,7 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
             "--max_num_tokens",
             _step_tokens(deployment, each),
         ]
-        words += ["--max_seq_len", str(deployment.workload.last_context)]
+        words += ["--max_seq_len", str(deployment.longest_context)]
         return [*words, "--port", str(port), "--config", file]
 
     notes = [note, _scales(deployment), *_placing(deployment, replicas)]
@@ -337,7 +337,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     if role == "producer":
         lines.append("disable_overlap_scheduler: true\n")
     if role:
-        tokens = deployment.workload.isl
+        tokens = deployment.longest or deployment.workload.isl
         lines.append(
             f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
         )

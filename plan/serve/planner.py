@@ -172,6 +172,10 @@ class Plan:
         alike = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
         return None if alike.empty else _foremost(alike, self.requirements)
 
+    def with_longest(self, tokens: int) -> "Plan":
+        """Return it with deployments that take requests of so many tokens, if 0 of the usual."""
+        return replace(self, deployments=[replace(d, longest=tokens) for d in self.deployments])
+
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
         return self.deployments[int(row["number"])]

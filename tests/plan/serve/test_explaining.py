@@ -86,6 +86,8 @@ def test_notes_say_what_is_not_known():
     long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
                 OperatorClocks(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
     assert any("200,100 tokens are more than the 131,072" in line for line in notes(long, 1, 1))
+    longest = made.with_longest(150_000)
+    assert any("150,000 tokens are more than" in line for line in notes(longest, True, True))
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
     assert any("no intervals" in line for line in notes(made, True, False))

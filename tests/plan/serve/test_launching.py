@@ -111,6 +111,16 @@ def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
     assert "CHECKPOINT_IN_FP8_INT4_WO" in mixed.commands[0]
 
 
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [("vllm", "--max-model-len"), ("sglang", "--context-length"), ("trtllm", "--max_seq_len")],
+)
+def test_the_longest_request_is_taken(small, engine, flag):
+    deployment = deploy(small, Layout(2))
+    assert after(words(deployment, engine), flag) == "1200"
+    assert after(words(replace(deployment, longest=5000), engine), flag) == "5000"
+
+
 def test_a_cache_in_sixteen_bits_is_asked_for_where_the_checkpoint_has_eight(small):
     eight = replace(small, kv_format="fp8")
     assert after(words(deploy(eight, Layout()), "vllm"), "--kv-cache-dtype") == "bfloat16"

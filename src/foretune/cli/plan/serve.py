@@ -136,9 +136,10 @@ def serve(
     Times of operators come from --operators, else from the package
     aiconfigurator-core (extra 'llm'), else from rooflines.
     """
-    sent = inputs.trace(trace)
+    sent, longest = inputs.trace(trace), 0
     if sent is not None:
         isl, osl = isl or round(sent.isl.mean()), osl or round(sent.osl.mean())
+        longest = int((sent.isl + sent.osl).max())
         prefix = prefix or int(min(sent.cached.mean(), isl - 1))
     _check(model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top})
     if rate is not None and not 0 < rate < inputs.NO_LIMIT:
@@ -174,7 +175,7 @@ def serve(
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
         speculation=_speculation(speculative, acceptance, draft_model),
         offload=question.offload,
-    )  # fmt: skip
+    ).with_longest(longest)  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
     commands = launch_commands(best, int(found.best["replicas"]))
