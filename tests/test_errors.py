@@ -71,3 +71,5 @@ def test_of_very_many_names_the_nearest_are_listed():
     assert "did you mean 'llama-7b'" in message
     assert "others" in message
     assert len(message) < 300
+    strange = str(UnknownName("model", "zzz", [f"other-{i}" for i in range(60)], "or a folder"))
+    assert strange == "unknown model 'zzz': known: 60, none like it; or a folder"

@@ -27,12 +27,16 @@ _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *SUFFIXE
 """Words of names that say how a model was trained on or stored, not how it is built."""
 
 
+SAME_PUBLISHER = 0.85
+"""How alike publishers are of which one is misspelt, 0 … 1."""
+
+
 def describe_model(name: str) -> ModelDescription:
     """Return the model in the folder ``name``, or the one called so.
 
     A name is one of the shipped table's, or of those whose ``config.json`` aiconfigurator-core
     holds; the publisher, and words like ``Instruct`` or ``FP8``, need not match. A format in the
-    name is that of the description.
+    name is that of the description. A publisher that is nearly a known one is taken for that.
 
     Raises:
         UsageError: the folder's ``config.json`` is missing or incomplete.
@@ -45,6 +49,7 @@ def describe_model(name: str) -> ModelDescription:
     if folder.is_dir():
         return read_folder(folder)
     shipped, configs = _shipped(), _configs()
+    asked, name = name, _spelt(name, known_models())
     for same in (str.lower, _key):
         if found := _match(name, shipped, same):
             return _called(shipped[found], name, found)
@@ -53,8 +58,8 @@ def describe_model(name: str) -> ModelDescription:
     known = known_models()
     close = get_close_matches(_key(name), [_key(k) for k in known], n=1)
     if _package() is None and not close:
-        raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
-    raise UnknownName("model (or folder with its config.json)", name, known)
+        raise MissingExtra("aiconfigurator_core", "llm", f"describing {asked} without its folder")
+    raise UnknownName("model", asked, known, "or give a folder with its config.json")
 
 
 def known_models() -> list[str]:
@@ -65,6 +70,14 @@ def known_models() -> list[str]:
 def _match(name: str, known: Iterable[str], same: Callable[[str], str]) -> str | None:
     """Return which of ``known`` a name means, of which ``same`` has what must agree."""
     return next((candidate for candidate in known if same(candidate) == same(name)), None)
+
+
+def _spelt(name: str, known: Iterable[str]) -> str:
+    """Return a name with its publisher as it is known, where that is nearly so."""
+    publisher, slash, model = name.partition("/")
+    publishers = {k.partition("/")[0].lower(): k.partition("/")[0] for k in known}
+    close = get_close_matches(publisher.lower(), publishers, n=1, cutoff=SAME_PUBLISHER)
+    return f"{publishers[close[0]]}/{model}" if slash and close else name
 
 
 def _key(name: str) -> str:

@@ -68,6 +68,8 @@ def supported_formats(
 ) -> list[Formats]:
     """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies.
 
+    Those of the checkpoint come first as published, then with the other usual caches.
+
     Weights wider than the checkpoint's take more memory and are no better. Nor is int8 where the
     GPU multiplies in fp8, as fast and with less loss.
 
@@ -80,16 +82,18 @@ def supported_formats(
     if caches:
         found = supported_formats(model, system)
         return list(dict.fromkeys(replace(f, kv=kv) for f in found for kv in caches))
+    architecture = system.device.architecture
     most = min(find_format(kind).bits for kind in (own.weights, own.moe))
-    eight = supported("fp8", system.device.architecture) == "native"
+    eight = supported("fp8", architecture) == "native"
     usual = [
         Formats(weights, kv=kv)
         for weights in WEIGHTS
         if find_format(weights).bits <= most and not (eight and weights == "int8")
         for kv in USUAL
     ]  # fmt: skip
-    known = [f for f in usual if f.support(system.device.architecture) == "native"]
-    return list(dict.fromkeys([own, *known]))
+    known = [f for f in usual if f.support(architecture) == "native"]
+    alike = [replace(own, kv=kv) for kv in USUAL if supported(kv, architecture) == "native"]
+    return list(dict.fromkeys([own, *alike, *known]))
 
 
 def services(

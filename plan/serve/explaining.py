@@ -64,7 +64,7 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append("no intervals: --measured FILE learns them from measured deployments")
     unknown = plan.candidates["accuracy"].isna()
     if unknown.any():
-        names = ", ".join(sorted(set(plan.candidates["formats"][unknown])))
+        names = "; ".join(sorted(set(plan.candidates["formats"][unknown])))
         what = "left out" if plan.requirements.accuracy > 0 else "they may lose any"
         lines.append(f"no quality is published of {names}: {what}")
     priced = plan.candidates["usd_per_million_tokens"].notna()
@@ -78,9 +78,8 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         and engines_with(d.formats.kv)
     }
     if emulated:
-        lines.append(
-            f"converted while computing, as the GPU has no such units: {', '.join(emulated)}"
-        )
+        names = "; ".join(sorted(emulated))
+        lines.append(f"converted while computing, as the GPU has no such units: {names}")
     return lines + _caches(plan) + _host(plan)
 
 
@@ -128,7 +127,7 @@ def _left_out(plan: Plan) -> list[str]:
         lines.append(
             "pipelines (pp > 1) were checked at maximum load alone, with TensorRT-LLM's figures"
         )
-    first, tokens = plan.deployments[0].system, plan.deployments[0].workload.last_context
+    first, tokens = plan.deployments[0].system, plan.deployments[0].longest_context
     if 0 < (longest := plan.deployments[0].model.longest) < tokens:
         lines.append(f"{tokens:,} tokens are more than the {longest:,} that the model was made for")
     if plan.deployments[0].model.images:
@@ -265,7 +264,7 @@ def _next(plan: Plan, best: pd.Series) -> list[str]:
     if second is not None:
         surely = "" if plan.ahead is None else f" ({100 * plan.ahead:.0f} % likely behind)"
         lines.append(f"next{surely}: {named(plan, second)}: {exchanged(best, second)}")
-    if faster is not None:
+    if faster is not None and (second is None or faster.name != second.name):
         lines.append(f"faster per token: {named(plan, faster)}: {exchanged(best, faster)}")
     return lines
 

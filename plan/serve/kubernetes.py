@@ -11,12 +11,12 @@ from typing import Any
 
 from foretune.errors import UsageError
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import PORT, launch
+from foretune.plan.serve.launching import PORT, TRTLLM_VERSION, launch
 
 IMAGES = {
     "vllm": "vllm/vllm-openai:latest",
     "sglang": "lmsysorg/sglang:latest",
-    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:1.0.0",
+    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{TRTLLM_VERSION}",
 }
 """Engine -> its published image for NVIDIA's GPUs."""
 FILES = "/etc/engine"

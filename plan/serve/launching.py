@@ -26,6 +26,8 @@ from foretune.plan.serve.engine_offload import (
     vllm_words,
 )
 
+TRTLLM_VERSION = "1.3.0rc23"
+"""A published build of the TensorRT-LLM whose flags these are."""
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
@@ -176,10 +178,9 @@ def _step_tokens(deployment: Deployment, requests: float) -> str:
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
-    """Dense models' replicas are one server's data parallelism; those of others are servers."""
+    """Dense models' replicas on a node are one server's data parallelism; others are servers."""
     name, quantization, note = checkpoint(deployment, "vllm")
-    pooled = deployment.pools is not None
-    inside = 1 if deployment.model.is_moe or pooled else replicas
+    inside = _inside(deployment, replicas)
 
     def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
         dp = layout.dp * inside
@@ -196,14 +197,14 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         words += ["--max-num-batched-tokens", _step_tokens(deployment, each)]
         words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
         words += _drafts(deployment, "vllm")
-        words += ["--max-model-len", str(deployment.workload.last_context)]
+        words += ["--max-model-len", str(deployment.longest_context)]
         words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
         if role:
             transfer = {"kv_connector": "NixlConnector", "kv_role": role}
             words += ["--kv-transfer-config", _json(transfer)]
         return words
 
-    notes = [note, *_placing(deployment, 1 if inside > 1 else replicas)]
+    notes = [note, *_placing(deployment, replicas // inside)]
     if not deployment.pools:
         command = server(deployment.layout, deployment.of_a_worker, PORT, "")
         return Launch([command], {}, _told(notes))
@@ -215,6 +216,14 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
         commands.append([f"VLLM_NIXL_SIDE_CHANNEL_PORT={side}", *words])
         side += layout.dp
     return Launch(commands, {}, _told(notes))
+
+
+def _inside(deployment: Deployment, replicas: int) -> int:
+    """Return how many replicas are one server of vLLM: as many as a node holds, alike in all."""
+    if deployment.model.is_moe or deployment.pools:
+        return 1
+    room = deployment.system.gpus_per_node // deployment.layout.gpus
+    return max((n for n in range(1, room + 1) if replicas % n == 0), default=1)
 
 
 def _sglang(deployment: Deployment, replicas: int) -> Launch:
@@ -239,7 +248,7 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words += sglang_words(deployment.offload)
         words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
         words += _drafts(deployment, "sglang")
-        words += ["--context-length", str(deployment.workload.last_context), "--port", str(port)]
+        words += ["--context-length", str(deployment.longest_context), "--port", str(port)]
         if role:
             mode = "prefill" if role == "producer" else "decode"
             words += ["--disaggregation-mode", mode, "--disaggregation-transfer-backend", "nixl"]
@@ -272,7 +281,7 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
             "--max_num_tokens",
             _step_tokens(deployment, each),
         ]
-        words += ["--max_seq_len", str(deployment.workload.last_context)]
+        words += ["--max_seq_len", str(deployment.longest_context)]
         return [*words, "--port", str(port), "--config", file]
 
     notes = [note, _scales(deployment), *_placing(deployment, replicas)]
@@ -328,7 +337,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     if role == "producer":
         lines.append("disable_overlap_scheduler: true\n")
     if role:
-        tokens = deployment.workload.isl
+        tokens = deployment.longest or deployment.workload.isl
         lines.append(
             f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
         )

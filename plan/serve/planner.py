@@ -172,6 +172,10 @@ class Plan:
         alike = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
         return None if alike.empty else _foremost(alike, self.requirements)
 
+    def with_longest(self, tokens: int) -> "Plan":
+        """Return it with deployments that take requests of so many tokens, if 0 of the usual."""
+        return replace(self, deployments=[replace(d, longest=tokens) for d in self.deployments])
+
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
         return self.deployments[int(row["number"])]
@@ -371,11 +375,13 @@ def _too_large(
     ]
     if not needed:
         return f"{model.name} cannot be spread over {gpus} GPUs in these formats: try other numbers"
-    missing = ceil(min(needed) - USABLE * system.memory_gib)
+    filled = USABLE * system.memory_gib
+    missing = ceil(min(needed) - filled)
     more = f", or keep weights in the host's memory: --offload {missing}"
     if found[0].deployment.offload or cannot_offload(Offload(1.0), backend):
         more = ""
     return (
-        f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each): "
-        f"a GPU needs at least {min(needed):.0f} GiB; take more --gpus or smaller --formats{more}"
+        f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
+        f"of which engines fill {filled:.0f}): a GPU needs at least {min(needed):.0f} GiB; "
+        f"take more --gpus or smaller --formats{more}"
     )

@@ -59,7 +59,8 @@ class UnknownName(UsageError):
         hint = f"did you mean {close[0]!r}? " if close else ""
         if len(choices) > MOST_LISTED:  # nobody reads a hundred names
             near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
-            choices = [*(by_lower[f] for f in near), f"{len(choices) - len(near)} others"]
+            rest = f"{len(choices) - len(near)} others" if near else f"{len(choices)}, none like it"
+            choices = [*(by_lower[f] for f in near), rest]
         listed = ", ".join(choices) if choices else "none"
         listed = f"{listed}; {more}" if more else listed
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")

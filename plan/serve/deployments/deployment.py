@@ -55,6 +55,7 @@ class Deployment:
         speculation: how tokens are drafted, where a plan says so; measured deployments only say
             that they are (``speculative``).
         offload: what lies in the host's memory.
+        longest: tokens of the longest request, where that is longer than ``workload`` says.
     """
 
     model: ModelDescription
@@ -70,6 +71,7 @@ class Deployment:
     version: str = ""
     speculation: Speculation | None = None
     offload: Offload = Offload()  # noqa: RUF009  # immutable
+    longest: int = 0
 
     @property
     def architecture(self) -> str:
@@ -84,6 +86,11 @@ class Deployment:
             return self.layout.gpus
         readers = self.pools.prefill_workers * self.pools.prefill.gpus
         return readers + self.pools.decode_workers * self.layout.gpus
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens in the cache when the longest request ends."""
+        return max(self.longest, self.workload.last_context)
 
     @property
     def of_a_worker(self) -> float:

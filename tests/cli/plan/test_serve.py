@@ -37,6 +37,12 @@ def test_formats_goal_and_limits_count(capsys):
     assert answer["best"]["tpot_ms"] == min(row["tpot_ms"] for row in answer["pareto"])
 
 
+@pytest.mark.parametrize(("system", "cache"), [("h100_sxm", "fp8"), ("a100_sxm", "bf16")])
+def test_weights_alone_are_planned_with_the_usual_caches(capsys, system, cache):
+    best = answered(capsys, "--formats", "bf16", "--system", system)["best"]
+    assert best["formats"] == f"bf16, {cache} cache"
+
+
 def test_own_prices_count(capsys, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("system,usd_per_gpu_hour\nh100_sxm,1.0\n")
@@ -83,6 +89,15 @@ def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
     assert captured.err.endswith("foretune: no vLLM here\n")
 
 
+def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(capsys, tmp_path):
+    files = ["--kubernetes", "absent/pod.json", "--dynamo", "graph.json"]
+    assert main([*PLAN, *files, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["best"]
+    assert captured.err.strip().splitlines()[-1].startswith("foretune: cannot write absent")
+    assert (tmp_path / "graph.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -100,6 +115,8 @@ def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
         (["--accuracy", "95"], "accuracy 95"),
         (["--pools", "--rate", "1"], "pools are matched to one load"),
         (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
+        (["--formats", "bf16/fp8", "--kv", "bf16"], "leave --kv out"),
+        (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),
     ],
 )
 def test_wrong_input_is_one_clear_line(capsys, change, says):

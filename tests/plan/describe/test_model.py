@@ -265,6 +265,21 @@ def test_names_of_variants():
     assert describe_model("zhipuai/GLM-5").mla == describe_model("zai-org/GLM-5").mla
 
 
+def test_a_misspelt_publisher_is_set_right_and_another_stays():
+    known = describe_model("meta-llama/Meta-Llama-3.1-8B")
+    assert describe_model("meta-lama/Meta-Llama-3.1-8b") == known
+    assert describe_model("meta-lama/Llama-3.1-8B-Instruct").name == (
+        "meta-llama/Llama-3.1-8B-Instruct"
+    )
+    assert describe_model("unsloth/Llama-3.1-8B").name == "unsloth/Llama-3.1-8B"
+
+
+def test_an_unknown_name_may_be_a_folder():
+    pytest.importorskip("aiconfigurator_core")
+    with pytest.raises(UnknownName, match=r"'zzz'.*; or give a folder with its config\.json"):
+        describe_model("zzz")
+
+
 def test_unknown_names(monkeypatch):
     with pytest.raises(UnknownName, match=r"did you mean 'Qwen/Qwen3-32B'"):
         describe_model("Qwen/Qwen3-33B")

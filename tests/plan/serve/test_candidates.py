@@ -1,12 +1,20 @@
 """Candidates: what is looked at, in one pool and in two."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from foretune.plan import Formats, Workload, describe_model, find_system
 from foretune.plan.cost.clocks import OperatorClocks
 from foretune.plan.cost.memory import fits
-from foretune.plan.serve.candidates import LOADS, one_pool, services, two_pools
+from foretune.plan.serve.candidates import (
+    LOADS,
+    one_pool,
+    services,
+    supported_formats,
+    two_pools,
+)
 
 DENSE, SPARSE = "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B"
 LOAD = Workload(2048, 256)
@@ -53,6 +61,14 @@ def test_two_pools_have_room_and_workers_for_both(gpus, model):
         assert candidate.deployment.concurrency % pools.decode_workers == 0
     if gpus >= 8:
         assert candidates
+
+
+def test_published_weights_are_looked_at_with_the_caches_that_the_gpu_has():
+    model = describe_model("openai/gpt-oss-120b")
+    own = Formats(model.weight_format, kv="bf16", moe=model.moe_format)
+    found = supported_formats(model, find_system("h100_sxm"))
+    assert found[:2] == [own, replace(own, kv="fp8")]
+    assert replace(own, kv="fp8") not in supported_formats(model, find_system("a100_sxm"))
 
 
 def test_one_pool_has_every_service_at_every_load():

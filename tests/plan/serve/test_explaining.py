@@ -86,6 +86,8 @@ def test_notes_say_what_is_not_known():
     long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
                 OperatorClocks(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
     assert any("200,100 tokens are more than the 131,072" in line for line in notes(long, 1, 1))
+    longest = made.with_longest(150_000)
+    assert any("150,000 tokens are more than" in line for line in notes(longest, True, True))
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
     assert any("no intervals" in line for line in notes(made, True, False))
@@ -94,6 +96,21 @@ def test_notes_say_what_is_not_known():
         LOAD, OperatorClocks(None), formats=[Formats("fp8")],
     )  # fmt: skip
     assert any("fits nowhere on 2 × l4" in line for line in notes(refused, True, True))
+
+
+def test_formats_that_are_converted_are_told_apart():
+    formats = [Formats("fp8"), Formats("nvfp4")]
+    made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, OperatorClocks(None),
+                formats=formats)  # fmt: skip
+    line = next(line for line in notes(made, True, True) if line.startswith("converted"))
+    assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
+
+
+def test_the_next_that_is_also_faster_is_said_once():
+    made = planned()
+    vars(made)["runner_up"] = made.step_up
+    said = [line for line in sentences(made) if line.startswith(("next", "faster"))]
+    assert len(said) == 1
 
 
 def test_layers_that_nobody_checked_are_said(small):

@@ -7,8 +7,9 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.serve import launching
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.kubernetes import manifest
+from foretune.plan.serve.kubernetes import IMAGES, manifest
 
 
 def deploy(model, layout=None, system="h100_sxm", pools=None):
@@ -36,6 +37,11 @@ def test_a_pod_of_each_engine(small, engine):
     files = kinds.get("ConfigMap", {}).get("data", {})
     assert list(files) == (["trtllm.yaml"] if engine == "trtllm" else [])
     assert all(f"/etc/engine/{file}" in container["command"] for file in files)
+
+
+def test_the_image_of_tensorrt_llm_is_of_the_version_whose_flags_it_gets():
+    major, minor, _ = IMAGES["trtllm"].rpartition(":")[2].split(".", 2)
+    assert f"TensorRT-LLM {major}.{minor}" in launching.__doc__
 
 
 @pytest.mark.parametrize(

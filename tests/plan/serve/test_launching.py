@@ -64,6 +64,15 @@ def test_replicas_of_a_dense_model_are_one_server_of_vllm_and_several_of_others(
         assert any("3 times" in note for note in launch(deployment, engine, 3).notes)
 
 
+def test_a_server_of_vllm_has_the_replicas_that_a_node_holds(small):
+    many = launch(deploy(small, Layout(1)), "vllm", 72)
+    assert after(list(many.commands[0]), "--data-parallel-size") == "8"
+    assert any(note.startswith("9 times") for note in many.notes)
+    odd = launch(deploy(small, Layout(2)), "vllm", 5)  # a node holds four
+    assert "--data-parallel-size" not in odd.commands[0]
+    assert any(note.startswith("5 times") for note in odd.notes)
+
+
 def test_experts_and_attention_dp(sparse):
     deployment = deploy(sparse, Layout(1, 1, 4, 1, 4), requests=42)
     vllm = words(deployment, "vllm", replicas=2)
@@ -100,6 +109,16 @@ def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
         assert "CHECKPOINT_IN_FP8" in words(other, engine)
     mixed = launch(deploy(sparse, Layout(), Formats("fp8", moe="int4_wo")), "vllm")
     assert "CHECKPOINT_IN_FP8_INT4_WO" in mixed.commands[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [("vllm", "--max-model-len"), ("sglang", "--context-length"), ("trtllm", "--max_seq_len")],
+)
+def test_the_longest_request_is_taken(small, engine, flag):
+    deployment = deploy(small, Layout(2))
+    assert after(words(deployment, engine), flag) == "1200"
+    assert after(words(replace(deployment, longest=5000), engine), flag) == "5000"
 
 
 def test_a_cache_in_sixteen_bits_is_asked_for_where_the_checkpoint_has_eight(small):

@@ -59,7 +59,8 @@ def test_more_bandwidth_is_never_slower():
 
 
 def test_what_fits_nowhere_says_what_it_needs():
-    with pytest.raises(UsageError, match=r"fits nowhere on 1 × h100_sxm .* needs at least \d+ GiB"):
+    says = r"fits nowhere on 1 × h100_sxm \(80 GiB each, of which engines fill 72\): .* \d+ GiB"
+    with pytest.raises(UsageError, match=says):
         planned(gpus=1, formats=[Formats("bf16")])
 
 

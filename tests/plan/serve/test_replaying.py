@@ -87,6 +87,7 @@ def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, mo
     answer = json.loads(capsys.readouterr().out)
     assert answer["question"]["isl"] == 229
     assert answer["replayed"]["requests"] == 40
+    assert "--max-model-len 284 " in answer["commands"]["vllm"]  # of the longest
     assert main(["plan", "serve", MODEL.name, "--gpus", "1"]) == 2
     assert "give --system, --isl, --osl too" in capsys.readouterr().err
 

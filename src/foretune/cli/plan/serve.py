@@ -11,9 +11,11 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.plan import inputs
 from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_vllm
-from foretune.errors import OutputError, UsageError
+from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
@@ -67,7 +69,9 @@ def serve(
     ),
     draft_model: str = typer.Option(None, help="Smaller model that drafts: id or folder."),
     formats: str = typer.Option(
-        "", help="Only these, like 'fp8,nvfp4/fp8': weights, or weights/cache."
+        "",
+        help="Only these, like 'fp8,nvfp4/fp8': weights (with --kv, else caches in bf16 and, "
+        "where all GPUs have it, fp8), or weights/cache.",
     ),
     kv: str = typer.Option(
         "",
@@ -132,15 +136,18 @@ def serve(
     Times of operators come from --operators, else from the package
     aiconfigurator-core (extra 'llm'), else from rooflines.
     """
-    sent = inputs.trace(trace)
+    sent, longest = inputs.trace(trace), 0
     if sent is not None:
         isl, osl = isl or round(sent.isl.mean()), osl or round(sent.osl.mean())
+        longest = int((sent.isl + sent.osl).max())
         prefix = prefix or int(min(sent.cached.mean(), isl - 1))
     _check(model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top})
     if rate is not None and not 0 < rate < inputs.NO_LIMIT:
         raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
     if check_vllm and rate is not None:
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
+    if pools and kubernetes:
+        raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
     inputs.known_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.screening import in_words
@@ -159,15 +166,16 @@ def serve(
         backend, rate, pools, tables is not None, measured is not None,
         offload=Offload(offload, offload_cache),
     )  # fmt: skip
+    chosen = _formats(formats, kv, question.systems)
     correction = learned_from(measured, output.say, clocks.predictors) if measured else None
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
-        formats=_formats(formats, kv), caches=_caches(kv), correction=correction, rate=rate,
+        formats=chosen, caches=_caches(kv), correction=correction, rate=rate,
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
         speculation=_speculation(speculative, acceptance, draft_model),
         offload=question.offload,
-    )  # fmt: skip
+    ).with_longest(longest)  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
     commands = launch_commands(best, int(found.best["replicas"]))
@@ -176,19 +184,19 @@ def serve(
         taught = float(found.best["tpot_ms"]) if measured and rate is None else None
         seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
     _show(output, found, question, commands, top, seen, in_words(clocks.screened))
-    _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
     if seen is not None:
         results["replayed"] = seen.to_json()
     try:
+        _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
         if check:
             measurements = verify_operators(output, found, tables, backend)
             checks = measurements.table
             results |= {"operators": measurements.to_json(), "parallel": verify_parallel(output)}
         if check_vllm:
             results["vllm"] = verify_vllm(output, best, found.best.to_dict())
-    finally:  # a plan is kept although it could not be checked
+    finally:  # a plan is kept although it could not be checked, or a file not written
         if out is not None:
             kept = keep(found, question, clocks, out, tracking_uri, commands, checks)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
@@ -207,10 +215,13 @@ def _write_files(
 ) -> None:
     """Write the files that start the best deployment elsewhere, those that were asked for.
 
+    Each is tried, whatever becomes of the other.
+
     Raises:
         UsageError: what starts it cannot hold it.
         OutputError: a file cannot be written.
     """
+    errors: list[ForetuneError] = []
     from foretune.plan.serve.dynamo import graph
     from foretune.plan.serve.kubernetes import manifest
 
@@ -219,12 +230,26 @@ def _write_files(
     ):  # fmt: skip
         if path is None:
             continue
-        text = make(best, engine, replicas)
         try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
-        output.say(f"\nor {where}: kubectl apply -f {path}")
+            _write(path, make(best, engine, replicas))
+        except ForetuneError as e:
+            errors.append(e)
+        else:
+            output.say(f"\nor {where}: kubectl apply -f {path}")
+    if errors:
+        raise errors[0]
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
 
 
 def _check(model: str, needed: "dict[str, Any]") -> None:
@@ -328,18 +353,35 @@ def _caches(kv: str) -> list[str]:
     return [find_cache_format(name.strip()).name for name in kv.split(",")] if kv else []
 
 
-def _formats(text: str, kv: str) -> "list[Formats] | None":
-    """Return the formats meant: weights with the caches beside them, else with those of ``kv``."""
+def _formats(text: str, kv: str, systems: "Sequence[System]") -> "list[Formats] | None":
+    """Return the formats meant: weights with the caches beside them, else ``kv``'s or the usual.
+
+    Raises:
+        UsageError: ``kv`` counts for none of them.
+    """
     from foretune.plan import Formats
 
     if not text:
         return None
     parts = [part.strip().partition("/") for part in text.split(",")]
+    if kv and all(cache for _, _, cache in parts):
+        raise UsageError("--formats names a cache already: leave --kv out")
+    others = _caches(kv) or _usual_caches(systems)
     return [
         Formats(weights, kv=each)
         for weights, _, cache in parts
-        for each in ([cache] if cache else _caches(kv) or ["bf16"])
+        for each in ([cache] if cache else others)
     ]
+
+
+def _usual_caches(systems: "Sequence[System]") -> list[str]:
+    """Return the usual formats of the cache that all systems' GPUs have; sixteen bits always."""
+    from foretune.plan.describe.cache_formats import USUAL
+    from foretune.plan.describe.formats import supported
+
+    kinds = {system.device.architecture for system in systems}
+    narrow = [kv for kv in USUAL[1:] if all(supported(kv, kind) == "native" for kind in kinds)]
+    return [USUAL[0], *narrow]
 
 
 def _spread(plan: "Plan", top: int) -> "pd.DataFrame":
