@@ -173,7 +173,7 @@ class Plan:
         return None if alike.empty else _foremost(alike, self.requirements)
 
     def with_longest(self, tokens: int) -> "Plan":
-        """Return it with deployments that take requests of so many tokens, if 0 of the usual."""
+        """Return it with deployments whose longest request has so many tokens; 0: as usual."""
         return replace(self, deployments=[replace(d, longest=tokens) for d in self.deployments])
 
     def deployment(self, row: pd.Series) -> Deployment:

@@ -221,10 +221,10 @@ def _write_files(
         UsageError: what starts it cannot hold it.
         OutputError: a file cannot be written.
     """
-    errors: list[ForetuneError] = []
     from foretune.plan.serve.dynamo import graph
     from foretune.plan.serve.kubernetes import manifest
 
+    errors: list[ForetuneError] = []
     for path, make, where in (
         (kubernetes, manifest, "on Kubernetes"), (dynamo, graph, "with NVIDIA Dynamo")
     ):  # fmt: skip
