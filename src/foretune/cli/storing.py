@@ -270,7 +270,8 @@ def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> lis
     from foretune.tune.store.problems import by_problem, by_value, matches, plain, without
     from foretune.tune.store.subject import CANDIDATES
 
-    choices = {without(p, CANDIDATES): choice for p, choice in tuned.choices(subject).items()}
+    by_age = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
+    choices = {without(p, CANDIDATES): choice for p, choice in by_age}  # the newest counts
     found = []
     measured = by_problem(tuned.measurements(subject))
     for problem in sorted({*measured, *choices}, key=by_value):
