@@ -197,7 +197,7 @@ class TuneResult:
         one = failed[0]
         config = " ".join(f"{name}={value}" for name, value in one.config.items())
         how = one.status.replace("_", " ")
-        return f"{len(failed)} of {len(self.trace)} configurations failed, like {config}: {how}"
+        return f"{len(failed)} of {len(self.trace)} failed: {how}, like {config}"
 
     @property
     def library(self) -> Contender | None:
