@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from foretune.device import Device, named_device
+from foretune.device import Device, find_device_or_none
 from foretune.errors import MissingExtra
 from foretune.extras import require
 
@@ -11,7 +11,7 @@ DRIVER = "/dev/kfd"
 """Linux has it where AMD's driver for computing runs."""
 
 
-def local_gpus(torch: Any = None) -> list[Device]:
+def amd_gpus(torch: Any = None) -> list[Device]:
     """Return the AMD GPUs this process may use, in torch's order; none without torch for ROCm.
 
     Specs are those of the shipped table, where it has the device, replaced by what torch says of
@@ -30,13 +30,13 @@ def local_gpus(torch: Any = None) -> list[Device]:
             return []
     if torch.version.hip is None:
         return []
-    return [_gpu(torch, i) for i in range(torch.cuda.device_count())]
+    return [_amd_gpu(torch, i) for i in range(torch.cuda.device_count())]
 
 
-def _gpu(torch: Any, index: int) -> Device:
+def _amd_gpu(torch: Any, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    known = named_device(properties.name) or Device(properties.name, "gpu")
-    said = {
+    known = find_device_or_none(properties.name) or Device(properties.name, "gpu")
+    reported = {
         "cores": float(properties.multi_processor_count),
         "memory_gib": properties.total_memory / 2**30,
     }
@@ -44,7 +44,7 @@ def _gpu(torch: Any, index: int) -> Device:
         name=known.name,
         kind="gpu",
         architecture=properties.gcnArchName.partition(":")[0],
-        specs={**known.specs, **said},
+        specs={**known.specs, **reported},
         source="; ".join(filter(None, ["torch for ROCm", known.source])),
         index=index,
     )

@@ -9,7 +9,7 @@ import psutil
 from foretune.errors import MissingExtra
 from foretune.extras import require
 
-CPUS = Path("/sys/devices/system/cpu")
+CPU_FOLDER = Path("/sys/devices/system/cpu")
 """Where Linux describes its processors."""
 
 
@@ -25,7 +25,7 @@ def cpu_name() -> str:
     return _sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
-def cache_sizes(cpus: Path = CPUS) -> dict[str, float]:
+def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
     """Return ``l1_kib``, ``l2_kib`` and ``l3_kib`` of the first core, those that are known.
 
     Args:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
-from foretune.collect.holding import hold
-from foretune.collect.timer import HOST, Stopwatch
+from foretune.collect.holding import delay_kernel_start
+from foretune.collect.timer import CPU_TIMER, Timer
 from foretune.device import Device
 from foretune.extras import require
 from foretune.kernel import Kernel, Launch
@@ -20,7 +20,7 @@ from foretune.problem import Problem
 
 FLUSH_BYTES = 2**28
 """Overwritten before a launch, and never less than twice the cache: 256 MiB."""
-MOST_LAUNCHES = 20
+MAX_LAUNCHES = 20
 """In one sample; more would not be queued before the device is done waiting."""
 
 
@@ -37,14 +37,14 @@ class Event(Protocol):
         """Return milliseconds from here to ``end``."""
 
 
-class DeviceStopwatch(Stopwatch):
+class DeviceTimer(Timer):
     """Times launches by events in the device's queue.
 
     Args:
         event: makes an event that notes the time.
         synchronize: returns when the device is idle.
-        before: called before each sample with the number of launches that follow.
-        most: launches in one sample; one where each needs a cold cache.
+        before_sample: called before each sample with the number of launches that follow.
+        max_launches: launches in one sample; one where each needs a cold cache.
         interface: ``torch.cuda``, or what stands for it.
     """
 
@@ -52,30 +52,30 @@ class DeviceStopwatch(Stopwatch):
         self,
         event: Callable[[], Event],
         synchronize: Callable[[], None],
-        before: Callable[[int], object],
-        most: int = 1,
+        before_sample: Callable[[int], object],
+        max_launches: int = 1,
         interface: Any = None,
     ) -> None:
         self.interface = interface
         self._event = event
         self._synchronize = synchronize
-        self._before = before
-        self._most = most
+        self._before_sample = before_sample
+        self._max_launches = max_launches
 
-    def batch(self, fastest_ms: float) -> int:
+    def batch_size(self, fastest_ms: float) -> int:
         """Return how many launches of this time, in milliseconds, make one sample."""
-        return min(super().batch(fastest_ms), self._most)
+        return min(super().batch_size(fastest_ms), self._max_launches)
 
-    def sample_ms(self, launch: Launch, batch: int) -> float:
-        """Return the mean time of ``batch`` launches between two events, in milliseconds."""
+    def sample_ms(self, launch: Launch, batch_size: int) -> float:
+        """Return the mean time of ``batch_size`` launches between two events, in milliseconds."""
         start, end = self._event(), self._event()
-        self._before(batch)
+        self._before_sample(batch_size)
         start.record()
-        for _ in range(batch):
+        for _ in range(batch_size):
             launch()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / batch
+        return start.elapsed_time(end) / batch_size
 
     def wait(self) -> None:
         """Return when the device is idle.
@@ -86,7 +86,7 @@ class DeviceStopwatch(Stopwatch):
         self._synchronize()
 
 
-def stopwatch_for(kernel: Kernel, problem: Problem, device: Device) -> Stopwatch:
+def timer_for(kernel: Kernel, problem: Problem, device: Device) -> Timer:
     """Return what times ``kernel`` on ``device``, which becomes torch's current one.
 
     The cache is flushed before each sample unless the problem says ``cache=warm``. A GPU kernel
@@ -95,46 +95,46 @@ def stopwatch_for(kernel: Kernel, problem: Problem, device: Device) -> Stopwatch
     Raises:
         MissingExtra: torch is not installed.
     """
-    if kernel.device_kind == "cpu" or kernel.times_itself:
-        return HOST
-    return device_stopwatch(device, problem.get("cache") == "warm")
+    if kernel.device_kind == "cpu" or kernel.reports_own_time:
+        return CPU_TIMER
+    return gpu_timer(device, problem.get("cache") == "warm")
 
 
-def device_stopwatch(device: Device, warm: bool = False) -> Stopwatch:
+def gpu_timer(device: Device, warm_cache: bool = False) -> Timer:
     """Return what times launches on a GPU, which becomes torch's current one.
 
     Args:
         device: the GPU; without one that torch sees, the host times.
-        warm: whether what a launch left in the cache may stay there for the next.
+        warm_cache: whether what a launch left in the cache may stay there for the next.
 
     Raises:
         MissingExtra: torch is not installed.
     """
     torch = require("torch", "gpu", "timing a GPU kernel")
     if not torch.cuda.is_available():
-        return HOST
+        return CPU_TIMER
     torch.cuda.set_device(device.index)
-    return _stopwatch(device.index, warm)
+    return _cached_gpu_timer(device.index, warm_cache)
 
 
 @cache
-def _stopwatch(index: int, warm: bool) -> Stopwatch:
+def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
     torch = require("torch", "gpu", "timing a GPU kernel")
     cuda = torch.cuda
 
     def event() -> Event:
         return cuda.Event(enable_timing=True)
 
-    def wait(launches: int) -> None:
-        hold(cuda, launches)
+    def delay(launches: int) -> None:
+        delay_kernel_start(cuda, launches)
 
-    if warm:
-        return DeviceStopwatch(event, cuda.synchronize, wait, MOST_LAUNCHES, cuda)
+    if warm_cache:
+        return DeviceTimer(event, cuda.synchronize, delay, MAX_LAUNCHES, cuda)
     size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)
     buffer = torch.empty(size, dtype=torch.int8, device=f"cuda:{index}")
 
     def flush(launches: int) -> None:
         buffer.zero_()
-        wait(launches)
+        delay(launches)
 
-    return DeviceStopwatch(event, cuda.synchronize, flush, interface=cuda)
+    return DeviceTimer(event, cuda.synchronize, flush, interface=cuda)

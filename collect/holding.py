@@ -2,11 +2,11 @@
 
 from typing import Any
 
-WAIT_CYCLES = 60_000
+DELAY_CYCLES = 60_000
 """The device waits per launch that is queued meanwhile: some 30 µs."""
 
 
-def hold(interface: Any, launches: int = 1) -> None:
+def delay_kernel_start(interface: Any, launches: int = 1) -> None:
     """Let a device wait while so many launches are queued: they then start on time.
 
     Args:
@@ -14,4 +14,4 @@ def hold(interface: Any, launches: int = 1) -> None:
         launches: that follow.
     """
     if (sleep := getattr(interface, "_sleep", None)) is not None:
-        sleep(WAIT_CYCLES * (launches + 1))
+        sleep(DELAY_CYCLES * (launches + 1))

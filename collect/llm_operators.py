@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 
 from foretune.collect.collection import CollectSummary
-from foretune.collect.device_timer import device_stopwatch
-from foretune.collect.timer import HOST, Timing, time_launch
+from foretune.collect.device_timer import gpu_timer
+from foretune.collect.timer import CPU_TIMER, Timing, time_launch
 from foretune.collect.torch_operators import OperatorRun, build, memory_bytes
 from foretune.collect.versions import versions
 from foretune.datasets import RunLog
@@ -28,16 +28,16 @@ from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 
 Run = TypeVar("Run", bound=OperatorRun)
-TIMING = Timing(box_s=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
-USABLE = 0.8
+TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
+USABLE_FRACTION = 0.8
 """Of free memory, that one operator may take."""
-GIVE_UP = 3
+MAX_FAILURES = 3
 """Failures of a kernel in some formats, none of them a success, after which no more is tried."""
-EAGER_RUNS = 3
+WARMUP_RUNS = 3
 """Before a launch is recorded into a graph: libraries set themselves up in the first ones."""
 
 
-class OperatorBench:
+class OperatorBenchmarker:
     """Runs operators one after the other on one device.
 
     Args:
@@ -51,51 +51,51 @@ class OperatorBench:
     def __init__(self, device: Device, timing: Timing = TIMING) -> None:
         require("torch", "gpu", "measuring operators of language models")
         self.device, self.timing = device, timing
-        self._place = f"cuda:{device.index}" if device.kind == "gpu" else "cpu"
-        self._stopwatch = device_stopwatch(device) if device.kind == "gpu" else HOST
+        self._torch_device = f"cuda:{device.index}" if device.kind == "gpu" else "cpu"
+        self._timer = gpu_timer(device) if device.kind == "gpu" else CPU_TIMER
 
     def measure(self, operator: OperatorRun) -> Measurement:
         """Return how long ``operator`` takes; a failure is a status, not an error."""
         needed, free = memory_bytes(operator), self._free_bytes()
-        if needed > USABLE * free:
+        if needed > USABLE_FRACTION * free:
             reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
             return self._failed(operator, Status.INVALID, reason)
         torch = require("torch", "gpu", "measuring operators of language models")
         start = time.perf_counter()
         with torch.inference_mode():
             try:
-                launch = self._recorded(build(operator, self._place))
+                launch = self._as_graph(build(operator, self._torch_device))
             except Exception as e:
                 return self._failed(operator, Status.COMPILE_ERROR, e)
             compile_s = time.perf_counter() - start
             try:
-                samples = time_launch(launch, self.timing, stopwatch=self._stopwatch)
+                samples = time_launch(launch, self.timing, timer=self._timer)
             except Exception as e:
                 return self._failed(operator, Status.RUNTIME_ERROR, e)
         return Measurement(
-            **self._about(operator),
+            **self._identity(operator),
             status=Status.OK,
             time_ms=float(np.median(samples)),
             time_ms_samples=tuple(float(s) for s in samples),
             compile_s=compile_s,
         )
 
-    def key_of(self, operator: OperatorRun) -> tuple[str, str, Problem, Configuration]:
+    def log_key(self, operator: OperatorRun) -> tuple[str, str, Problem, Configuration]:
         """Return what a run log knows a measurement of ``operator`` by."""
         problem, config = Problem(operator.problem), Configuration(operator.config)
         return operator.kernel, self.device.name, problem, config
 
-    def _about(self, operator: OperatorRun) -> dict[str, Any]:
-        kernel, device, problem, config = self.key_of(operator)
+    def _identity(self, operator: OperatorRun) -> dict[str, Any]:
+        kernel, device, problem, config = self.log_key(operator)
         named = {"kernel": kernel, "device": device, "problem": problem, "config": config}
         return {**named, "environment": versions()}
 
     def _failed(self, operator: OperatorRun, status: Status, why: Exception | str) -> Measurement:
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         line = next(iter(text.splitlines()), "")[:300]
-        return Measurement(**self._about(operator), status=status, error=line)
+        return Measurement(**self._identity(operator), status=status, error=line)
 
-    def _recorded(self, launch: Launch) -> Launch:
+    def _as_graph(self, launch: Launch) -> Launch:
         """Return ``launch`` after it ran; on a GPU, as a graph that is replayed.
 
         Of many small launches the host would otherwise be timed, not the device.
@@ -104,12 +104,12 @@ class OperatorBench:
             launch()
             return launch
         torch = require("torch", "gpu", "measuring operators of language models")
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(EAGER_RUNS):
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
+            for _ in range(WARMUP_RUNS):
                 launch()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             launch()
@@ -136,7 +136,7 @@ class _Replay:
 def collect_operators(
     operators: Sequence[OperatorRun],
     log: RunLog,
-    bench: OperatorBench,
+    benchmarker: OperatorBenchmarker,
     minutes: float,
     progress: Progress = SILENT,
 ) -> CollectSummary:
@@ -148,7 +148,7 @@ def collect_operators(
     Args:
         operators: what to measure, the most telling ones first.
         log: where rows go.
-        bench: runs them.
+        benchmarker: runs them.
         minutes: after which no further operator is begun.
         progress: is told of every operator.
 
@@ -157,22 +157,22 @@ def collect_operators(
     """
     progress.start("measuring operators", len(operators))
     start, rows, failed = time.perf_counter(), 0, 0
-    known = {o for o in map(bench.key_of, operators) if _is_current(log.find(o))}
-    bad = _failures(known, log)
+    known = {o for o in map(benchmarker.log_key, operators) if _is_current(log.find(o))}
+    failures = _failures(known, log)
     for operator in operators:
         if time.perf_counter() - start > 60.0 * minutes:
             break
-        key = bench.key_of(operator)
-        if key in known or bad[_formats(operator)] >= GIVE_UP:
+        key = benchmarker.log_key(operator)
+        if key in known or failures[_formats(operator)] >= MAX_FAILURES:
             progress.advance("known already" if key in known else "does not run here")
             continue
-        measurement = bench.measure(operator)
+        measurement = benchmarker.measure(operator)
         log.append(measurement)
         known.add(key)
         rows, failed = rows + 1, failed + (not measurement.ok)
         # A success says for good that these formats run.
-        bad[_formats(operator)] += -len(operators) if measurement.ok else 1
-        progress.advance(_described(measurement))
+        failures[_formats(operator)] += -len(operators) if measurement.ok else 1
+        progress.advance(_describe(measurement))
     reused = len(known) - rows
     return CollectSummary(rows, rows - failed, failed, reused, time.perf_counter() - start)
 
@@ -195,10 +195,10 @@ def _failures(
     known: Iterable[tuple[str, str, Problem, Configuration]], log: RunLog
 ) -> Counter[tuple[str, ...]]:
     """Return how often formats failed before this call; far below zero where they ran."""
-    bad: Counter[tuple[str, ...]] = Counter()
+    failures: Counter[tuple[str, ...]] = Counter()
     for measurement in filter(None, map(log.find, known)):
-        bad[_formats(measurement)] += -len(log) if measurement.ok else 1
-    return bad
+        failures[_formats(measurement)] += -len(log) if measurement.ok else 1
+    return failures
 
 
 def _formats(operator: OperatorRun) -> tuple[str, ...]:
@@ -206,6 +206,6 @@ def _formats(operator: OperatorRun) -> tuple[str, ...]:
     return operator.kernel, str(config.get("format", "")), str(config.get("kv_format", ""))
 
 
-def _described(m: Measurement) -> str:
+def _describe(m: Measurement) -> str:
     result = f"{m.time_ms:.3g} ms" if m.ok else m.status.value.replace("_", " ")
     return f"{m.kernel} {m.problem}: {result}"

@@ -16,10 +16,10 @@ RAMP_S = 0.3
 WINDOW_S = 0.6
 BATCH_MS = 20.0
 """Of work that is queued at once: the pause after it must not count."""
-MOST_CAPTURED = 1000
+MAX_CAPTURED = 1000
 
 
-def metered(
+def measure_power(
     meter: PowerMeter,
     run: Callable[[], Any],
     time_ms: float,
@@ -35,19 +35,19 @@ def metered(
         wait: returns when everything launched is done.
         interface: ``torch.cuda``, or what stands for it; None where there are no graphs.
     """
-    batch, count = _repeated(run, max(1, int(BATCH_MS / time_ms)), wait, interface)
-    _fill(batch, RAMP_S, wait)
+    batch, count = _batched(run, max(1, int(BATCH_MS / time_ms)), wait, interface)
+    _run_for(batch, RAMP_S, wait)
     with meter.window() as window:
-        launches = count * _fill(batch, WINDOW_S, wait)
+        launches = count * _run_for(batch, WINDOW_S, wait)
     return window.power_w, window.energy_mj(launches)
 
 
-def _repeated(
+def _batched(
     run: Callable[[], Any], count: int, wait: Callable[[], object], interface: Any
 ) -> tuple[Callable[[], Any], int]:
     """Return what launches ``count`` times, as a graph where it can be one; and how often."""
     if hasattr(interface, "CUDAGraph"):
-        captured = min(count, MOST_CAPTURED)
+        captured = min(count, MAX_CAPTURED)
         try:
             run()
             wait()
@@ -66,7 +66,7 @@ def _repeated(
     return launch, count
 
 
-def _fill(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
+def _run_for(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
     """Run batches for so long; return how many."""
     end, batches = time.perf_counter() + seconds, 0
     while batches == 0 or time.perf_counter() < end:

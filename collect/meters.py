@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.nvidia import is_slice, visible_gpus
+from foretune.collect.nvidia import is_mig_slice, visible_gpus
 from foretune.errors import ForetuneError, MissingExtra
 from foretune.extras import require
 from foretune.registry import load, registered
@@ -93,24 +93,28 @@ class PowerMeter(ABC):
 
 def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
     """Return a meter that works for the device of this kind and number, or None."""
-    working = (meter for meter, reason in _tried(device_kind, index) if meter and reason is None)
+    working = (
+        meter for meter, reason in _candidates(device_kind, index) if meter and reason is None
+    )
     return next(working, None)
 
 
-def why_no_meter(device_kind: str | None = None) -> str:
+def explain_missing_meter(device_kind: str | None = None) -> str:
     """Return, on one line, why each registered meter (of this kind) does not work.
 
     Empty where one works.
     """
     reasons = []
-    for meter, reason in _tried(device_kind, 0):
+    for meter, reason in _candidates(device_kind, 0):
         if reason is None:
             return ""
         reasons.append(f"{meter.name}: {reason}" if meter else reason)
     return "; ".join(reasons) or f"no meter is registered for a {device_kind}"
 
 
-def _tried(device_kind: str | None, index: int) -> Iterator[tuple[PowerMeter | None, str | None]]:
+def _candidates(
+    device_kind: str | None, index: int
+) -> Iterator[tuple[PowerMeter | None, str | None]]:
     for name in registered("meters"):
         try:
             meter: PowerMeter = load("meters", name)(index)
@@ -231,7 +235,7 @@ class NvmlMeter(PowerMeter):
         """Return None where the driver reads this GPU's energy counter."""
         try:
             self._open()
-            if is_slice(self._nvml, self._handle):
+            if is_mig_slice(self._nvml, self._handle):
                 return (
                     f"GPU {self._index} is a MIG slice, and the energy counter is its whole "
                     "board's: meter on a GPU that is not split"

@@ -6,12 +6,12 @@ from typing import Any
 from foretune.extras import require
 
 
-def define(name: str, arguments: str, body: list[str]) -> str:
+def function_source(name: str, arguments: str, body: list[str]) -> str:
     """Return the source of ``def name(arguments)`` with one line per element of ``body``."""
     return "\n".join([f"def {name}({arguments}):", *(f"    {line}" for line in body)]) + "\n"
 
 
-def compiled(source: str, name: str, **functions: Any) -> Any:
+def compile_function(source: str, name: str, **functions: Any) -> Any:
     """Compile the function ``name`` of ``source`` without the GIL and with contracted FMAs.
 
     The names of `foretune.collect.simd` and ``functions`` (already compiled) are in its scope.
@@ -21,11 +21,11 @@ def compiled(source: str, name: str, **functions: Any) -> Any:
     Raises:
         MissingExtra: Numba is not installed.
     """
-    return _compiled(source, name, tuple(functions.items()))
+    return _compile_function(source, name, tuple(functions.items()))
 
 
 @lru_cache(maxsize=2048)
-def _compiled(source: str, name: str, functions: tuple[tuple[str, Any], ...]) -> Any:
+def _compile_function(source: str, name: str, functions: tuple[tuple[str, Any], ...]) -> Any:
     numba = require("numba", "cpu", "a CPU kernel")
     from foretune.collect import simd
 

@@ -12,7 +12,7 @@ from foretune.extras import require
 _UNITS_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 
 
-def local_gpus(nvml: Any = None) -> list[Device]:
+def nvidia_gpus(nvml: Any = None) -> list[Device]:
     """Return the NVIDIA GPUs this process may use, in CUDA's order; none without a driver.
 
     Specs are those of the shipped table, where it has the device, replaced by what the driver
@@ -29,7 +29,7 @@ def local_gpus(nvml: Any = None) -> list[Device]:
     except nvml.NVMLError:  # no driver, or no GPU it drives
         return []
     try:
-        return [_gpu(nvml, handle, i) for i, handle in enumerate(visible_gpus(nvml))]
+        return [_nvidia_gpu(nvml, handle, i) for i, handle in enumerate(visible_gpus(nvml))]
     except nvml.NVMLError:  # a GPU has just fallen off the bus
         return []
     finally:
@@ -51,7 +51,7 @@ def visible_gpus(nvml: Any) -> list[Any]:
     visible = []
     for entry in map(str.strip, chosen.split(",")):
         if entry.startswith("MIG-"):
-            named = _ask(nvml, "nvmlDeviceGetHandleByUUID", entry)
+            named = _query(nvml, "nvmlDeviceGetHandleByUUID", entry)
             visible += [named] if named is not None else []
             continue
         matches = [
@@ -66,35 +66,37 @@ def visible_gpus(nvml: Any) -> list[Any]:
     return visible
 
 
-def is_slice(nvml: Any, handle: Any) -> bool:
+def is_mig_slice(nvml: Any, handle: Any) -> bool:
     """Return whether a handle is of a slice of a GPU (MIG), not of a whole one."""
-    return bool(_ask(nvml, "nvmlDeviceIsMigDeviceHandle", handle))
+    return bool(_query(nvml, "nvmlDeviceIsMigDeviceHandle", handle))
 
 
 def _first_slice(nvml: Any, board: Any) -> Any:
     """Return the first slice of a GPU that is split; any other GPU as it is."""
-    mode = _ask(nvml, "nvmlDeviceGetMigMode", board)
+    mode = _query(nvml, "nvmlDeviceGetMigMode", board)
     first = (
-        _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
+        _query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
     )
     return board if first is None else first
 
 
-def _gpu(nvml: Any, handle: Any, index: int) -> Device:
+def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
     try:
         known = find_device(name)
     except UnknownName:
         known = Device(name, "gpu")
-    capability = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    units = _ask(nvml, "nvmlDeviceGetNumGpuCores", handle)
-    own = _ask(nvml, "nvmlDeviceGetAttributes", handle) if is_slice(nvml, handle) else None
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    limit_mw = _ask(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
-    clock_mhz = _ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
-    said = {
-        "cores": own.multiprocessorCount
-        if own
+    capability = _query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    units = _query(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    slice_attributes = (
+        _query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
+    )
+    memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    limit_mw = _query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    clock_mhz = _query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    reported = {
+        "cores": slice_attributes.multiprocessorCount
+        if slice_attributes
         else units / _UNITS_PER_SM.get(tuple(capability), 128)
         if units and capability
         else 0,
@@ -106,15 +108,18 @@ def _gpu(nvml: Any, handle: Any, index: int) -> Device:
         name=name,
         kind="gpu",
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
-        specs={**known.specs, **{spec: float(value) for spec, value in said.items() if value > 0}},
+        specs={
+            **known.specs,
+            **{spec: float(value) for spec, value in reported.items() if value > 0},
+        },
         source="; ".join(filter(None, ["NVIDIA driver", known.source])),
         index=index,
     )
 
 
-def _ask(nvml: Any, question: str, *args: Any) -> Any:
+def _query(nvml: Any, function: str, *args: Any) -> Any:
     """Return what the driver answers; None where this driver or board has no answer."""
     try:
-        return getattr(nvml, question)(*args)
+        return getattr(nvml, function)(*args)
     except (AttributeError, nvml.NVMLError):
         return None

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from foretune.collect.cpu import CPUS, cache_sizes
-from foretune.collect.numba_source import compiled, define
-from foretune.collect.threads import in_parallel, split
+from foretune.collect.cpu import CPU_FOLDER, cache_sizes
+from foretune.collect.numba_source import compile_function, function_source
+from foretune.collect.threads import run_parallel, split_range
 from foretune.device import available_cores
 
 
@@ -51,15 +51,15 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
         seconds: how long to repeat, in all.
     """
     elements -= elements % _LANES
-    ranges = split(elements, available_cores(), _LANES)
+    ranges = split_range(elements, available_cores(), _LANES)
     arrays = [_aligned(elements) for _ in range(3)]
-    fill, best_s = compiled(_FILL, "fill"), math.inf
+    fill, best_s = compile_function(_FILL, "fill"), math.inf
     for array in arrays:
         # Pages land in the memory of the core that touches them first: the one that will use them.
-        in_parallel(_over(fill, array, 1.0), ranges)
+        run_parallel(_bind_arrays(fill, array, 1.0), ranges)
     for store in ("store", "store_past_cache"):
-        work = _over(compiled(_triad_source(store), "triad"), *arrays, 3.0)
-        best_s = min(best_s, _fast_seconds(partial(in_parallel, work, ranges), seconds / 2))
+        work = _bind_arrays(compile_function(_triad_source(store), "triad"), *arrays, 3.0)
+        best_s = min(best_s, _fast_seconds(partial(run_parallel, work, ranges), seconds / 2))
     return 3 * 8 * elements / best_s / 1e9
 
 
@@ -70,7 +70,7 @@ def _triad_source(store: str) -> str:
         f"for i in range(start, stop, {_LANES}):",
         f"    {store}(a, i, fma(s, load(c, i, {_LANES}), load(b, i, {_LANES})))",
     ]
-    return define("triad", "a, b, c, scalar, start, stop", body)
+    return function_source("triad", "a, b, c, scalar, start, stop", body)
 
 
 def _aligned(elements: int) -> Any:
@@ -87,7 +87,7 @@ def _triad_elements() -> int:
     return int(min(wanted, psutil.virtual_memory().available * 0.05 / 3) / 8)
 
 
-def _last_level_caches(cpus: Path = CPUS) -> int:
+def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
     """Return how many third-level caches the machine has: several on AMD's larger processors."""
     shared = set()
     for path in cpus.glob("cpu[0-9]*/cache/index3/shared_cpu_list"):
@@ -117,7 +117,7 @@ def fma_gflops(dtype: type[np.floating[Any]], seconds: float = 0.1) -> float:
     iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
         lanes = bits // (8 * np.dtype(dtype).itemsize)
-        loop = compiled(_fma_source(lanes), "accumulate")
+        loop = compile_function(_fma_source(lanes), "accumulate")
         call = partial(loop, dtype(0.5), dtype(1e-3), iterations)
         operations = 2.0 * _ACCUMULATORS * lanes * iterations
         best = max(best, operations * _calls_per_second(call, threads, seconds) / 1e9)
@@ -136,7 +136,7 @@ def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) 
         fast_s[thread] = _fast_seconds(call, seconds)
 
     call()  # compiles, once
-    in_parallel(repeat, [(i, i + 1) for i in range(threads)])
+    run_parallel(repeat, [(i, i + 1) for i in range(threads)])
     return sum(1 / s for s in fast_s)
 
 
@@ -149,10 +149,10 @@ def _fma_source(lanes: int) -> str:
     body += [f"    {s} = fma({s}, x, y)" for s in accumulators]
     # Added up, so that no accumulator is dead code.
     terms = " + ".join(f"total({s})" for s in accumulators)
-    return define("accumulate", "factor, addend, iterations", [*body, f"return {terms}"])
+    return function_source("accumulate", "factor, addend, iterations", [*body, f"return {terms}"])
 
 
-def _over(function: Any, *args: Any) -> Callable[[int, int], object]:
+def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:
     """Return ``function`` with all arguments fixed but the range."""
     return lambda start, stop: function(*args, start, stop)
 

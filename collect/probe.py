@@ -29,7 +29,7 @@ from foretune.collect.gpus import local_gpus
 from foretune.collect.peaks import measure_cpu
 from foretune.device import Device, available_cores, find_device
 from foretune.errors import MissingExtra, OutputError, UnknownName
-from foretune.replacing import replacing
+from foretune.replacing import atomic_write
 
 PROBE_VERSION = 1
 """Raised when the probe changes, so that figures of an older one are measured again."""
@@ -61,14 +61,14 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
     if wanted in named:
         return named[wanted]
     for gpu in gpus:
-        if _same(name, gpu.name):
+        if _is_same_device(name, gpu.name):
             return gpu
-    if _same(name, cpu_name()):
+    if _is_same_device(name, cpu_name()):
         return local_cpu()
     raise UnknownName("device", name, ["cpu", *named, *{gpu.name for gpu in gpus}])
 
 
-def _same(name: str, driver_name: str) -> bool:
+def _is_same_device(name: str, driver_name: str) -> bool:
     if name.lower() == driver_name.lower():
         return True
     try:
@@ -153,7 +153,7 @@ def _read(path: Path) -> dict[str, float] | None:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     # Where it is read-only or full, the memo serves this process.
-    with contextlib.suppress(OutputError), replacing(path) as new:
+    with contextlib.suppress(OutputError), atomic_write(path) as new:
         new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

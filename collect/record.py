@@ -9,7 +9,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 
-class Record:
+class MeasurementCache:
     """The measurements of one kernel on one device in a run log; nothing, without one.
 
     Args:

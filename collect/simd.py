@@ -66,10 +66,10 @@ def _constant(like: Any, value: float) -> Any:
     return ir.Constant(like, [value] * like.count)
 
 
-def _first(builder: Any, count: Any, lanes: int) -> Any:
+def _lane_mask(builder: Any, count: Any, lanes: int) -> Any:
     """Return a mask of the first ``count`` lanes: none when it is negative, at most all."""
-    most = ir.Constant(count.type, lanes)
-    count = builder.select(builder.icmp_signed("<", count, most), count, most)
+    lane_count = ir.Constant(count.type, lanes)
+    count = builder.select(builder.icmp_signed("<", count, lane_count), count, lane_count)
     none = ir.Constant(count.type, 0)
     count = builder.select(builder.icmp_signed(">", count, none), count, none)
     numbers = ir.Constant(ir.VectorType(_INT32, lanes), list(range(lanes)))
@@ -83,7 +83,7 @@ def _masked(builder: Any, action: str, result: Any, vector: Any, args: list[Any]
     return builder.call(builder.module.declare_intrinsic(name, (), function_type), args)
 
 
-def _halved(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
+def _reduce_halves(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
     """Reduce the lanes to one by combining the halves, again and again."""
     count = vector.type.count
     while count > 1:
@@ -141,7 +141,7 @@ def load_first(typingctx: Any, array: Any, index: Any, count: Any, lanes: Any) -
         to = context.get_value_type(sig.return_type)
         pointer = _pointer(context, builder, sig.args[0], args[0], args[1], to)
         align = ir.Constant(_INT32, array.dtype.bitwidth // 8)
-        mask = _first(builder, args[2], to.count)
+        mask = _lane_mask(builder, args[2], to.count)
         zeros = ir.Constant(to, None)
         return _masked(builder, "load", to, to, [pointer, align, mask, zeros])
 
@@ -156,7 +156,7 @@ def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) 
         to = args[2].type
         pointer = _pointer(context, builder, sig.args[0], args[0], args[1], to)
         align = ir.Constant(_INT32, array.dtype.bitwidth // 8)
-        mask = _first(builder, args[3], to.count)
+        mask = _lane_mask(builder, args[3], to.count)
         _masked(builder, "store", ir.VoidType(), to, [args[2], pointer, align, mask])
         return context.get_dummy_value()
 
@@ -226,7 +226,7 @@ def keep_first(typingctx: Any, value: Any, count: Any, fill: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         lanes = args[0].type.count
         fills = _splat(builder, args[2], lanes)
-        return builder.select(_first(builder, args[1], lanes), args[0], fills)
+        return builder.select(_lane_mask(builder, args[1], lanes), args[0], fills)
 
     return value(value, types.intp, value.element), codegen
 
@@ -385,7 +385,7 @@ def total(typingctx: Any, value: Any) -> Any:
     """Return the sum of the lanes, by halving."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _halved(builder, args[0], builder.fadd)
+        return _reduce_halves(builder, args[0], builder.fadd)
 
     return value.element(value), codegen
 
@@ -395,6 +395,6 @@ def largest(typingctx: Any, value: Any) -> Any:
     """Return the largest lane."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _halved(builder, args[0], lambda a, b: _larger(builder, a, b))
+        return _reduce_halves(builder, args[0], lambda a, b: _larger(builder, a, b))
 
     return value.element(value), codegen

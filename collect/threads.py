@@ -24,24 +24,24 @@ def thread_counts() -> tuple[int, ...]:
     return tuple(sorted(powers | {cores}))
 
 
-def split(length: int, parts: int, multiple: int = 1) -> list[tuple[int, int]]:
+def split_range(length: int, parts: int, multiple: int = 1) -> list[tuple[int, int]]:
     """Return up to ``parts`` ranges that cover ``length``, cut at multiples of ``multiple``."""
     units = -(-length // multiple)
     cuts = [min(length, units * i // parts * multiple) for i in range(parts + 1)]
     return [(a, b) for a, b in pairwise(cuts) if a < b]
 
 
-def in_parallel(work: Callable[[int, int], object], ranges: list[tuple[int, int]]) -> None:
+def run_parallel(work: Callable[[int, int], object], ranges: list[tuple[int, int]]) -> None:
     """Call ``work(start, stop)`` for every range, each on a thread of its own; wait for all."""
     if len(ranges) == 1:
         work(*ranges[0])
         return
-    for future in [_thread(i).submit(work, *r) for i, r in enumerate(ranges)]:
+    for future in [_executor(i).submit(work, *r) for i, r in enumerate(ranges)]:
         future.result()
 
 
 @cache
-def _thread(number: int) -> ThreadPoolExecutor:
+def _executor(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, f"foretune-kernel-{number}", initializer=_pin, initargs=(number,))
 
 

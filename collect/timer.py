@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr
 
-from foretune.kernel import Launch, TimedLaunch
+from foretune.kernel import Launch, SelfTimedLaunch
 
-LEAST_SAMPLES = 3
+MIN_SAMPLES = 3
 """Taken even when the time box is over."""
-LEAST_SAMPLE_S = 50e-6
+MIN_SAMPLE_S = 50e-6
 """A sample of a shorter launch times several back to back, so the clock's grain does not show."""
 
 
-class Stopwatch:
+class Timer:
     """Times launches that return when their work is done, by the host's clock.
 
     Other devices have their own, see `foretune.collect.device_timer`.
@@ -33,22 +33,22 @@ class Stopwatch:
 
     interface: Any = None
 
-    def batch(self, fastest_ms: float) -> int:
+    def batch_size(self, fastest_ms: float) -> int:
         """Return how many launches of this time, in milliseconds, make one sample long enough."""
-        return max(1, int(np.ceil(LEAST_SAMPLE_S * 1e3 / max(fastest_ms, 1e-6))))
+        return max(1, int(np.ceil(MIN_SAMPLE_S * 1e3 / max(fastest_ms, 1e-6))))
 
-    def sample_ms(self, launch: Launch, batch: int) -> float:
-        """Return the mean time of ``batch`` launches back to back, in milliseconds."""
+    def sample_ms(self, launch: Launch, batch_size: int) -> float:
+        """Return the mean time of ``batch_size`` launches back to back, in milliseconds."""
         start = time.perf_counter_ns()
-        for _ in range(batch):
+        for _ in range(batch_size):
             launch()
-        return (time.perf_counter_ns() - start) * 1e-6 / batch
+        return (time.perf_counter_ns() - start) * 1e-6 / batch_size
 
     def wait(self) -> None:
         """Return when everything launched is done."""
 
 
-HOST = Stopwatch()
+CPU_TIMER = Timer()
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,20 @@ class Timing:
     """When to stop repeating.
 
     Attributes:
-        box_s: seconds after which no more samples are taken, warm-up included; three always are.
+        max_seconds: seconds after which no more samples are taken, warm-up included; three always are.
         warmup_s: least time of warm-up; the clock frequency and the caches settle in it.
         relative_width: stop once the interval of the median is this narrow, relative to it.
         min_repeats: samples before the interval is looked at.
         max_repeats: never more.
-        hopeless: stop once the lower bound is this many times above the incumbent's upper bound.
+        early_stop_ratio: stop once the lower bound is this many times above the incumbent's upper bound.
     """
 
-    box_s: float = 0.25
+    max_seconds: float = 0.25
     warmup_s: float = 0.02
     relative_width: float = 0.01
     min_repeats: int = 5
     max_repeats: int = 1000
-    hopeless: float = 1.3
+    early_stop_ratio: float = 1.3
 
 
 def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
@@ -92,7 +92,7 @@ def time_launch(
     launch: Launch,
     timing: Timing,
     incumbent_ms: float = np.inf,
-    stopwatch: Stopwatch = HOST,
+    timer: Timer = CPU_TIMER,
 ) -> np.ndarray:
     """Return the times of single launches of ``launch`` in milliseconds, warm-up left out.
 
@@ -101,33 +101,33 @@ def time_launch(
         timing: when to stop.
         incumbent_ms: upper bound of the best time so far: a launch that is clearly slower stops
             early.
-        stopwatch: of the device it runs on.
+        timer: of the device it runs on.
     """
-    deadline = time.perf_counter() + timing.box_s
-    batch = _warm_up(launch, timing.warmup_s, stopwatch)
+    deadline = time.perf_counter() + timing.max_seconds
+    batch = _warm_up(launch, timing.warmup_s, timer)
     samples: list[float] = []
-    check_at = timing.min_repeats
+    next_check = timing.min_repeats
     while len(samples) < timing.max_repeats:
-        samples.append(_sample_ms(launch, batch, stopwatch))
-        late = time.perf_counter() > deadline
-        if late and len(samples) >= LEAST_SAMPLES:
+        samples.append(_sample_ms(launch, batch, timer))
+        timed_out = time.perf_counter() > deadline
+        if timed_out and len(samples) >= MIN_SAMPLES:
             break
-        if len(samples) < check_at:
+        if len(samples) < next_check:
             continue
         low, high = median_interval(np.array(samples))
-        settled = len(samples) >= 6 and high - low <= timing.relative_width * low
-        if settled or low > timing.hopeless * incumbent_ms:
+        converged = len(samples) >= 6 and high - low <= timing.relative_width * low
+        if converged or low > timing.early_stop_ratio * incumbent_ms:
             break
-        check_at = min(int(check_at * 1.25) + 1, check_at + 50)
+        next_check = min(int(next_check * 1.25) + 1, next_check + 50)
     return np.array(samples)
 
 
 def time_interleaved(
     launches: Mapping[str, Launch],
-    box_s: float,
+    max_seconds: float,
     min_rounds: int = 7,
     max_rounds: int = 400,
-    stopwatch: Stopwatch = HOST,
+    timer: Timer = CPU_TIMER,
 ) -> dict[str, np.ndarray]:
     """Return times in milliseconds of several launches measured in turn, each round in a new order.
 
@@ -137,31 +137,31 @@ def time_interleaved(
     """
     rng = np.random.default_rng(0)
     names = list(launches)
-    batches = {name: _warm_up(launch, 0.02, stopwatch) for name, launch in launches.items()}
+    batches = {name: _warm_up(launch, 0.02, timer) for name, launch in launches.items()}
     rounds: dict[str, list[float]] = {name: [] for name in names}
-    deadline = time.perf_counter() + box_s
+    deadline = time.perf_counter() + max_seconds
     for i in range(max_rounds):
         if i >= min_rounds and time.perf_counter() > deadline:
             break
         for j in rng.permutation(len(names)):
             launches[names[j]]()
-            sample_ms = _sample_ms(launches[names[j]], batches[names[j]], stopwatch)
+            sample_ms = _sample_ms(launches[names[j]], batches[names[j]], timer)
             rounds[names[j]].append(sample_ms)
     return {name: np.array(times) for name, times in rounds.items()}
 
 
-def _warm_up(launch: Launch, at_least_s: float, stopwatch: Stopwatch) -> int:
-    """Run until ``at_least_s`` is over; return how many launches make one sample long enough."""
+def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
+    """Run until ``min_seconds`` is over; return how many launches make one sample long enough."""
     start = time.perf_counter()
     fastest = np.inf
     launches = 0
-    while launches < 1 or time.perf_counter() - start < at_least_s:
-        fastest = min(fastest, _sample_ms(launch, 1, stopwatch))
+    while launches < 1 or time.perf_counter() - start < min_seconds:
+        fastest = min(fastest, _sample_ms(launch, 1, timer))
         launches += 1
-    return stopwatch.batch(fastest)
+    return timer.batch_size(fastest)
 
 
-def _sample_ms(launch: Launch, batch: int, stopwatch: Stopwatch) -> float:
-    if isinstance(launch, TimedLaunch):
-        return launch.sample_ms(stopwatch, batch)
-    return stopwatch.sample_ms(launch, batch)
+def _sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
+    if isinstance(launch, SelfTimedLaunch):
+        return launch.sample_ms(timer, batch)
+    return timer.sample_ms(launch, batch)

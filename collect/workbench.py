@@ -11,32 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.device_timer import stopwatch_for
-from foretune.collect.metering import metered
+from foretune.collect.device_timer import timer_for
+from foretune.collect.metering import measure_power
 from foretune.collect.meters import find_meter
-from foretune.collect.timer import Stopwatch, Timing, time_interleaved, time_launch
+from foretune.collect.timer import Timer, Timing, time_interleaved, time_launch
 from foretune.collect.versions import versions
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
-from foretune.kernel import Inputs, Kernel, Launch, TimedLaunch, WrongResult
+from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-INPUT_SETS_KEPT = 2
-AGAIN = "again"
+MAX_INPUT_SETS = 2
+DEFAULT_REPEATED = "again"
 """The first of a race stands in it twice: two that are the same should take as long."""
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedInputs:
     """Inputs of a problem and the right result."""
 
     inputs: Inputs
     expected: Any
 
 
-class Workbench:
+class Benchmarker:
     """Runs configurations one after the other.
 
     Args:
@@ -46,7 +46,7 @@ class Workbench:
 
     Attributes:
         source: what the rows' column ``source`` says.
-        lost: whether a launch broke this process's use of the device: nothing runs on it any more.
+        device_lost: whether a launch broke this process's use of the device: nothing runs on it any more.
     """
 
     source = "foretune"
@@ -55,8 +55,8 @@ class Workbench:
         self.device = device
         self.timing = timing or Timing()
         self.meter = find_meter(device.kind, device.index) if power else None
-        self.lost = False
-        self._kept: OrderedDict[tuple[str, Problem], Prepared] = OrderedDict()
+        self.device_lost = False
+        self._prepared_inputs: OrderedDict[tuple[str, Problem], PreparedInputs] = OrderedDict()
 
     def measure(
         self,
@@ -70,7 +70,7 @@ class Workbench:
         Raises:
             ForetuneError: nothing of this kernel can be measured here (a package is missing, …).
         """
-        stopwatch = self._stopwatch(kernel, problem)
+        timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         start = time.perf_counter()
         try:
@@ -78,24 +78,26 @@ class Workbench:
         except ForetuneError:
             raise
         except Exception as e:
-            self._look_after(stopwatch)
+            self._check_device(timer)
             return self._failed(kernel, problem, config, Status.COMPILE_ERROR, e)
         compile_s = time.perf_counter() - start
         try:
             error = self._error(kernel, launch, prepared.expected)
             if not error <= (limit := kernel.error_limit(problem, config)):
-                self._kept.pop((kernel.name, problem))  # it may have written into its inputs
+                self._prepared_inputs.pop(
+                    (kernel.name, problem)
+                )  # it may have written into its inputs
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
-            samples = time_launch(launch, self.timing, incumbent_ms, stopwatch)
+            samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
-            self._kept.pop((kernel.name, problem))
+            self._prepared_inputs.pop((kernel.name, problem))
             return self._row(kernel, problem, config, Status.WRONG_RESULT, error=_one_line(str(e)))
         except Exception as e:
-            self._look_after(stopwatch)
+            self._check_device(timer)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
         time_ms = float(np.median(samples))
-        power_w, energy_mj = self._meter(launch, time_ms, stopwatch)
+        power_w, energy_mj = self._measure_power(launch, time_ms, timer)
         return self._row(
             kernel,
             problem,
@@ -108,19 +110,19 @@ class Workbench:
             relative_error=error,
         )
 
-    def race(
+    def compare_interleaved(
         self,
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
-        box_s: float,
+        max_seconds: float,
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in milliseconds by configuration id, and of the library call.
 
         The library call's name is prefixed with ``library:``; `AGAIN` is the first configuration
         once more. A configuration whose output is wrong is left out.
         """
-        stopwatch = self._stopwatch(kernel, problem)
+        timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         inputs, launches = prepared.inputs, dict[str, Launch]()
         try:
@@ -131,46 +133,46 @@ class Workbench:
                     if error <= kernel.error_limit(problem, config):
                         launches[config.id] = launch
             if launches:
-                launches[AGAIN] = next(iter(launches.values()))
+                launches[DEFAULT_REPEATED] = next(iter(launches.values()))
             if library := self._library(kernel, problem, inputs):
                 launches[f"library:{library[0]}"] = library[1]
-            return time_interleaved(launches, box_s, stopwatch=stopwatch)
+            return time_interleaved(launches, max_seconds, timer=timer)
         except Exception:
-            self._look_after(stopwatch)
+            self._check_device(timer)
             raise
 
-    def _stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
-        if self.lost:
+    def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
+        if self.device_lost:
             raise MeasurementError(
                 f"{self.device.name} is of no use to this process since a launch failed: "
                 "measure with IsolatedRunner, which starts another"
             )
-        return stopwatch_for(kernel, problem, self.device)
+        return timer_for(kernel, problem, self.device)
 
-    def _look_after(self, stopwatch: Stopwatch) -> None:
+    def _check_device(self, timer: Timer) -> None:
         """Find out whether a failure was only one launch's: a bad access takes the device along."""
         try:
-            stopwatch.wait()
+            timer.wait()
         except Exception:
-            self.lost = True
+            self.device_lost = True
 
-    def prepared(self, kernel: Kernel, problem: Problem) -> Prepared:
+    def prepared(self, kernel: Kernel, problem: Problem) -> PreparedInputs:
         """Return inputs and right result; those used last stay in memory."""
         key = (kernel.name, problem)
-        if key not in self._kept:
-            self._make_room(kernel, problem)
+        if key not in self._prepared_inputs:
+            self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
-            self._kept[key] = Prepared(inputs, self._reference(kernel, inputs))
-        self._kept.move_to_end(key)
-        return self._kept[key]
+            self._prepared_inputs[key] = PreparedInputs(inputs, self._reference(kernel, inputs))
+        self._prepared_inputs.move_to_end(key)
+        return self._prepared_inputs[key]
 
     def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
         """Return inputs on the device."""
         return kernel.make_inputs(problem, seed)
 
-    def _make_room(self, kernel: Kernel, problem: Problem) -> None:
-        while len(self._kept) >= INPUT_SETS_KEPT:
-            self._kept.popitem(last=False)
+    def _evict_inputs(self, kernel: Kernel, problem: Problem) -> None:
+        while len(self._prepared_inputs) >= MAX_INPUT_SETS:
+            self._prepared_inputs.popitem(last=False)
 
     def _reference(self, kernel: Kernel, inputs: Inputs) -> Any:
         return kernel.reference(inputs)
@@ -186,21 +188,23 @@ class Workbench:
         The first output is spoilt and computed again: memory that still holds another
         configuration's right result would pass for it otherwise.
         """
-        kernel.poison(launch())
+        kernel.invalidate_output(launch())
         return kernel.relative_error(launch(), expected)
 
-    def _meter(self, launch: Launch, time_ms: float, stopwatch: Stopwatch) -> tuple[float, float]:
+    def _measure_power(self, launch: Launch, time_ms: float, timer: Timer) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
         if self.meter is None:
             return math.nan, math.nan
-        if isinstance(launch, TimedLaunch):  # a call alone may do more, or nothing, a second time
-            launch = partial(launch.sample_ms, stopwatch, 1)
+        if isinstance(
+            launch, SelfTimedLaunch
+        ):  # a call alone may do more, or nothing, a second time
+            launch = partial(launch.sample_ms, timer, 1)
         try:
-            power_w, energy_mj = metered(
-                self.meter, launch, time_ms, stopwatch.wait, stopwatch.interface
+            power_w, energy_mj = measure_power(
+                self.meter, launch, time_ms, timer.wait, timer.interface
             )
         except Exception:  # the time is right all the same
-            self._look_after(stopwatch)
+            self._check_device(timer)
             return math.nan, math.nan
         limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
         return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)

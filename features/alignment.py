@@ -2,7 +2,7 @@
 
 import numpy as np
 
-LARGEST_ALIGNMENT = 8
+MAX_ALIGNMENT = 8
 """log2 of the largest power of two that is looked for in a size."""
 
 
@@ -11,4 +11,4 @@ def alignment(sizes: np.ndarray) -> np.ndarray:
     whole = (sizes > 0) & (sizes < 2.0**53) & (sizes == np.floor(sizes))
     numbers = np.where(whole, sizes, 1).astype(np.int64)
     power = np.log2((numbers & -numbers).astype(float))
-    return np.where(whole, np.minimum(power, LARGEST_ALIGNMENT), np.nan)
+    return np.where(whole, np.minimum(power, MAX_ALIGNMENT), np.nan)

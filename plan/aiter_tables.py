@@ -15,22 +15,22 @@ from foretune.plan.cost.decoder import step_operators
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, illegal_because
-from foretune.plan.engine_folder import check_ours, read_card
+from foretune.plan.engine_folder import read_card, refuse_foreign_file
 from foretune.problem import Problem
-from foretune.replacing import replacing
-from foretune.tune.exporting.aiter import KINDS, Choice, TunedTable
-from foretune.tune.exporting.winners import CARD
+from foretune.replacing import atomic_write
+from foretune.tune.exporting.aiter import TABLE_KINDS, KernelChoice, TunedTable
+from foretune.tune.exporting.winners import MANIFEST_NAME
 
-__all__ = ["TableLayer", "fill", "layers_in_tables", "read_tables", "write_tables"]
+__all__ = ["TableLayer", "fill_tables", "layers_in_tables", "read_tables", "write_tables"]
 
-LINEAR = {
+LINEAR_TABLES = {
     "fp8_block": ("a8w8_blockscale_tuned_gemm", "a8w8_blockscale_bpreshuffle_tuned_gemm"),
     "fp8": ("a8w8_bpreshuffle_tuned_gemm",),
     "int8": ("a8w8_tuned_gemm",),
 }
 """Format of linear layers -> tables that engines look them up in, by version."""
-EXPERTS = "tuned_fmoe"
-SCALES = {
+EXPERT_TABLE = "tuned_fmoe"
+QUANTIZATION_TYPES = {
     "bf16": "No", "fp8": "per_Token", "fp8_static": "per_Tensor", "fp8_block": "per_1x128",
 }  # fmt: skip
 """Format of experts -> what the table calls how they are quantized."""
@@ -44,20 +44,20 @@ class TableLayer:
         table: its name.
         layer: sizes and formats, as its columns say.
         parts: of the model that use it.
-        there: numbers of tokens that the table has.
+        tuned_tokens: numbers of tokens that the table has.
         guesses: number of tokens -> kernel, where it has none.
     """
 
     table: str
     layer: Problem
     parts: tuple[str, ...]
-    there: Sequence[int] = ()
-    guesses: Mapping[int, Choice] = field(default_factory=dict)
+    tuned_tokens: Sequence[int] = ()
+    guesses: Mapping[int, KernelChoice] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
         """Whether the table has it, or what can be said without it."""
-        if self.there:
+        if self.tuned_tokens:
             return "there"
         return "guessed" if self.guesses else "nothing similar"
 
@@ -77,7 +77,7 @@ def read_tables(folders: Sequence[Path]) -> dict[str, TunedTable]:
     """
     found: dict[str, TunedTable] = {}
     for folder in folders:
-        for name, kind in KINDS.items():
+        for name, kind in TABLE_KINDS.items():
             if name not in found and (table := TunedTable.read(folder, kind)):
                 found[name] = table
     if not found:
@@ -107,18 +107,18 @@ def layers_in_tables(
     if reason := illegal_because(model, layout, formats):
         raise UsageError(f"{model.name} cannot be served on {layout}: {reason}")
     parts: dict[tuple[str, Problem], list[str]] = {}
-    for table, layer, part in _looked_up(model, layout, formats, architecture):
+    for table, layer, part in _table_lookups(model, layout, formats, architecture):
         users = parts.setdefault((table, layer), [])
         if part not in users:
             users.append(part)
     return [TableLayer(table, layer, tuple(users)) for (table, layer), users in parts.items()]
 
 
-def fill(
+def fill_tables(
     layers: Sequence[TableLayer],
     tables: Mapping[str, TunedTable],
     architecture: str,
-    units: int,
+    compute_units: int,
 ) -> list[TableLayer]:
     """Return the layers with what their tables have, and guesses where these have nothing.
 
@@ -127,7 +127,7 @@ def fill(
             have nothing for the architecture.
         tables: that are installed.
         architecture: of the GPU.
-        units: its compute units, by which AITER looks rows up.
+        compute_units: its compute units, by which AITER looks rows up.
     """
     filled = []
     for each in layers:
@@ -135,11 +135,11 @@ def fill(
         if table is None or architecture not in table.architectures:
             continue
         layer = table.layer_of(each.layer)  # older tables tell fewer formats apart
-        there = table.tuned(architecture, units).get(layer, [])
-        tokens = [] if there else table.usual_tokens(architecture)
-        found = {n: table.guess(layer, n, architecture, units) for n in tokens}
+        tuned_tokens = table.tuned(architecture, compute_units).get(layer, [])
+        tokens = [] if tuned_tokens else table.common_token_counts(architecture)
+        found = {n: table.guess(layer, n, architecture, compute_units) for n in tokens}
         guesses = {n: choice for n, choice in found.items() if choice}
-        filled.append(TableLayer(each.table, layer, each.parts, there, guesses))
+        filled.append(TableLayer(each.table, layer, each.parts, tuned_tokens, guesses))
     return filled
 
 
@@ -148,7 +148,7 @@ def write_tables(
     layers: Sequence[TableLayer],
     tables: Mapping[str, TunedTable],
     architecture: str,
-    units: int,
+    compute_units: int,
 ) -> dict[str, Path]:
     """Write each table that gets rows, whole, and a card that says which are guessed.
 
@@ -163,52 +163,52 @@ def write_tables(
     new = {name: entries for name, entries in new.items() if entries}
     if not new:
         return {}
-    card = read_card(folder / CARD)
+    card = read_card(folder / MANIFEST_NAME)
     for name in new:
-        check_ours(folder, Path(f"{name}.csv"), card)
+        refuse_foreign_file(folder, Path(f"{name}.csv"), card)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, entries in new.items():
             guesses = {(e.layer, n): choice for e in entries for n, choice in e.guesses.items()}
-            card[f"{name}.csv"] = [_about(entry) for entry in entries]
-            with replacing(folder / f"{name}.csv") as path:
-                rows = tables[name].completed(architecture, units, guesses)
+            card[f"{name}.csv"] = [_card_entry(entry) for entry in entries]
+            with atomic_write(folder / f"{name}.csv") as path:
+                rows = tables[name].with_guesses(architecture, compute_units, guesses)
                 rows.to_csv(path, index=False)
-        with replacing(folder / CARD) as path:
+        with atomic_write(folder / MANIFEST_NAME) as path:
             text = json.dumps({"engine": "aiter", "files": card}, indent=1)
             path.write_text(text + "\n", encoding="utf-8")
     except OSError as e:
         raise OutputError(f"cannot write into {folder}: {e.strerror or e}") from e
-    return {KINDS[name].variable: folder / f"{name}.csv" for name in new}
+    return {TABLE_KINDS[name].variable: folder / f"{name}.csv" for name in new}
 
 
-def _looked_up(
+def _table_lookups(
     model: ModelDescription, layout: Layout, formats: Formats, architecture: str
 ) -> Iterator[tuple[str, Problem, str]]:
-    narrow = "torch.float8_e4m3fnuz" if architecture == "gfx942" else "torch.float8_e4m3fn"
+    fp8_dtype = "torch.float8_e4m3fnuz" if architecture == "gfx942" else "torch.float8_e4m3fn"
     for operator in step_operators(model, layout, formats, 1, 1, 128, "decode"):
         number_format = str(operator.config.get("format"))
-        if operator.kernel != "gemm" or number_format not in LINEAR:
+        if operator.kernel != "gemm" or number_format not in LINEAR_TABLES:
             continue
         sizes = {name: int(operator.problem[name]) for name in ("N", "K")}
-        weights = "torch.int8" if number_format == "int8" else narrow
-        for table in LINEAR[number_format]:
+        weights = "torch.int8" if number_format == "int8" else fp8_dtype
+        for table in LINEAR_TABLES[number_format]:
             yield table, Problem({**sizes, "q_dtype_w": weights}), operator.name
-    if model.is_moe and formats.moe in SCALES:
-        weights = "torch.bfloat16" if formats.moe == "bf16" else narrow
+    if model.is_moe and formats.moe in QUANTIZATION_TYPES:
+        weights = "torch.bfloat16" if formats.moe == "bf16" else fp8_dtype
         layer = {
             "model_dim": model.hidden, "inter_dim": model.moe_intermediate // layout.moe_tp,
             "expert": model.experts, "topk": model.experts_per_token, "q_dtype_w": weights,
             "act_type": "ActivationType.Silu", "dtype": "torch.bfloat16", "q_dtype_a": weights,
-            "q_type": f"QuantType.{SCALES[formats.moe]}", "use_g1u1": 1, "doweight_stage1": 0,
+            "q_type": f"QuantType.{QUANTIZATION_TYPES[formats.moe]}", "use_g1u1": 1, "doweight_stage1": 0,
         }  # fmt: skip
-        yield EXPERTS, Problem(layer), "experts"
+        yield EXPERT_TABLE, Problem(layer), "experts"
         if model.shared_width == model.moe_intermediate:  # engines may make it one of the others
             layer |= {"expert": model.experts + 1, "topk": model.experts_per_token + 1}
-            yield EXPERTS, Problem(layer), "with the shared expert"
+            yield EXPERT_TABLE, Problem(layer), "with the shared expert"
 
 
-def _about(entry: TableLayer) -> dict[str, object]:
+def _card_entry(entry: TableLayer) -> dict[str, object]:
     return {
         "layer": dict(entry.layer),
         "parts": entry.parts,

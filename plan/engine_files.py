@@ -17,44 +17,44 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, illegal_because
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Engine, Layer
-from foretune.tune.exporting.winners import Guess, Winners
+from foretune.tune.exporting.winners import Guess, TunedLayerIndex
 
-__all__ = ["EngineFile", "Entry", "engine_files", "layers_of"]
+__all__ = ["EngineFile", "MeasuredEntry", "engine_files", "tuned_file_layers"]
 
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+TOKEN_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens that most tuned files have an entry for."""
-IN_BLOCKS = "fp8_block"
+BLOCKWISE_FP8 = "fp8_block"
 """The one format of linear layers that engines multiply with tuned Triton kernels."""
-BLOCK = (128, 128)
-PACKED = "int4_w4a16"
-EXPERTS = {
-    "bf16": "", "fp8": "fp8_w8a8", "fp8_static": "fp8_w8a8", IN_BLOCKS: "fp8_w8a8",
-    "int8_wo": "int8_w8a16", "int4_wo": PACKED,
+BLOCK_SHAPE = (128, 128)
+PACKED_INT4 = "int4_w4a16"
+EXPERT_DTYPES = {
+    "bf16": "", "fp8": "fp8_w8a8", "fp8_static": "fp8_w8a8", BLOCKWISE_FP8: "fp8_w8a8",
+    "int8_wo": "int8_w8a16", "int4_wo": PACKED_INT4,
 }  # fmt: skip
 """Format of routed experts -> what file names call it, where a Triton kernel multiplies them."""
 Status = Literal["there", "guessed", "nothing similar", "measured", "default is best"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class MeasuredEntry:
     """What was measured for one number of tokens.
 
     Attributes:
         config: the winner; the engine's default where nothing beats it for certain.
-        gain: the default's time over the winner's, median over rounds side by side.
-        gain_low: lower end of its 95 % interval.
-        gain_high: upper end.
+        speedup: the default's time over the winner's, median over rounds side by side.
+        speedup_low: lower end of its 95 % interval.
+        speedup_high: upper end.
     """
 
     config: Configuration
-    gain: float = 1.0
-    gain_low: float = 1.0
-    gain_high: float = 1.0
+    speedup: float = 1.0
+    speedup_low: float = 1.0
+    speedup_high: float = 1.0
 
     @property
-    def wins(self) -> bool:
+    def beats_default(self) -> bool:
         """Whether it beats the engine's default for certain."""
-        return self.gain_low > 1.0
+        return self.speedup_low > 1.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class EngineFile:
     parts: tuple[str, ...]
     status: Status
     guesses: Mapping[int, Guess] = field(default_factory=dict)
-    measured: Mapping[int, Entry] = field(default_factory=dict)
+    measured: Mapping[int, MeasuredEntry] = field(default_factory=dict)
     failed: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -84,7 +84,7 @@ class EngineFile:
         Engines take the entry of the nearest number of tokens. So a measured file has the default,
         too, where that is best, and a file is written only if some entry beats it.
         """
-        if any(entry.wins for entry in self.measured.values()):
+        if any(entry.beats_default for entry in self.measured.values()):
             return {tokens: entry.config for tokens, entry in self.measured.items()}
         if self.measured or self.failed:
             return {}
@@ -97,7 +97,7 @@ class EngineFile:
         return sum(found) / len(found) if found else float("nan")
 
 
-def layers_of(
+def tuned_file_layers(
     model: ModelDescription, layout: Layout, formats: Formats, device: str, engine: Engine
 ) -> dict[Layer, tuple[str, ...]]:
     """Return the layers that an engine looks up tuned files for, and the parts that use each.
@@ -115,7 +115,7 @@ def layers_of(
     if reason := illegal_because(model, layout, formats):
         raise UsageError(f"{model.name} cannot be served on {layout}: {reason}")
     found: dict[Layer, list[str]] = {}
-    for layer, part in _looked_up(model, layout, formats, device, engine):
+    for layer, part in _layer_lookups(model, layout, formats, device, engine):
         parts = found.setdefault(layer, [])
         if part not in parts:
             parts.append(part)
@@ -123,44 +123,47 @@ def layers_of(
 
 
 def engine_files(
-    layers: Mapping[Layer, tuple[str, ...]], own: Winners, known: Winners
+    layers: Mapping[Layer, tuple[str, ...]], existing: TunedLayerIndex, known: TunedLayerIndex
 ) -> list[EngineFile]:
     """Return the file of each layer, with what to write where the engine lacks it.
 
     Args:
-        layers: see `layers_of`.
-        own: the engine's tuned files.
+        layers: see `tuned_file_layers`.
+        existing: the engine's tuned files.
         known: those that have a vote.
     """
     files = []
     for layer, parts in layers.items():
-        if layer in own.layers:
+        if layer in existing.layers:
             files.append(EngineFile(layer, parts, "there"))
             continue
-        found = {tokens: known.guess(layer, tokens) for tokens in TOKENS}
+        found = {tokens: known.guess(layer, tokens) for tokens in TOKEN_COUNTS}
         guesses = {tokens: guess for tokens, guess in found.items() if guess}
         status: Status = "guessed" if guesses else "nothing similar"
         files.append(EngineFile(layer, parts, status, guesses))
     return files
 
 
-def _looked_up(
+def _layer_lookups(
     model: ModelDescription, layout: Layout, formats: Formats, device: str, engine: Engine
 ) -> Iterator[tuple[Layer, str]]:
     steps: tuple[tuple[Literal["prefill", "decode"], int], ...] = (("prefill", 128), ("decode", 1))
     for phase, new_tokens in steps:
         for operator in step_operators(model, layout, formats, 1, new_tokens, 128, phase):
-            if operator.kernel == "gemm" and operator.config.get("format") == IN_BLOCKS:
+            if operator.kernel == "gemm" and operator.config.get("format") == BLOCKWISE_FP8:
                 columns, depth = int(operator.problem["N"]), int(operator.problem["K"])
-                linear = Layer(0, columns, device, EXPERTS[IN_BLOCKS], BLOCK, depth)
+                linear = Layer(0, columns, device, EXPERT_DTYPES[BLOCKWISE_FP8], BLOCK_SHAPE, depth)
                 yield linear, operator.name
-    if model.is_moe and formats.moe in EXPERTS:
-        dtype, block = EXPERTS[formats.moe], BLOCK if formats.moe == IN_BLOCKS else None
+    if model.is_moe and formats.moe in EXPERT_DTYPES:
+        dtype, block = (
+            EXPERT_DTYPES[formats.moe],
+            BLOCK_SHAPE if formats.moe == BLOCKWISE_FP8 else None,
+        )
         experts = -(-model.experts // layout.moe_ep)
         size = model.moe_intermediate // layout.moe_tp
-        if engine == "sglang" and dtype == PACKED:
+        if engine == "sglang" and dtype == PACKED_INT4:
             size //= 2  # of bytes, each of which holds two
         yield Layer(experts, size, device, dtype, block), "experts"
-        alike = model.shared_width == model.moe_intermediate
-        if engine == "sglang" and layout.moe_ep == 1 and alike:
+        same_width = model.shared_width == model.moe_intermediate
+        if engine == "sglang" and layout.moe_ep == 1 and same_width:
             yield Layer(experts + 1, size, device, dtype, block), "with the shared expert"

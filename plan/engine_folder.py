@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, UsageError
-from foretune.plan.engine_files import EngineFile, Entry
-from foretune.replacing import replacing
+from foretune.plan.engine_files import EngineFile, MeasuredEntry
+from foretune.replacing import atomic_write
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Engine, Layer
 from foretune.tune.exporting.vllm import TunedLayer, write_layer
-from foretune.tune.exporting.winners import CARD
+from foretune.tune.exporting.winners import MANIFEST_NAME
 
-__all__ = ["LINEAR", "check_folder", "write_files"]
+__all__ = ["LINEAR_FOLDER", "check_folder", "write_files"]
 
-LINEAR = "linear"
+LINEAR_FOLDER = "linear"
 """Folder of files that engines look for in their own package only."""
 VERSION = re.compile(r"\d+(\.\d+)*")
 
@@ -36,9 +36,9 @@ def check_folder(
         OutputError: it cannot be written into, or has files of these layers that are not ours.
         UsageError: see `write_files`.
     """
-    card = read_card(folder / CARD)
-    for place in (_place(layer, engine, triton) for layer in layers):
-        check_ours(folder, place, card)
+    card = read_card(folder / MANIFEST_NAME)
+    for path in (_relative_path(layer, engine, triton) for layer in layers):
+        refuse_foreign_file(folder, path, card)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -69,34 +69,34 @@ def write_files(
         OutputError, StoreError: they cannot be written, or would replace what is not ours.
         UsageError: SGLang keeps files by the version of Triton, which is not given.
     """
-    card = read_card(folder / CARD)
+    card = read_card(folder / MANIFEST_NAME)
     found: dict[Path, EngineFile] = {}
     for file in files:
         if not (file.configs or file.measured):
             continue
-        place = _place(file.layer, engine, triton)
-        check_ours(folder, place, card)
-        earlier = _measured(card.get(place.as_posix(), {}))
-        found[place] = replace(file, measured={**earlier, **file.measured})
+        path = _relative_path(file.layer, engine, triton)
+        refuse_foreign_file(folder, path, card)
+        earlier = _read_entries(card.get(path.as_posix(), {}))
+        found[path] = replace(file, measured={**earlier, **file.measured})
     if not found:
         return {}
-    card |= {place.as_posix(): _about(file) for place, file in found.items()}
-    with replacing(folder / CARD) as new:
+    card |= {path.as_posix(): _card_entry(file) for path, file in found.items()}
+    with atomic_write(folder / MANIFEST_NAME) as new:
         text = {"engine": engine, "files": card}
         new.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    for place, file in found.items():
+    for path, file in found.items():
         if file.configs:
-            write_layer(folder / place, TunedLayer(file.layer, file.configs))
+            write_layer(folder / path, TunedLayer(file.layer, file.configs))
         else:
-            (folder / place).unlink(missing_ok=True)
-    return {folder / place: file for place, file in found.items() if file.configs}
+            (folder / path).unlink(missing_ok=True)
+    return {folder / path: file for path, file in found.items() if file.configs}
 
 
-def _place(layer: Layer, engine: Engine, triton: str) -> Path:
+def _relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
     """Return where the file of a layer lies in the folder."""
-    name = layer.named(engine)
+    name = layer.file_name_for(engine)
     if not layer.experts:
-        return Path(LINEAR) / name
+        return Path(LINEAR_FOLDER) / name
     if engine == "vllm":
         return Path(name)
     if not VERSION.fullmatch(triton):
@@ -104,9 +104,9 @@ def _place(layer: Layer, engine: Engine, triton: str) -> Path:
     return Path("configs") / f"triton_{triton.replace('.', '_')}" / name
 
 
-def check_ours(folder: Path, place: Path, card: dict[str, Any]) -> None:
-    if (folder / place).exists() and place.as_posix() not in card:
-        raise OutputError(f"{folder / place} is not Foretune's: give --out another folder")
+def refuse_foreign_file(folder: Path, path: Path, card: dict[str, Any]) -> None:
+    if (folder / path).exists() and path.as_posix() not in card:
+        raise OutputError(f"{folder / path} is not Foretune's: give --out another folder")
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def read_card(path: Path) -> dict[str, Any]:
         raise OutputError(f"{path} is no card of such files: give --out another folder") from e
 
 
-def _about(file: EngineFile) -> dict[str, object]:
+def _card_entry(file: EngineFile) -> dict[str, object]:
     if not file.measured:
         return {
             "parts": file.parts,
@@ -130,15 +130,15 @@ def _about(file: EngineFile) -> dict[str, object]:
             "nearest": sorted({guess.nearest.file_name for guess in file.guesses.values()}),
         }
     entries = {
-        tokens: {"config": dict(e.config), "gain": [e.gain, e.gain_low, e.gain_high]}
+        tokens: {"config": dict(e.config), "gain": [e.speedup, e.speedup_low, e.speedup_high]}
         for tokens, e in sorted(file.measured.items())
     }
     return {"parts": file.parts, "measured": True, "entries": entries, "failed": dict(file.failed)}
 
 
-def _measured(about: dict[str, Any]) -> dict[int, Entry]:
+def _read_entries(about: dict[str, Any]) -> dict[int, MeasuredEntry]:
     """Return what a card says was measured."""
     return {
-        int(tokens): Entry(Configuration(entry["config"]), *entry["gain"])
+        int(tokens): MeasuredEntry(Configuration(entry["config"]), *entry["gain"])
         for tokens, entry in about.get("entries", {}).items()
     }

@@ -8,23 +8,23 @@ interrupted run resumes.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foretune.collect.kernels.vllm_layers import IN_BLOCKS, VllmExperts, VllmLayer, VllmLinear
+from foretune.collect.kernels.vllm_layers import FP8_BLOCK, VllmExperts, VllmLayer, VllmLinear
 from foretune.collect.runner import Runner
 from foretune.errors import MeasurementError, ProblemError
 from foretune.measurement import Status
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.engine_files import BLOCK, TOKENS, EngineFile, Entry
+from foretune.plan.engine_files import BLOCK_SHAPE, TOKEN_COUNTS, EngineFile, MeasuredEntry
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.tune.exporting.layer import Layer
 from foretune.tune.exporting.winners import Guess
-from foretune.tune.record import StoredRecord
-from foretune.tune.store.optional import Where
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.optional import StoreLocation
 from foretune.tune.tuner import tune_problem
 
 __all__ = ["measure_file", "problem_of"]
 
-BUDGET = 16
+DEFAULT_BUDGET = 16
 """Configurations measured for each number of tokens."""
 
 
@@ -39,9 +39,9 @@ def problem_of(layer: Layer, model: ModelDescription, tokens: int) -> tuple[Vllm
     Raises:
         ProblemError: the format of the layer is not measured.
     """
-    known = {("", None): "bf16", ("fp8_w8a8", None): "fp8", ("fp8_w8a8", BLOCK): IN_BLOCKS}
+    known = {("", None): "bf16", ("fp8_w8a8", None): "fp8", ("fp8_w8a8", BLOCK_SHAPE): FP8_BLOCK}
     kind = known.get((layer.dtype, layer.block_shape))
-    if kind is None or not (layer.experts or kind == IN_BLOCKS):
+    if kind is None or not (layer.experts or kind == FP8_BLOCK):
         raise ProblemError(f"{layer.dtype or '16 bit'} layers of this kind are not measured")
     if not layer.experts:
         linear = VllmLinear()
@@ -58,9 +58,9 @@ def measure_file(
     model: ModelDescription,
     runner: Runner,
     *,
-    tokens: Sequence[int] = TOKENS,
-    budget: int = BUDGET,
-    store: Where = None,
+    tokens: Sequence[int] = TOKEN_COUNTS,
+    budget: int = DEFAULT_BUDGET,
+    store: StoreLocation = None,
     progress: Progress = SILENT,
 ) -> EngineFile:
     """Return a file with what was measured; numbers of tokens that fail are named in it.
@@ -74,7 +74,7 @@ def measure_file(
         store: where measurements are kept; see `foretune.tune_problem`.
         progress: told about each measurement.
     """
-    measured: dict[int, Entry] = {}
+    measured: dict[int, MeasuredEntry] = {}
     failed: dict[int, str] = {}
     for count in tokens:
         try:
@@ -87,7 +87,7 @@ def measure_file(
             progress.say(f"{file.layer.sizes}, {count} tokens: {e}")
     if not measured:
         return replace(file, failed=failed)
-    wins = any(entry.wins for entry in measured.values())
+    wins = any(entry.beats_default for entry in measured.values())
     return replace(
         file, status="measured" if wins else "default is best", measured=measured, failed=failed
     )
@@ -95,21 +95,21 @@ def measure_file(
 
 def _measure(
     kernel: VllmLayer, problem: Problem, runner: Runner, guess: Guess | None, budget: int,
-    store: Where, progress: Progress,
-) -> Entry:  # fmt: skip
+    store: StoreLocation, progress: Progress,
+) -> MeasuredEntry:  # fmt: skip
     space = kernel.space(problem)
-    record = StoredRecord(kernel, runner.device, store)
+    record = SharedMeasurementCache(kernel, runner.device, store)
     known = {measurement.config for measurement in record.known(problem)}
     first = dict.fromkeys([kernel.default(problem), *([guess.config] if guess else [])])
     first = {config: None for config in first if config in space}
     new = [config for config in first if config not in known]
     for measurement in runner.run(kernel, problem, new):
         record.append(measurement)
-    left = max(budget - len(known | first.keys()), 1)
-    result = tune_problem(kernel, problem, runner, budget=left, store=store, progress=progress)
+    remaining = max(budget - len(known | first.keys()), 1)
+    result = tune_problem(kernel, problem, runner, budget=remaining, store=store, progress=progress)
     if not any(step.status == Status.OK.value for step in result.trace):
         raise MeasurementError(f"no configuration of {kernel.name} runs for {problem}")
     winner = result.winner
     if not result.verified or winner.config is None:
-        return Entry(kernel.default(problem))
-    return Entry(winner.config, winner.ratio, winner.ratio_low, winner.ratio_high)
+        return MeasuredEntry(kernel.default(problem))
+    return MeasuredEntry(winner.config, winner.ratio, winner.ratio_low, winner.ratio_high)

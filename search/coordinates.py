@@ -19,16 +19,16 @@ from foretune.mapping import Value
 from foretune.problem import Problem
 from foretune.space import SearchSpace
 
-SAMPLE = 5000
+SCALING_SAMPLE = 5000
 """Configurations looked at to scale the axes and to find those that say the same."""
-SAME = 0.9999
+MAX_CORRELATION = 0.9999
 """Correlation above which the later of two axes is left out."""
 
 Axes = dict[str, np.ndarray]
 """Where some runs stand along each axis, by its name."""
 
 
-def axes_of(name: str, values: np.ndarray) -> Axes:
+def value_axes(name: str, values: np.ndarray) -> Axes:
     """Return where the values of a parameter or a size stand: along one axis or a few.
 
     Args:
@@ -41,7 +41,7 @@ def axes_of(name: str, values: np.ndarray) -> Axes:
         among_words = {f"{name}={word!r}": 0.5 * (values == word) for word in words}
         if is_word.all():
             return among_words
-        among_sizes = axes_of(name, values[~is_word].astype(float))
+        among_sizes = value_axes(name, values[~is_word].astype(float))
         for axis, where in among_sizes.items():  # a word is no size: in the middle of them
             among_sizes[axis] = np.full(len(values), (where.min() + where.max()) / 2)
             among_sizes[axis][~is_word] = where
@@ -52,7 +52,7 @@ def axes_of(name: str, values: np.ndarray) -> Axes:
     return axes
 
 
-def column_of(values: Sequence[Value]) -> np.ndarray:
+def value_column(values: Sequence[Value]) -> np.ndarray:
     """Return values as numbers, or as objects where one is a word."""
     if any(isinstance(v, str) for v in values):
         column = np.empty(len(values), dtype=object)
@@ -68,11 +68,11 @@ def geometry_axes(
     rows: int,
 ) -> Axes:
     """Return the launch geometry of rows, as far as names tell it (`launch_geometry`)."""
-    found = launch_geometry(problem, config, numbers_of(specs))
+    found = launch_geometry(problem, config, numeric_arrays(specs))
     return {n: np.broadcast_to(np.asarray(q, dtype=float), rows) for n, q in found.items()}
 
 
-def numbers_of(named: Mapping[str, object]) -> dict[str, np.ndarray]:
+def numeric_arrays(named: Mapping[str, object]) -> dict[str, np.ndarray]:
     """Return what is a number, each as an array of no dimension."""
     return {
         name: np.asarray(float(value))
@@ -82,24 +82,24 @@ def numbers_of(named: Mapping[str, object]) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Box:
+class AxisScaling:
     """The axes that tell runs apart, each with where it begins and how long it is."""
 
     low: dict[str, float]
     length: dict[str, float]
 
     @classmethod
-    def around(cls, axes: Axes, least: Mapping[str, float] | None = None) -> Self:
+    def fit(cls, axes: Axes, min_length: Mapping[str, float] | None = None) -> Self:
         """Return the box around runs; axes that do not vary or repeat an earlier one are none.
 
         Args:
             axes: of the runs.
-            least: how long some axes are at least.
+            min_length: how long some axes are at least.
         """
-        kept, least = _different(axes), least or {}
+        kept, min_length = _distinct_axes(axes), min_length or {}
         return cls(
             {name: float(axes[name].min()) for name in kept},
-            {name: max(float(np.ptp(axes[name])), least.get(name, 0.0)) for name in kept},
+            {name: max(float(np.ptp(axes[name])), min_length.get(name, 0.0)) for name in kept},
         )
 
     def points(self, axes: Axes, rows: int) -> np.ndarray:
@@ -110,7 +110,7 @@ class Box:
         return points
 
 
-class Coordinates:
+class ConfigurationEncoder:
     """Places the configurations of one space.
 
     Args:
@@ -123,42 +123,48 @@ class Coordinates:
         self, space: SearchSpace, problem: Problem | None = None, device: Device | None = None
     ) -> None:
         self._space = space
-        self._problem = numbers_of(problem or {})
+        self._problem = numeric_arrays(problem or {})
         self._specs = device.specs if device else {}
-        self._values = {n: column_of(v) for n, v in space.parameters.items()}
-        self._along = {name: axes_of(name, values) for name, values in self._values.items()}
+        self._values = {n: value_column(v) for n, v in space.parameters.items()}
+        self._axes_by_parameter = {
+            name: value_axes(name, values) for name, values in self._values.items()
+        }
         size = len(space)
-        some = np.arange(size) if size <= SAMPLE else space.draw(SAMPLE, np.random.default_rng(0))
-        self._box = Box.around(self._axes(some))
+        some = (
+            np.arange(size)
+            if size <= SCALING_SAMPLE
+            else space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
+        )
+        self._scaling = AxisScaling.fit(self._axes(some))
 
     def __len__(self) -> int:
         """Return the number of axes."""
-        return len(self._box.low)
+        return len(self._scaling.low)
 
-    def of(self, numbers: np.ndarray) -> np.ndarray:
+    def encode(self, indices: np.ndarray) -> np.ndarray:
         """Return the numbered configurations as points, shape (numbers, axes), float64."""
-        return self._box.points(self._axes(np.asarray(numbers)), len(numbers))
+        return self._scaling.points(self._axes(np.asarray(indices)), len(indices))
 
-    def _axes(self, numbers: np.ndarray) -> Axes:
+    def _axes(self, indices: np.ndarray) -> Axes:
         axes: Axes = {}
         sizes: dict[str, np.ndarray] = {}
-        codes = self._space.codes_of(numbers)
-        for i, (name, along) in enumerate(self._along.items()):
+        codes = self._space.codes_of(indices)
+        for i, (name, along) in enumerate(self._axes_by_parameter.items()):
             axes |= {axis: where[codes[:, i]] for axis, where in along.items()}
             if (values := self._values[name]).dtype != object:
                 sizes[name] = values[codes[:, i]]
-        return axes | geometry_axes(self._problem, sizes, self._specs, len(numbers))
+        return axes | geometry_axes(self._problem, sizes, self._specs, len(indices))
 
 
-def _different(axes: Axes) -> list[str]:
+def _distinct_axes(axes: Axes) -> list[str]:
     """Return the axes that vary and do not repeat an earlier one."""
     kept: dict[str, np.ndarray] = {}
     for name, values in axes.items():
         if not np.isfinite(values).all() or np.ptp(values) == 0:
             continue
-        centred = values - values.mean()
-        unit = centred / np.linalg.norm(centred)
-        if all(abs(unit @ other) < SAME for other in kept.values()):
+        centered = values - values.mean()
+        unit = centered / np.linalg.norm(centered)
+        if all(abs(unit @ other) < MAX_CORRELATION for other in kept.values()):
             kept[name] = unit
     return list(kept)
 

@@ -7,4 +7,4 @@ class RandomSearcher(Searcher):
     """Proposes configurations uniformly at random."""
 
     def _propose(self, n: int) -> list[int]:
-        return self.random_numbers(n)
+        return self.random_indices(n)

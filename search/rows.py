@@ -8,17 +8,17 @@ from typing import Any, Self
 import numpy as np
 
 from foretune.features.families.tiles import cores_of
-from foretune.mapping import NamedValues
+from foretune.mapping import FrozenParameters
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.search.coordinates import Axes, Box, axes_of, column_of, geometry_axes
+from foretune.search.coordinates import Axes, AxisScaling, geometry_axes, value_axes, value_column
 from foretune.space import Configuration
 
-LEAST_OCTAVES = 4.0
+MIN_OCTAVES = 4.0
 """Problem sizes that span less are no further apart than this makes them."""
-WARPS_FULL = 16.0
+FULL_OCCUPANCY_WARPS = 16.0
 """Warps on a multiprocessor that hide most of its latencies; scales waves of small programs."""
-ANOTHER_WORD = 8.0
+CATEGORY_DISTANCE = 8.0
 """How far two problems are apart that differ in a word, in octaves of a size."""
 
 Columns = dict[str, np.ndarray]
@@ -26,7 +26,7 @@ Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Rows:
+class KernelRuns:
     """Runs, measured or not.
 
     Attributes:
@@ -41,7 +41,7 @@ class Rows:
     statics: Sequence[Mapping[str, float]]
 
     @classmethod
-    def of(cls, measurements: Sequence[Measurement]) -> Self:
+    def from_measurements(cls, measurements: Sequence[Measurement]) -> Self:
         """Return measured runs as rows."""
         return cls(
             [m.problem for m in measurements],
@@ -53,8 +53,8 @@ class Rows:
         """Return the number of rows."""
         return len(self.configs)
 
-    def __add__(self, other: "Rows") -> "Rows":
-        return Rows(
+    def __add__(self, other: "KernelRuns") -> "KernelRuns":
+        return KernelRuns(
             [*self.problems, *other.problems],
             [*self.configs, *other.configs],
             [*self.statics, *other.statics],
@@ -68,12 +68,12 @@ class Rows:
         return numbers
 
     @cached_property
-    def knobs(self) -> Columns:
+    def config_columns(self) -> Columns:
         """What configurations say."""
         return _columns(self.configs)
 
     @cached_property
-    def sizes(self) -> Columns:
+    def problem_columns(self) -> Columns:
         """What problems say."""
         return _columns(self.problems)
 
@@ -99,25 +99,28 @@ class Rows:
             specs: of the device; its cores give waves.
         """
         axes: Axes = {}
-        for name, values in self.knobs.items():
-            axes |= axes_of(f"config.{name}", values)
-        for name, values in self.sizes.items():
-            axes |= axes_of(f"problem.{name}", values)
+        for name, values in self.config_columns.items():
+            axes |= value_axes(f"config.{name}", values)
+        for name, values in self.problem_columns.items():
+            axes |= value_axes(f"problem.{name}", values)
         axes |= self._launches(specs)
-        box = Box.around(axes, {n: LEAST_OCTAVES for n in axes if n.startswith("problem.")})
+        box = AxisScaling.fit(axes, {n: MIN_OCTAVES for n in axes if n.startswith("problem.")})
         return box.points(axes, len(self)), list(box.low)
 
     def waves(self, specs: Mapping[str, Any]) -> np.ndarray:
         """Return how many times each launch fills a device; NaN where programs are not known."""
-        guess = np.maximum(WARPS_FULL / self.warps, 1.0)
+        guess = np.maximum(FULL_OCCUPANCY_WARPS / self.warps, 1.0)
         resident = np.where(self.resident > 0, np.fmin(self.resident, guess), guess)
         return self.programs / (float(np.asarray(cores_of(specs))) * resident)
 
     def _launches(self, specs: Mapping[str, Any]) -> Axes:
         """Return programs, warps in all, and how full the waves are; else what names tell."""
         if not np.isfinite(self.programs).all() or not (self.programs > 0).all():
-            sizes, knobs = _numeric(self.sizes), _numeric(self.knobs)
-            return geometry_axes(sizes, knobs, specs, len(self))
+            problem_columns, config_columns = (
+                _numeric(self.problem_columns),
+                _numeric(self.config_columns),
+            )
+            return geometry_axes(problem_columns, config_columns, specs, len(self))
         waves = self.waves(specs)
         return {
             "programs": np.log2(self.programs),
@@ -126,19 +129,19 @@ class Rows:
         }
 
 
-def nearest(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:
+def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:
     """Return ``measurements``: those of ``problem`` first, then of the problems most like it."""
     different = dict.fromkeys(m.problem for m in measurements)
-    apart = {p: distance(p, problem) for p in different}
-    return sorted(measurements, key=lambda m: apart[m.problem])
+    distances = {p: problem_distance(p, problem) for p in different}
+    return sorted(measurements, key=lambda m: distances[m.problem])
 
 
-def likeness(a: Problem, b: Problem) -> float:
+def similarity(a: Problem, b: Problem) -> float:
     """Return how far what was learned on one problem holds for another: 1 if wholly, down to 0."""
-    return float(2.0 ** (-max(distance(a, b), 0.0) / ANOTHER_WORD))
+    return float(2.0 ** (-max(problem_distance(a, b), 0.0) / CATEGORY_DISTANCE))
 
 
-def distance(a: Problem, b: Problem) -> float:
+def problem_distance(a: Problem, b: Problem) -> float:
     """Return how far two problems are apart: octaves per size, and per word."""
     if a == b:
         return -1.0
@@ -149,13 +152,13 @@ def distance(a: Problem, b: Problem) -> float:
         if numbers and x > 0 and y > 0:  # type: ignore[operator]
             apart += abs(float(np.log2(x) - np.log2(y)))  # type: ignore[arg-type]
         elif x != y:
-            apart += ANOTHER_WORD
+            apart += CATEGORY_DISTANCE
     return apart
 
 
-def _columns(values: Sequence[NamedValues]) -> Columns:
+def _columns(values: Sequence[FrozenParameters]) -> Columns:
     names = dict.fromkeys(n for v in values for n in v)
-    return {name: column_of([v.get(name, "") for v in values]) for name in names}
+    return {name: value_column([v.get(name, "") for v in values]) for name in names}
 
 
 def _numeric(columns: Columns) -> Columns:

@@ -107,9 +107,9 @@ def _own_store(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch):
     """Let no result depend on what else this machine does: other tests, for one."""
-    for name in ("BUSY", "STOLEN"):
+    for name in ("MAX_OTHER_LOAD", "MAX_STEAL"):
         monkeypatch.setattr(conditions, name, math.inf)
-    monkeypatch.setattr(conditions, "_slowed", dict)
+    monkeypatch.setattr(conditions, "_throttle_counts", dict)
 
 
 INSTALL = {
@@ -215,7 +215,7 @@ def toy_device() -> Device:
 @pytest.fixture
 def toy_registered(monkeypatch):
     """Register the toy kernel under its name."""
-    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    monkeypatch.setitem(registry._BUILTIN["kernels"], "toy", "toy_kernel:Toy")
     registry.registered.cache_clear()
     yield
     registry.registered.cache_clear()

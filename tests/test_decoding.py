@@ -55,7 +55,7 @@ def test_only_regular_files_are_read(tmp_path):
 
 
 def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(decoding, "MAX_BYTES", 1 << 20)
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(RunTableError, match="1 MiB or more, 1 are read"):
         import_runs(tmp_path / "x.json.gz", "t4")
@@ -70,7 +70,7 @@ def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
 def test_tables_that_are_larger_than_their_files(tmp_path, monkeypatch):
     path = tmp_path / "x.parquet"
     gemms(6).to_parquet(path)
-    monkeypatch.setattr(decoding, "MOST_CELLS", 10)
+    monkeypatch.setattr(decoding, "MAX_CELLS", 10)
     with pytest.raises(ValueError, match="it says that it has 6 rows"):
         read_parquet(path)
 
@@ -97,18 +97,21 @@ def test_json_of_another_kind(tmp_path, text, says):
     (tmp_path / "x.json").write_text(text)
     with (
         pytest.raises(StoreError, match=says),
-        decoding.decoding("x", StoreError, "is damaged ({})"),
+        decoding.translate_read_errors("x", StoreError, "is damaged ({})"),
     ):
         read_json(tmp_path / "x.json")
 
 
 def test_our_errors_pass_and_reasons_are_short():
-    with pytest.raises(RunTableError, match=r"^mine$"), decoding.decoding("x", StoreError, "{}"):
+    with (
+        pytest.raises(RunTableError, match=r"^mine$"),
+        decoding.translate_read_errors("x", StoreError, "{}"),
+    ):
         raise RunTableError("mine")
     for error, reason in ((KeyError("a"), "'a' is missing"), (TypeError(), "TypeError")):
         with (
             pytest.raises(StoreError, match=rf"^x is damaged \({reason}\)$"),
-            decoding.decoding("x", StoreError, "is damaged ({})"),
+            decoding.translate_read_errors("x", StoreError, "is damaged ({})"),
         ):
             raise error
 
@@ -134,7 +137,7 @@ def boosted(tmp_path, document, change):
     change(learner, tree)
     path = tmp_path / f"x{BoostingModel.suffix}"
     path.write_bytes(gzip.compress(write_ubjson(parsed)))
-    with decoding.decoding("x", PredictorError, "is damaged ({})"):
+    with decoding.translate_read_errors("x", PredictorError, "is damaged ({})"):
         return BoostingModel.load(path)
 
 
@@ -199,17 +202,17 @@ def test_hostile_forests(tmp_path, part, at, value, says):
 
 
 def test_trees_that_are_too_deep():
-    from foretune.models.trees.nodes import DEEPEST, refuse_tangled
+    from foretune.models.trees.nodes import MAX_DEPTH, require_trees
 
-    for levels in (DEEPEST - 2, DEEPEST + 2):
+    for levels in (MAX_DEPTH - 2, MAX_DEPTH + 2):
         n = 2 * levels + 1
         left, inner = np.arange(1, n + 1), np.arange(n) % 2 == 0
         inner[-1] = False
-        if levels < DEEPEST:
-            refuse_tangled(left, left + 1, inner, np.array([n]))
+        if levels < MAX_DEPTH:
+            require_trees(left, left + 1, inner, np.array([n]))
             continue
         with pytest.raises(ValueError, match="levels deep"):
-            refuse_tangled(left, left + 1, inner, np.array([n]))
+            require_trees(left, left + 1, inner, np.array([n]))
 
 
 def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
@@ -218,7 +221,7 @@ def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
     tree = folder / "time_ms" / "tree.ubj.gz"
     whole = tree.read_bytes()
     tree.write_bytes(gzip.compress(bytes(40 << 20)))
-    monkeypatch.setattr(decoding, "MOST_BYTES", 32 << 20)
+    monkeypatch.setattr(decoding, "MAX_BYTES", 32 << 20)
     with pytest.raises(PredictorError, match=r"is damaged .*32 MiB or more"):
         Predictor.load(folder)
     tree.write_bytes(whole)

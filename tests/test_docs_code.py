@@ -41,8 +41,10 @@ FILES = [
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
-    monkeypatch.setattr(judging, "MOST_ROUNDS", judging.LEAST_ROUNDS)
-    quick = Timing(box_s=0.02, warmup_s=0.001)  # and in this process: isolation has its own tests
+    monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
+    quick = Timing(
+        max_seconds=0.02, warmup_s=0.001
+    )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
     for module in (tuning, function, cache_file):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)

@@ -8,7 +8,13 @@ import pytest
 from scipy.stats import norm
 
 from foretune.errors import UsageError
-from foretune.limit import FIGURES, Limit, Limited, broken_limits, figures_of
+from foretune.limit import (
+    LIMITABLE_COLUMNS,
+    ConstrainedObjective,
+    Limit,
+    limitable_columns_of,
+    violated_limits,
+)
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -52,48 +58,48 @@ def test_what_is_no_limit_is_refused(text, message):
 
 def test_what_can_be_limited():
     m = run(relative_error=1e-3, static={"registers": 64.0})
-    assert figures_of(m) == ["time_ms", "power_w", "relative_error", "static.registers"]
-    assert [Limit(c, 1.0).of(m) for c in figures_of(m)] == [2.0, 250.0, 1e-3, 64.0]
-    assert set(FIGURES) <= set(vars(m))
+    assert limitable_columns_of(m) == ["time_ms", "power_w", "relative_error", "static.registers"]
+    assert [Limit(c, 1.0).value_of(m) for c in limitable_columns_of(m)] == [2.0, 250.0, 1e-3, 64.0]
+    assert set(LIMITABLE_COLUMNS) <= set(vars(m))
 
 
 def test_the_bound_itself_is_allowed_and_the_unknown_is_not():
-    assert Limit("power_w", 250).holds(run())
-    assert not Limit("power_w", 249.9).holds(run())
-    assert not Limit("power_w", 300).holds(run(power_w=math.nan))
-    assert not Limit("static.registers", 300).holds(run())
+    assert Limit("power_w", 250).is_satisfied_by(run())
+    assert not Limit("power_w", 249.9).is_satisfied_by(run())
+    assert not Limit("power_w", 300).is_satisfied_by(run(power_w=math.nan))
+    assert not Limit("static.registers", 300).is_satisfied_by(run())
 
 
 def test_only_power_and_energy_need_a_meter():
-    assert [c for c in FIGURES if Limit(c, 1.0).needs_power] == ["power_w", "energy_mj"]
+    assert [c for c in LIMITABLE_COLUMNS if Limit(c, 1.0).needs_power] == ["power_w", "energy_mj"]
 
 
 def test_what_breaks_a_limit_counts_as_failed():
-    goal = Limited(Objective.ENERGY, (Limit("power_w", 300.0), Limit("time_ms", 3.0)))
-    assert goal.measured(run()) == 500.0
-    assert goal.measured(run(power_w=301.0)) == math.inf
-    assert goal.measured(run(time_ms=3.1)) == math.inf
-    assert goal.measured(run(Status.TIMEOUT)) == math.inf
-    assert goal.measured(run(power_w=math.nan)) == math.inf
+    goal = ConstrainedObjective(Objective.ENERGY, (Limit("power_w", 300.0), Limit("time_ms", 3.0)))
+    assert goal.value_of(run()) == 500.0
+    assert goal.value_of(run(power_w=301.0)) == math.inf
+    assert goal.value_of(run(time_ms=3.1)) == math.inf
+    assert goal.value_of(run(Status.TIMEOUT)) == math.inf
+    assert goal.value_of(run(power_w=math.nan)) == math.inf
 
 
 def test_a_measurement_may_say_too_little():
-    goal = Limited(Objective.TIME, (Limit("power_w", 300.0),))
+    goal = ConstrainedObjective(Objective.TIME, (Limit("power_w", 300.0),))
     assert goal.is_known(run())
     assert goal.is_known(run(Status.COMPILE_ERROR))
     assert not goal.is_known(run(power_w=math.nan))
-    assert Limited(Objective.TIME, ()).is_known(run(power_w=math.nan))
-    assert not Limited(Objective.EDP, ()).is_known(run(power_w=math.nan))
+    assert ConstrainedObjective(Objective.TIME, ()).is_known(run(power_w=math.nan))
+    assert not ConstrainedObjective(Objective.EDP, ()).is_known(run(power_w=math.nan))
 
 
 def test_medians_decide():
     limits = [Limit("power_w", 300.0), Limit("time_ms", 1.0)]
-    assert broken_limits(limits[:1], [run(power_w=p) for p in (299, 400, 290)]) == ""
-    assert broken_limits(limits, [run(power_w=p) for p in (301, 400, 290)]) == (
+    assert violated_limits(limits[:1], [run(power_w=p) for p in (299, 400, 290)]) == ""
+    assert violated_limits(limits, [run(power_w=p) for p in (301, 400, 290)]) == (
         "power_w 301 > 300, time_ms 2 > 1"
     )
-    assert broken_limits(limits, [run(), run(Status.TIMEOUT)]) == "it no longer runs"
-    assert broken_limits([], [run(Status.TIMEOUT)]) == ""
+    assert violated_limits(limits, [run(), run(Status.TIMEOUT)]) == "it no longer runs"
+    assert violated_limits([], [run(Status.TIMEOUT)]) == ""
 
 
 def predicted(**columns):

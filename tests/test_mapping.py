@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UsageError
-from foretune.mapping import NamedValues
+from foretune.mapping import FrozenParameters
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -29,7 +29,7 @@ NAMED = st.dictionaries(st.text(min_size=1, max_size=6), VALUES, max_size=5)
 def test_order_does_not_matter(values, random):
     items = list(values.items())
     random.shuffle(items)
-    one, other = NamedValues(values), NamedValues(dict(items))
+    one, other = FrozenParameters(values), FrozenParameters(dict(items))
     assert one == other
     assert hash(one) == hash(other)
     assert one.id == other.id
@@ -37,7 +37,9 @@ def test_order_does_not_matter(values, random):
 
 @given(NAMED, NAMED)
 def test_ids_are_equal_exactly_for_equal_values(a, b):
-    assert (NamedValues(a) == NamedValues(b)) == (NamedValues(a).id == NamedValues(b).id)
+    assert (FrozenParameters(a) == FrozenParameters(b)) == (
+        FrozenParameters(a).id == FrozenParameters(b).id
+    )
 
 
 @given(NAMED)
@@ -53,7 +55,7 @@ def test_pickling_keeps_everything(values):
     ("a", "b"), [(1, True), (0, False), (64, 64.0), (0.0, -0.0), (True, 1.0), (2**60, 2.0**60)]
 )
 def test_values_python_calls_equal_are_one_value(a, b):
-    one, other = NamedValues(x=a), NamedValues(x=b)
+    one, other = FrozenParameters(x=a), FrozenParameters(x=b)
     assert one == other
     assert hash(one) == hash(other)
     assert one.id == other.id
@@ -61,8 +63,8 @@ def test_values_python_calls_equal_are_one_value(a, b):
 
 @pytest.mark.parametrize(("a", "b"), [(1, "1"), (True, "True"), (1, 2), (1.5, 1), (0.5, math.inf)])
 def test_values_that_differ_have_different_ids(a, b):
-    assert NamedValues(x=a) != NamedValues(x=b)
-    assert NamedValues(x=a).id != NamedValues(x=b).id
+    assert FrozenParameters(x=a) != FrozenParameters(x=b)
+    assert FrozenParameters(x=a).id != FrozenParameters(x=b).id
 
 
 def test_a_gap_in_a_column_does_not_change_identity():
@@ -94,7 +96,7 @@ def test_id_is_the_same_in_every_process():
 
 
 def test_numpy_scalars_become_plain():
-    values = NamedValues(
+    values = FrozenParameters(
         i=np.int32(3), f=np.float32(0.5), b=np.bool_(True), s=np.str_("x"), z=np.array(7)
     )
     assert [type(v) for v in values.values()] == [int, float, bool, str, int]
@@ -103,18 +105,18 @@ def test_numpy_scalars_become_plain():
 @pytest.mark.parametrize("value", [None, [1], (1, 2), {"a": 1}, b"x", 1j, np.array([1]), pd.NA])
 def test_other_values_are_refused(value):
     with pytest.raises(UsageError, match=r"x=.*use a number, a boolean or a string"):
-        NamedValues(x=value)
+        FrozenParameters(x=value)
 
 
 @pytest.mark.parametrize("value", [math.nan, np.float32("nan"), np.array(np.nan)])
 def test_nan_is_refused(value):
     with pytest.raises(UsageError, match="x is NaN"):
-        NamedValues(x=value)
+        FrozenParameters(x=value)
 
 
 def test_they_do_not_change():
     source = {"x": 1}
-    values = NamedValues(source)
+    values = FrozenParameters(source)
     source["x"] = 2
     assert values["x"] == 1
     with pytest.raises(TypeError):
@@ -124,7 +126,7 @@ def test_they_do_not_change():
 
 
 def test_named_values_win_over_the_mapping():
-    assert NamedValues({"x": 1, "y": 2}, x=3) == {"x": 3, "y": 2}
+    assert FrozenParameters({"x": 1, "y": 2}, x=3) == {"x": 3, "y": 2}
 
 
 def test_parse():

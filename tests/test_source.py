@@ -141,7 +141,10 @@ def test_families_have_hashes_of_their_code():
 
 def test_what_another_machine_needs_is_what_is_not_installed(folder, tmp_path, monkeypatch):
     kind = importlib.import_module("mine.kernels.scan").Scan
-    assert source.loose_code(kind, Family) == [folder / "mine"]
+    assert source.uninstalled_sources(kind, Family) == [folder / "mine"]
     alone = importlib.import_module("scan_alone").Scan
-    assert source.loose_code(alone, Family) == [folder / "beside.py", folder / "scan_alone.py"]
-    assert source.loose_code(load("kernels", "matmul"), Kernel) == []
+    assert source.uninstalled_sources(alone, Family) == [
+        folder / "beside.py",
+        folder / "scan_alone.py",
+    ]
+    assert source.uninstalled_sources(load("kernels", "matmul"), Kernel) == []

@@ -7,41 +7,41 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretune.collect import Runner
-from foretune.collect.conditions import wait_until_quiet
-from foretune.collect.meters import find_meter, why_no_meter
+from foretune.collect.conditions import wait_until_idle
+from foretune.collect.meters import explain_missing_meter, find_meter
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit, Limited, figures_of
+from foretune.limit import ConstrainedObjective, Limit, limitable_columns_of
 from foretune.measurement import Measurement
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.record import StoredRecord
+from foretune.tune.record import SharedMeasurementCache
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
 
-BUDGET = 10
+DEFAULT_BUDGET = 10
 """Measurements of a search, where nobody says how many, nor how long."""
-MOST = Stopping(BUDGET)
-AT_ONCE = 4
+DEFAULT_STOPPING = Stopping(DEFAULT_BUDGET)
+MAX_PARALLEL = 4
 """Configurations of a problem that are measured at the same time at most: what the first of them
 would tell comes too late for the others."""
-REGRET = 0.03
+DEFAULT_REGRET = 0.03
 """Accepted where measuring goes on until the regret is small, and nobody says how small."""
 
 
 @dataclass(frozen=True)
-class Session:
+class TuningJob:
     """What a tuning job has at hand, whatever the problem.
 
     Attributes:
         kernel: what is tuned.
         runner: measures; its device is the one tuned for.
-        record: what is known, and where measurements go.
+        cache: what is known, and where measurements go.
         objectives: what is minimised.
         limits: what breaks one of them failed, to a search, and never wins.
         searcher: registered name, `Searcher` class, or a sampler of Optuna.
@@ -56,11 +56,11 @@ class Session:
 
     kernel: Kernel
     runner: Runner
-    record: StoredRecord
+    cache: SharedMeasurementCache
     objectives: tuple[Objective, ...] = (Objective.TIME,)
     limits: tuple[Limit, ...] = ()
     searcher: "SearcherKind" = "surrogate"
-    stopping: Stopping = MOST
+    stopping: Stopping = DEFAULT_STOPPING
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
@@ -70,7 +70,7 @@ class Session:
         way_out = "use --objective time" if needs else "leave that limit out"
         needs += [f"limit {limit.column!r}" for limit in self.limits if limit.needs_power]
         if needs and find_meter(self.device.kind, self.device.index) is None:
-            reason = why_no_meter(self.device.kind)
+            reason = explain_missing_meter(self.device.kind)
             raise MeterUnavailable(f"{needs[0]} needs a power meter: {reason}; {way_out}")
 
     @property
@@ -79,32 +79,36 @@ class Session:
         return self.runner.device
 
     @property
-    def goals(self) -> tuple[Limited, ...]:
+    def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:
         """The objectives, each within the limits."""
-        return tuple(Limited(objective, self.limits) for objective in self.objectives)
+        return tuple(ConstrainedObjective(objective, self.limits) for objective in self.objectives)
 
     def clock(self) -> float:
         """Return seconds since any beginning: searches end by them."""
         return time.monotonic()
 
-    def wait_until_quiet(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the machine does nothing else, as long as patience lasts."""
-        wait_until_quiet(self.runner.watch, self.patience_s, self.progress)
+        wait_until_idle(self.runner.watch, self.patience_s, self.progress)
 
-    def start(self, problem: Problem, space: SearchSpace) -> None:
+    def start_progress(self, problem: Problem, space: SearchSpace) -> None:
         """Tell progress that a search begins."""
-        most = len(space) if self.stopping.most is None else self.stopping.most
-        self.progress.start(f"tuning {problem}", min(most, len(space)))
+        total = len(space) if self.stopping.measurements is None else self.stopping.measurements
+        self.progress.start(f"tuning {problem}", min(total, len(space)))
 
     def known(self, problem: Problem, space: SearchSpace) -> list[Measurement]:
         """Return what others measured of a problem's space, if it says all the goals ask."""
-        found = self.record.known(problem)
-        return [m for m in found if m.config in space and self._says_all(m)]
+        found = self.cache.known(problem)
+        return [m for m in found if m.config in space and self._is_complete(m)]
 
-    def batch(self, measured: int) -> int:
+    def next_batch_size(self, measured: int) -> int:
         """Return how many configurations to ask for next, after so many measurements."""
-        most = math.inf if self.stopping.most is None else self.stopping.most - measured
-        return int(min(self.runner.at_once, AT_ONCE, most))
+        remaining = (
+            math.inf
+            if self.stopping.measurements is None
+            else self.stopping.measurements - measured
+        )
+        return int(min(self.runner.parallelism, MAX_PARALLEL, remaining))
 
     def measure(
         self, problem: Problem, configs: Sequence[Configuration], incumbent_ms: float = math.inf
@@ -116,25 +120,25 @@ class Session:
         """
         missing = []
         for config in configs:
-            found = self.record.find(problem, config)
-            if found is not None and self._says_all(found):
+            found = self.cache.find(problem, config)
+            if found is not None and self._is_complete(found):
                 yield found
             else:
                 missing.append((problem, config))
-        for measurement in self.runner.spread(self.kernel, missing, incumbent_ms):
-            self.record.append(measurement)
+        for measurement in self.runner.run_many(self.kernel, missing, incumbent_ms):
+            self.cache.append(measurement)
             self._check_limits(measurement)
             yield measurement
 
     def _check_limits(self, measurement: Measurement) -> None:
         for limit in self.limits:  # a meter may miss a run; anything else is never there or always
-            if measurement.ok and not limit.needs_power and math.isnan(limit.of(measurement)):
+            if measurement.ok and not limit.needs_power and math.isnan(limit.value_of(measurement)):
                 raise UsageError(
                     f"limit {limit}: runs of {self.kernel.name} do not say their {limit.column}; "
-                    f"they say {', '.join(figures_of(measurement))}"
+                    f"they say {', '.join(limitable_columns_of(measurement))}"
                 )
 
-    def none_within(self, measured: int, default_breaks: str) -> MeasurementError:
+    def no_feasible_error(self, measured: int, default_breaks: str) -> MeasurementError:
         """Return the error of a search that found nothing within its limits."""
         listed = ", ".join(map(str, self.limits))
         return MeasurementError(
@@ -142,11 +146,11 @@ class Session:
             f"({default_breaks}): raise the limit or --budget"
         )
 
-    def _says_all(self, measurement: Measurement) -> bool:
-        return all(goal.is_known(measurement) for goal in self.goals)
+    def _is_complete(self, measurement: Measurement) -> bool:
+        return all(goal.is_known(measurement) for goal in self.constrained_objectives)
 
 
-def stopping_of(
+def make_stopping(
     budget: int | str | None, regret: float | None, seconds: float | None = None
 ) -> Stopping:
     """Return when a search is over.
@@ -161,9 +165,9 @@ def stopping_of(
         UsageError: the budget is neither, or a number is negative.
     """
     if budget == "auto":
-        return Stopping(None, REGRET if regret is None else regret, seconds)
+        return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)
     if budget is None:
-        return Stopping(BUDGET if seconds is None else None, regret, seconds)
+        return Stopping(DEFAULT_BUDGET if seconds is None else None, regret, seconds)
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
     return Stopping(budget, regret, seconds)

@@ -10,32 +10,32 @@ from contextlib import suppress
 
 import numpy as np
 
-from foretune.collect.conditions import Conditions
+from foretune.collect.conditions import MachineLoad
 from foretune.collect.timer import median_interval
-from foretune.collect.workbench import AGAIN
+from foretune.collect.workbench import DEFAULT_REPEATED
 from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.results import Contender, Steadiness
-from foretune.tune.session import Session
+from foretune.tune.results import Comparison, NoiseEstimate
+from foretune.tune.session import TuningJob
 
-LEAST_ROUNDS = 6
+MIN_ROUNDS = 6
 """Fewer have no 95 % interval."""
 METERED_ROUNDS = 9
 """With an objective that needs power every run fills a meter's window: few rounds, long ones."""
 
 
 def verify(
-    session: Session, problem: Problem, candidates: Sequence[Configuration], box_s: float = 2.0
-) -> tuple[list[Contender], int, Steadiness]:
+    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], max_seconds: float = 2.0
+) -> tuple[list[Comparison], int, NoiseEstimate]:
     """Compare ``candidates`` with the default (and the library, by time), interleaved.
 
     Args:
-        session: its first objective is compared.
+        job: its first objective is compared.
         problem: what is computed.
         candidates: the finalists.
-        box_s: seconds of comparison by time.
+        max_seconds: seconds of comparison by time.
 
     Returns:
         The default first, then the candidates in the given order, then the library call; the number
@@ -44,18 +44,18 @@ def verify(
     Raises:
         MeasurementError: the default no longer runs, or gives wrong results.
     """
-    default = session.kernel.default(problem)
+    default = job.kernel.default(problem)
     names = {default.id: "default"}
     configs = {default.id: default}
     for candidate in candidates:
         names.setdefault(candidate.id, f"candidate {len(names)}")
         configs.setdefault(candidate.id, candidate)
-    with session.runner.watch() as watch:
-        values = _survivors(session, problem, list(configs.values()), box_s)
-    base, again = values.get(default.id), values.pop(AGAIN, None)
+    with job.runner.watch() as watch:
+        values = _compare_working(job, problem, list(configs.values()), max_seconds)
+    base, repeated = values.get(default.id), values.pop(DEFAULT_REPEATED, None)
     if base is None or not np.isfinite(base).any():
         raise MeasurementError(
-            f"the default configuration of {session.kernel.name} does not run, gives wrong results "
+            f"the default configuration of {job.kernel.name} does not run, gives wrong results "
             f"or is not metered on {problem}"
         )
     # Each of several candidates may win by luck: the error is shared among them (Bonferroni).
@@ -71,64 +71,68 @@ def verify(
         )
         for key in order
     ]
-    return contenders, len(base), steadiness(base, again, watch.conditions)
+    return contenders, len(base), estimate_noise(base, repeated, watch.load)
 
 
-def steadiness(base: np.ndarray, again: np.ndarray | None, conditions: Conditions) -> Steadiness:
+def estimate_noise(
+    base: np.ndarray, repeated: np.ndarray | None, conditions: MachineLoad
+) -> NoiseEstimate:
     """Return how steady a machine was.
 
     Args:
         base: the default's values by round.
-        again: the same of the default's second run in each round; None without one.
+        repeated: the same of the default's second run in each round; None without one.
         conditions: what the machine did meanwhile.
     """
     low = high = drift = np.nan
-    if again is not None and len(base) >= LEAST_ROUNDS:
-        low, high = median_interval(base / again)
+    if repeated is not None and len(base) >= MIN_ROUNDS:
+        low, high = median_interval(base / repeated)
     halves = np.array_split(base[np.isfinite(base)], 2)
-    if len(halves[0]) >= LEAST_ROUNDS // 2 <= len(halves[1]):
+    if len(halves[0]) >= MIN_ROUNDS // 2 <= len(halves[1]):
         medians = sorted(float(np.median(half)) for half in halves)
         drift = medians[1] / medians[0]
-    return Steadiness(low, high, drift, conditions.disturbed, conditions.others, conditions.stolen)
+    return NoiseEstimate(
+        low, high, drift, conditions.disturbance, conditions.other_load, conditions.steal
+    )
 
 
-def _survivors(
-    session: Session, problem: Problem, configs: list[Configuration], box_s: float
+def _compare_working(
+    job: TuningJob, problem: Problem, configs: list[Configuration], max_seconds: float
 ) -> dict[str, np.ndarray]:
     """Return the values by round of those that still run; the default comes first."""
     try:
-        return _rounds(session, problem, configs, box_s)
+        return _values_by_round(job, problem, configs, max_seconds)
     except MeasurementError:
         if len(configs) == 1:
             raise
     default, *candidates = configs
-    alive = []
+    working = []
     for candidate in candidates:
         with suppress(MeasurementError):
-            _rounds(session, problem, [default, candidate], 0.0)
-            alive.append(candidate)
-    return _rounds(session, problem, [default, *alive], box_s)
+            _values_by_round(job, problem, [default, candidate], 0.0)
+            working.append(candidate)
+    return _values_by_round(job, problem, [default, *working], max_seconds)
 
 
-def _rounds(
-    session: Session, problem: Problem, configs: list[Configuration], box_s: float
+def _values_by_round(
+    job: TuningJob, problem: Problem, configs: list[Configuration], max_seconds: float
 ) -> dict[str, np.ndarray]:
-    objective = session.objectives[0]
+    objective = job.objectives[0]
     if not objective.needs_power:
-        return session.runner.race(session.kernel, problem, configs, box_s)
-    runs = measured_rounds(session, problem, configs, METERED_ROUNDS)
-    return {c.id: np.array([objective.measured(m) for m in runs[c]]) for c in configs}
+        return job.runner.compare_interleaved(job.kernel, problem, configs, max_seconds)
+    runs = measure_rounds(job, problem, configs, METERED_ROUNDS)
+    return {c.id: np.array([objective.value_of(m) for m in runs[c]]) for c in configs}
 
 
-def measured_rounds(
-    session: Session, problem: Problem, configs: Sequence[Configuration], rounds: int
+def measure_rounds(
+    job: TuningJob, problem: Problem, configs: Sequence[Configuration], rounds: int
 ) -> dict[Configuration, list[Measurement]]:
     """Return ``rounds`` fresh runs of each configuration, in a new random order each round."""
     runs: dict[Configuration, list[Measurement]] = {c: [] for c in configs}
     rng = np.random.default_rng(0)
     for _ in range(rounds):
-        turn = [configs[i] for i in rng.permutation(len(configs))]
-        for config, m in zip(turn, session.runner.run(session.kernel, problem, turn), strict=True):
+        order = [configs[i] for i in rng.permutation(len(configs))]
+        for config, m in zip(order, job.runner.run(job.kernel, problem, order), strict=True):
             runs[config].append(m)
     return runs
 
@@ -139,7 +143,7 @@ def compare(
     base: np.ndarray,
     values: np.ndarray,
     confidence: float,
-) -> Contender:
+) -> Comparison:
     """Compare with the default by the ratios within rounds.
 
     Rounds without a figure say nothing; whatever failed in any round does not count.
@@ -152,10 +156,10 @@ def compare(
         confidence: of the interval, between 0 and 1.
     """
     both = np.isfinite(base) & np.isfinite(values)
-    if both.sum() < LEAST_ROUNDS or np.isposinf(values).any():
-        return Contender(name, config, np.inf, np.nan, np.nan, np.nan)
+    if both.sum() < MIN_ROUNDS or np.isposinf(values).any():
+        return Comparison(name, config, np.inf, np.nan, np.nan, np.nan)
     ratios = base[both] / values[both]
     low, high = median_interval(ratios, confidence)
-    return Contender(
+    return Comparison(
         name, config, float(np.median(values[both])), float(np.median(ratios)), low, high
     )

@@ -16,10 +16,10 @@ from bench import TIMING, Bench
 from compiling import Compiled, compiled_ahead
 from stage import Job
 
-from foretune.collect.device_timer import DeviceStopwatch
+from foretune.collect.device_timer import DeviceTimer
 from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
-from foretune.collect.timer import Stopwatch
-from foretune.collect.workbench import Workbench
+from foretune.collect.timer import Timer
+from foretune.collect.workbench import Benchmarker
 from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem
@@ -35,7 +35,7 @@ class ReplayBench(Bench):
     replayed = True
 
     def __init__(self) -> None:
-        Workbench.__init__(self, find_device("NVIDIA H200"), TIMING, power=False)
+        Benchmarker.__init__(self, find_device("NVIDIA H200"), TIMING, power=False)
         self._driver = ReplayDriver(made_up)
         self._gpu = self._driver.device_interface
         self._slept = 0.0
@@ -77,9 +77,9 @@ class ReplayBench(Bench):
         """Do nothing: launches are over at once."""
         self._driver.launches.clear()  # or a whole sweep's would pile up
 
-    def _stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
+    def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         """Return a stopwatch on the clock of the replay."""
-        return DeviceStopwatch(self.event, self.synchronize, lambda launches: None)
+        return DeviceTimer(self.event, self.synchronize, lambda launches: None)
 
     def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
         """Return inputs without data."""
@@ -96,7 +96,7 @@ class ReplayBench(Bench):
 
     def call(self, launch: Any, replayed_ms: float) -> Launch:
         """Return a call that takes ``replayed_ms``."""
-        return lambda: self._gpu.spend(replayed_ms)
+        return lambda: self._gpu.advance_clock(replayed_ms)
 
     def rotated(self, launches: list[Launch], count: int) -> tuple[Launch, bool]:
         """Return what takes as long as ``count`` launches."""
@@ -104,7 +104,7 @@ class ReplayBench(Bench):
         for launch in launches:
             launch()
         each = (self._gpu.clock_ms - before) / len(launches)
-        return lambda: self._gpu.spend(each * count), True
+        return lambda: self._gpu.advance_clock(each * count), True
 
     def free_bytes(self) -> float:
         """Return plenty: inputs have no data."""

@@ -60,8 +60,8 @@ def read_amdgcn(text: str) -> dict[str, float]:
     """
     end = text.find("\n\t.section\t.rodata")  # after it comes data, described by directives
     described = max(text.rfind("amdhsa.kernels:"), 0)
-    needs = {name: int(value) for name, value in _METADATA.findall(text, described)}
-    if "vgpr_count" not in needs:
+    metadata = {name: int(value) for name, value in _METADATA.findall(text, described)}
+    if "vgpr_count" not in metadata:
         raise ForetuneError("this is no assembly of AMD's: it has no .vgpr_count")
     counts: Counter[str] = Counter()
     accesses: Counter[tuple[str, int]] = Counter()
@@ -77,15 +77,15 @@ def read_amdgcn(text: str) -> dict[str, float]:
     total = _TOTAL.search(text, end)
     size = _CODE_BYTES.search(text, end)
     return {
-        "registers": float(total.group(1)) if total else float(needs["vgpr_count"]),
-        "accumulator_registers": float(needs.get("agpr_count", 0)),
-        "scalar_registers": float(needs.get("sgpr_count", 0)),
-        "stack_bytes": float(needs.get("private_segment_fixed_size", 0)),
-        "spilled_registers": float(needs.get("vgpr_spill_count", 0)),
+        "registers": float(total.group(1)) if total else float(metadata["vgpr_count"]),
+        "accumulator_registers": float(metadata.get("agpr_count", 0)),
+        "scalar_registers": float(metadata.get("sgpr_count", 0)),
+        "stack_bytes": float(metadata.get("private_segment_fixed_size", 0)),
+        "spilled_registers": float(metadata.get("vgpr_spill_count", 0)),
         **({"code_bytes": float(size.group(1))} if size else {}),
         "instructions": float(sum(counts.values())),
         **{f"ops_{name}": float(counts[name]) for name in CLASSES},
-        **_widths(accesses),
+        **_amdgcn_widths(accesses),
     }
 
 
@@ -101,7 +101,7 @@ def _access(name: str) -> tuple[str, int] | None:
     return (found.group(1), width) if found and width else None
 
 
-def _widths(accesses: Counter[tuple[str, int]]) -> dict[str, float]:
+def _amdgcn_widths(accesses: Counter[tuple[str, int]]) -> dict[str, float]:
     means = {}
     for name, kinds in (
         ("global_width_bytes", ("load", "store")),

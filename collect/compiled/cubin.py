@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.collect.compiled.features import CLASSES
-from foretune.collect.compiled.opcodes import BASE, BLACKWELL, classes, mnemonics
+from foretune.collect.compiled.opcodes import BLACKWELL, OPCODE_MASK, classes, mnemonics
 from foretune.errors import ForetuneError
 
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
@@ -47,15 +47,15 @@ def read_cubin(binary: bytes, arch: int) -> dict[str, float]:
         ForetuneError: it is no cubin.
     """
     sections = list(_sections(binary))
-    needs = _needs(sections)
+    attributes = _kernel_attributes(sections)
     code = [s.data for s in sections if s.name.startswith(".text.")]
     words = np.concatenate([np.frombuffer(part, "<u8").reshape(-1, 2) for part in code])
     return {
-        "registers": float(needs.get(_REGISTERS, 0)),
-        "stack_bytes": float(max(needs.get(_FRAME, 0), needs.get(_STACK, 0))),
+        "registers": float(attributes.get(_REGISTERS, 0)),
+        "stack_bytes": float(max(attributes.get(_FRAME, 0), attributes.get(_STACK, 0))),
         "code_bytes": float(words.nbytes),
         **_mix(words, arch),
-        **_widths(words, arch),
+        **_cubin_widths(words, arch),
     }
 
 
@@ -74,41 +74,41 @@ def _sections(binary: bytes) -> Iterator[Section]:
         yield Section(binary[names + name : end].decode(), data)
 
 
-def _needs(sections: list[Section]) -> dict[int, int]:
+def _kernel_attributes(sections: list[Section]) -> dict[int, int]:
     """Return the attributes of the kernel: the largest among its functions."""
-    needs: dict[int, int] = {}
+    values: dict[int, int] = {}
     for section in sections:
         if section.name != ".nv.info":
             continue
-        data, at = section.data, 0
-        while at + 4 <= len(data):
-            form, attribute, size = struct.unpack_from("<BBH", data, at)
-            at += 4
+        data, offset = section.data, 0
+        while offset + 4 <= len(data):
+            form, attribute, size = struct.unpack_from("<BBH", data, offset)
+            offset += 4
             if form != _FOUR_BYTES:
                 continue
             if attribute in (_REGISTERS, _FRAME, _STACK) and size >= 8:
-                _, value = struct.unpack_from("<II", data, at)
-                needs[attribute] = max(needs.get(attribute, 0), value)
-            at += size
-    return needs
+                _, value = struct.unpack_from("<II", data, offset)
+                values[attribute] = max(values.get(attribute, 0), value)
+            offset += size
+    return values
 
 
 def _mix(words: npt.NDArray[np.uint64], arch: int) -> dict[str, float]:
-    of = classes(arch)[words[:, 0] & BASE]
-    counts = np.bincount(of[of >= 0], minlength=len(CLASSES))
+    class_of = classes(arch)[words[:, 0] & OPCODE_MASK]
+    counts = np.bincount(class_of[class_of >= 0], minlength=len(CLASSES))
     mix = {f"ops_{name}": float(n) for name, n in zip(CLASSES, counts, strict=True)}
     return {"instructions": float(counts.sum()), **mix}
 
 
-def _widths(words: npt.NDArray[np.uint64], arch: int) -> dict[str, float]:
-    code, field = words[:, 0] & BASE, (words[:, 1] >> _WIDTH_SHIFT) & _WIDTH_MASK
+def _cubin_widths(words: npt.NDArray[np.uint64], arch: int) -> dict[str, float]:
+    code, field = words[:, 0] & OPCODE_MASK, (words[:, 1] >> _WIDTH_SHIFT) & _WIDTH_MASK
     by_name = {name: number for number, name in mnemonics(arch).items()}
-    of_copies = _COPY_WIDTHS if arch >= BLACKWELL else _WIDTHS
+    copy_widths = _COPY_WIDTHS if arch >= BLACKWELL else _WIDTHS
 
     def bytes_of(name: str, widths: npt.NDArray[np.int64] = _WIDTHS) -> npt.NDArray[np.int64]:
         return widths[field[code == by_name[name]]]
 
-    loads = np.concatenate([bytes_of("LDG"), bytes_of("LDGSTS", of_copies)])
+    loads = np.concatenate([bytes_of("LDG"), bytes_of("LDGSTS", copy_widths)])
     stores = bytes_of("STG")
     means = {
         "load_access_bytes": loads,

@@ -25,7 +25,7 @@ CLASSES: dict[str, str] = {
 }
 """Classes of machine instructions; NOPs are not counted."""
 
-SPECIALISATION: dict[str, str] = {
+SPECIALIZATION: dict[str, str] = {
     "pointers": "arguments that are pointers",
     "pointers_aligned": "of those, known to be multiples of 16",
     "integers": "integer arguments that are not compile-time constants",
@@ -105,5 +105,5 @@ OCCUPANCY: dict[str, str] = {
 }
 """What follows for one multiprocessor."""
 
-FEATURES: dict[str, str] = {**SPECIALISATION, **TTGIR, **SHARED, **BINARY, **OCCUPANCY}
+FEATURES: dict[str, str] = {**SPECIALIZATION, **TTGIR, **SHARED, **BINARY, **OCCUPANCY}
 """All names; what a target or a tier does not show is absent, never guessed."""

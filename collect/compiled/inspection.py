@@ -5,44 +5,44 @@ from typing import Any
 from triton.compiler import CompiledKernel
 
 from foretune.collect.compiled.amdgcn import read_amdgcn
-from foretune.collect.compiled.compiling import Specialised, Ttgir
+from foretune.collect.compiled.compiling import SpecializedKernel, Ttgir
 from foretune.collect.compiled.cubin import read_cubin
 from foretune.collect.compiled.occupancy import LIMITERS, Occupancy, occupancy
 from foretune.collect.compiled.targets import Target
 from foretune.collect.compiled.ttgir import read_ttgir
 
 
-def ttgir_features(ttgir: Ttgir, specialised: Specialised) -> dict[str, float]:
+def ttgir_features(ttgir: Ttgir, specialized: SpecializedKernel) -> dict[str, float]:
     """Return what the first stages show, by the names in `FEATURES`.
 
     Args:
         ttgir: what `compile_ttgir` returned.
-        specialised: what was compiled.
+        specialized: what was compiled.
     """
     features = {
-        **specialisation_features(specialised.source, specialised.declared),
+        **specialization_features(specialized.source, specialized.declared_constants),
         **read_ttgir(ttgir.text),
     }
     if ttgir.shared_bytes is not None:
-        limits = specialised.target.limits
+        limits = specialized.target.limits
         features["shared_bytes"] = float(ttgir.shared_bytes)
         features["fits"] = float(ttgir.shared_bytes <= limits.shared_bytes_per_cta)
     return features
 
 
 def static_features(
-    compiled: CompiledKernel, target: Target, declared: frozenset[str] | None = None
+    compiled: CompiledKernel, target: Target, declared_constants: frozenset[str] | None = None
 ) -> dict[str, float]:
     """Return all that a compiled kernel shows, by the names in `FEATURES`.
 
     Args:
         compiled: what Triton compiled, or found in its cache.
         target: what it was compiled for.
-        declared: parameters the kernel declares ``tl.constexpr``; taken from the kernel if None.
+        declared_constants: parameters the kernel declares ``tl.constexpr``; taken from the kernel if None.
     """
-    if declared is None:
-        declared = frozenset(p.name for p in compiled.src.fn.params if p.is_constexpr)
-    features = specialisation_features(compiled.src, declared)
+    if declared_constants is None:
+        declared_constants = frozenset(p.name for p in compiled.src.fn.params if p.is_constexpr)
+    features = specialization_features(compiled.src, declared_constants)
     if "ttgir" in compiled.asm:  # not with TRITON_STORE_BINARY_ONLY
         features |= read_ttgir(compiled.asm["ttgir"])
     metadata = compiled.metadata
@@ -70,12 +70,12 @@ def occupancy_of(features: dict[str, float], target: Target) -> Occupancy:
     )
 
 
-def specialisation_features(source: Any, declared: frozenset[str]) -> dict[str, float]:
+def specialization_features(source: Any, declared_constants: frozenset[str]) -> dict[str, float]:
     """Return what the compiler was told about the arguments.
 
     Args:
         source: of Triton: signature, constants, attributes.
-        declared: parameters that the kernel declares ``tl.constexpr``.
+        declared_constants: parameters that the kernel declares ``tl.constexpr``.
     """
     divisible = {
         path[0] for path, found in source.attrs.items() if ["tt.divisibility", 16] in found
@@ -91,7 +91,7 @@ def specialisation_features(source: Any, declared: frozenset[str]) -> dict[str, 
         elif text[:1] in "iu" and text != "i1":
             counts["integers"] += 1
             counts["integers_divisible"] += position in divisible
-        elif text == "constexpr" and name not in declared:
+        elif text == "constexpr" and name not in declared_constants:
             is_one = source.constants.get((position,)) == 1
             counts["integers"] += is_one
             counts["integers_one"] += is_one

@@ -50,17 +50,17 @@ def occupancy(
         tensor_memory: columns of one block.
     """
     limits = target.limits
-    most = {
+    max_blocks = {
         "registers": _by_registers(limits, warps, registers),
         "shared": _by_shared(limits, shared_bytes),
         "warps": limits.warps // warps,
         "ctas": limits.warps if warps == 1 and target.backend == "hip" else limits.ctas,
     }
     if tensor_memory:
-        most["tensor_memory"] = limits.tensor_memory // tensor_memory
-    limiter = min(most, key=lambda name: (most[name], LIMITERS.index(name)))
+        max_blocks["tensor_memory"] = limits.tensor_memory // tensor_memory
+    limiter = min(max_blocks, key=lambda name: (max_blocks[name], LIMITERS.index(name)))
     excess = _excess(target, warps, registers, shared_bytes, tensor_memory)
-    ctas = 0 if excess else most[limiter]
+    ctas = 0 if excess else max_blocks[limiter]
     return Occupancy(ctas, ctas * warps, ctas * warps / limits.warps, limiter, excess)
 
 
@@ -79,11 +79,11 @@ def _excess(
 ) -> str:
     limits = target.limits
     if shared_bytes > limits.shared_bytes_per_cta:
-        most = limits.shared_bytes_per_cta
-        return f"it needs {shared_bytes} bytes of shared memory, {target.name} has {most}"
+        limit = limits.shared_bytes_per_cta
+        return f"it needs {shared_bytes} bytes of shared memory, {target.name} has {limit}"
     if tensor_memory > limits.tensor_memory:
-        most = limits.tensor_memory
-        return f"it needs {tensor_memory} columns of tensor memory, {target.name} has {most}"
+        limit = limits.tensor_memory
+        return f"it needs {tensor_memory} columns of tensor memory, {target.name} has {limit}"
     if _by_registers(limits, warps, registers) == 0:
         return f"{warps} warps of {registers} registers do not fit on {target.name}"
     if warps * target.warp_size > 1024:

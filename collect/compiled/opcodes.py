@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from foretune.collect.compiled.features import CLASSES
 
-BASE = 0x1FF
+OPCODE_MASK = 0x1FF
 """The bits that tell instructions apart."""
 
-TABLE = """
+OPCODE_TABLE = """
 ATOMG 1a3 1a8 1a9; ATOMS 18c; BAR 11d; BPT 15c; BRA 147; BREAK 142; BREV 101; BRX 149;
 BSSY 145; BSYNC 141; CALL 143 144; CCTL 140 18f; CGAERRBAR 1ab; CREDUX 0cc; CS2R 005;
 DADD 029; DEPBAR 11a; DFMA 02b; DMMA 03f; DMUL 028; DSETP 02a; ELECT 02f; ERRBAR 1ab;
@@ -39,11 +39,11 @@ WARPGROUP 1c5; WARPSYNC 148; YIELD 146
 """Mnemonic and its numbers (hexadecimal), as ``benchmarks/opcodes.py`` prints them; of several
 mnemonics with one number the first counts."""
 
-FROM_BLACKWELL = {0x035: "IADD"}
+BLACKWELL_OPCODES = {0x035: "IADD"}
 """Numbers that mean something else from sm_100 on."""
 BLACKWELL = 100
 
-GROUPS: dict[str, str] = {
+CLASS_MNEMONICS: dict[str, str] = {
     "mma": "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA IGMMA QGMMA BGMMA UTCHMMA UTCIMMA UTCQMMA UTCOMMA",
     "async_copy": "LDGSTS UTMALDG UTMASTG UTMAREDG UBLKCP",
     "global_load": "LDG LD",
@@ -77,21 +77,25 @@ IGNORED = "NOP"
 @cache
 def mnemonics(arch: int) -> dict[int, str]:
     """Return number -> mnemonic of an architecture, e.g. 90."""
-    entries = (line.split() for line in TABLE.replace("\n", " ").split(";"))
+    entries = (line.split() for line in OPCODE_TABLE.replace("\n", " ").split(";"))
     known: dict[int, str] = {}
     for name, *codes in entries:
         for code in codes:
             known.setdefault(int(code, 16), name)
-    return known | FROM_BLACKWELL if arch >= BLACKWELL else known
+    return known | BLACKWELL_OPCODES if arch >= BLACKWELL else known
 
 
 @cache
 def classes(arch: int) -> npt.NDArray[np.int8]:
     """Return for every number its class: a position in `CLASSES`, or -1 for what is ignored."""
     order = list(CLASSES)
-    of = {name: order.index(group) for group, names in GROUPS.items() for name in names.split()}
-    of[IGNORED] = -1
-    table = np.full(BASE + 1, order.index("other"), dtype=np.int8)
+    class_of = {
+        name: order.index(group)
+        for group, names in CLASS_MNEMONICS.items()
+        for name in names.split()
+    }
+    class_of[IGNORED] = -1
+    table = np.full(OPCODE_MASK + 1, order.index("other"), dtype=np.int8)
     for code, name in mnemonics(arch).items():
-        table[code] = of.get(name, order.index("other"))
+        table[code] = class_of.get(name, order.index("other"))
     return table

@@ -14,7 +14,7 @@ from foretune.extras import require
 
 
 @dataclass(frozen=True)
-class Order:
+class CompileRequest:
     """What all configurations of one batch have in common.
 
     Attributes:
@@ -50,9 +50,9 @@ def load_kernel(reference: str, compiling: bool = True) -> Any:
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:
         raise UsageError(f"kernel {reference!r}: give MODULE:NAME, like my_kernels:softmax")
-    _expect_module(reference, module, attribute)
+    _refuse_file(reference, module, attribute)
     try:
-        with _compiling() if compiling else nullcontext():
+        with _interpreter_off() if compiling else nullcontext():
             found = importlib.import_module(module)
     except ForetuneError:
         raise
@@ -67,20 +67,20 @@ def load_kernel(reference: str, compiling: bool = True) -> Any:
     return found
 
 
-def _expect_module(reference: str, module: str, attribute: str) -> None:
+def _refuse_file(reference: str, module: str, attribute: str) -> None:
     """Raise UsageError if ``module`` is the path of a file."""
     path = PurePath(module)
     if len(path.parts) == 1 and path.suffix != ".py" and not module.startswith("."):
         return
     name = path.stem if path.suffix == ".py" else path.name.lstrip(".")
-    there = "" if path.parent == PurePath() else f"go to the folder {path.parent} and "
+    advice = "" if path.parent == PurePath() else f"go to the folder {path.parent} and "
     raise UsageError(
-        f"kernel {reference!r} names a file, not a module: {there}give {name}:{attribute}"
+        f"kernel {reference!r} names a file, not a module: {advice}give {name}:{attribute}"
     )
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _interpreter_off() -> Iterator[None]:
     """Within, `triton.jit` makes kernels that can be compiled, whatever the environment says.
 
     Some modules ask for the interpreter themselves where they find no GPU.

@@ -9,7 +9,7 @@ from foretune.space import Configuration
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompileResult:
     """One configuration, compiled or not.
 
     Attributes:

@@ -11,10 +11,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from foretune.collect.child import ending
+from foretune.collect.child import exit_cause
 from foretune.collect.compiled.arguments import describe
-from foretune.collect.compiled.order import Order
-from foretune.collect.compiled.outcome import Compiled
+from foretune.collect.compiled.order import CompileRequest
+from foretune.collect.compiled.outcome import CompileResult
 from foretune.collect.compiled.targets import Target
 from foretune.device import available_cores
 from foretune.errors import ForetuneError, MeasurementError, UsageError
@@ -22,7 +22,7 @@ from foretune.measurement import Status
 from foretune.space import Configuration
 
 LIMIT_S = 60.0
-START_S = 120.0
+START_TIMEOUT_S = 120.0
 """Seconds a worker may take to import the kernel's module; torch alone takes a few."""
 
 
@@ -37,7 +37,7 @@ def compile_configs(
     jobs: int | None = None,
     limit_s: float = LIMIT_S,
     cache_dir: str | Path | None = None,
-) -> Iterator[tuple[int, Compiled]]:
+) -> Iterator[tuple[int, CompileResult]]:
     """Yield (position, outcome) of every configuration, as they are done.
 
     Args:
@@ -58,9 +58,9 @@ def compile_configs(
     """
     if tier not in ("full", "ttgir"):
         raise UsageError(f"tier {tier!r}: there are 'full' and 'ttgir'")
-    order = Order(
+    request = CompileRequest(
         path=tuple(p or str(Path.cwd()) for p in sys.path),
-        kernel=kernel if isinstance(kernel, str) else reference_of(kernel),
+        kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
         args=tuple(map(describe, args)),
         kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
         target=target,
@@ -70,7 +70,7 @@ def compile_configs(
     waiting = [(i, Configuration(c)) for i, c in enumerate(configs)]
     waiting.reverse()
     n = min(jobs or available_cores(), len(waiting))
-    workers = [_Worker(order, limit_s) for _ in range(n)]
+    workers = [_Worker(request, limit_s) for _ in range(n)]
     try:
         for worker in workers:
             worker.start()
@@ -90,7 +90,7 @@ def precompile(
     kwargs: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     limit_s: float = LIMIT_S,
-) -> list[Compiled]:
+) -> list[CompileResult]:
     """Fill a Triton cache, so that launches with such arguments on such a device find their code.
 
     The machine needs no GPU, but the Triton release, the kernel's source and the environment
@@ -120,7 +120,7 @@ def precompile(
     return [outcome for _, outcome in sorted(done, key=lambda pair: pair[0])]
 
 
-def reference_of(kernel: Any) -> str:
+def kernel_reference(kernel: Any) -> str:
     """Return the ``module:attribute`` by which another process finds ``kernel``.
 
     A kernel under further decorators is found with those on top.
@@ -160,16 +160,16 @@ class _Worker:
     """A child process and what it is busy with.
 
     Args:
-        order: what it works on.
+        request: what it works on.
         limit_s: seconds one configuration may take.
     """
 
-    def __init__(self, order: Order, limit_s: float) -> None:
+    def __init__(self, request: CompileRequest, limit_s: float) -> None:
         self.job: tuple[int, Configuration] | None = None
         self.ready = False
         self.deadline = 0.0
         self.connection: Connection[Any, Any] | None = None
-        self._order = order
+        self._request = request
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -186,10 +186,10 @@ class _Worker:
             )  # fmt: skip
         self.connection = Connection(ours.detach())
         self.ready, self.job = False, None
-        self.deadline = time.monotonic() + START_S
-        self.connection.send(self._order)
+        self.deadline = time.monotonic() + START_TIMEOUT_S
+        self.connection.send(self._request)
 
-    def give(self, job: tuple[int, Configuration]) -> None:
+    def assign(self, job: tuple[int, Configuration]) -> None:
         """Send a configuration; its time begins."""
         assert self.connection is not None
         self.job = job
@@ -200,7 +200,7 @@ class _Worker:
         """Whether `take` returns at once."""
         return self.connection is not None and self.connection.poll()
 
-    def take(self) -> Compiled | None:
+    def receive(self) -> CompileResult | None:
         """Return what came back; None if it only says that it is ready.
 
         Raises:
@@ -210,14 +210,14 @@ class _Worker:
         try:
             answer = self.connection.recv()
         except (EOFError, OSError):
-            return self._died()
+            return self._exited()
         if isinstance(answer, ForetuneError):
             raise answer
         self.ready = True
         self.job = None
         return answer
 
-    def overrun(self) -> Compiled:
+    def kill_overdue(self) -> CompileResult:
         """Kill the process, which took too long, and return what that means.
 
         Raises:
@@ -225,9 +225,9 @@ class _Worker:
         """
         self.close()
         if self.job is None:
-            raise MeasurementError(f"a compiling process was not ready after {START_S:g} s")
+            raise MeasurementError(f"a compiling process was not ready after {START_TIMEOUT_S:g} s")
         config, self.job = self.job[1], None
-        return Compiled(config, Status.TIMEOUT, f"not compiled after {self._limit_s:g} s")
+        return CompileResult(config, Status.TIMEOUT, f"not compiled after {self._limit_s:g} s")
 
     def close(self) -> None:
         """Kill the process and all that it started."""
@@ -241,36 +241,36 @@ class _Worker:
             self._process = None
         self.ready = False
 
-    def _died(self) -> Compiled:
+    def _exited(self) -> CompileResult:
         assert self._process is not None
-        died, job = ending(self._process), self.job
+        cause, job = exit_cause(self._process), self.job
         self.close()
         if job is None:
-            raise MeasurementError(f"a compiling process ended with {died}: see its message above")
+            raise MeasurementError(f"a compiling process ended with {cause}: see its message above")
         self.job = None
-        return Compiled(job[1], Status.COMPILE_ERROR, f"the compiler died: {died}")
+        return CompileResult(job[1], Status.COMPILE_ERROR, f"the compiler died: {cause}")
 
 
 def _distribute(
     workers: list[_Worker], waiting: list[tuple[int, Configuration]]
-) -> Iterator[tuple[int, Compiled]]:
+) -> Iterator[tuple[int, CompileResult]]:
     while True:
         for worker in workers:
             if waiting and worker.ready and worker.job is None:
-                worker.give(waiting.pop())
+                worker.assign(waiting.pop())
         busy = {w.connection: w for w in workers if w.connection and (w.job or not w.ready)}
         if not waiting and not any(w.job for w in workers):
             return
-        for worker in _answered(busy):
+        for worker in _wait_for_workers(busy):
             position = worker.job[0] if worker.job else -1
-            outcome = worker.take() if worker.has_answered() else worker.overrun()
+            outcome = worker.receive() if worker.has_answered() else worker.kill_overdue()
             if outcome is not None:
                 yield position, outcome
             if worker.connection is None and waiting:
                 worker.start()
 
 
-def _answered(busy: "dict[Connection[Any, Any], _Worker]") -> list[_Worker]:
+def _wait_for_workers(busy: "dict[Connection[Any, Any], _Worker]") -> list[_Worker]:
     """Return the workers that have answered or whose time is over, after waiting for one."""
     first = min(w.deadline for w in busy.values())
     found: Any = wait(list(busy), timeout=max(0.0, first - time.monotonic()))

@@ -13,9 +13,9 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from foretune.collect.child import begin
-from foretune.collect.compiled.order import Order, load_kernel
-from foretune.collect.compiled.outcome import Compiled
+from foretune.collect.child import become_worker
+from foretune.collect.compiled.order import CompileRequest, load_kernel
+from foretune.collect.compiled.outcome import CompileResult
 from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Status
 from foretune.space import Configuration
@@ -26,51 +26,53 @@ MAX_ERROR = 300
 
 def serve(descriptor: int) -> None:
     """Take an order, say that it can be done, then compile one configuration after the other."""
-    begin(os.getppid())
+    become_worker(os.getppid())
     warnings.simplefilter("ignore")  # the launching process gives Triton's own warnings
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, OSError):
-        order: Order = connection.recv()
+        request: CompileRequest = connection.recv()
         try:
-            kernel = _prepare(order)
+            kernel = _prepare(request)
         except Exception as e:
             connection.send(e if isinstance(e, ForetuneError) else ForetuneError(_line(e)))
             return
         connection.send(None)
         while True:
-            connection.send(_compile(order, kernel, connection.recv()))
+            connection.send(_compile(request, kernel, connection.recv()))
 
 
-def _prepare(order: Order) -> Any:
-    if order.cache_dir:
-        os.environ["TRITON_CACHE_DIR"] = order.cache_dir
+def _prepare(request: CompileRequest) -> Any:
+    if request.cache_dir:
+        os.environ["TRITON_CACHE_DIR"] = request.cache_dir
     os.environ.pop("TRITON_INTERPRET", None)  # Triton's own functions would be interpreted, too
-    sys.path += [p for p in order.path if p not in sys.path]
+    sys.path += [p for p in request.path if p not in sys.path]
     from foretune.extras import require
 
     require("triton", "gpu", "compiling Triton kernels")
     importlib.import_module("foretune.collect.compiled.inspection")  # not in a configuration's time
-    return load_kernel(order.kernel)
+    return load_kernel(request.kernel)
 
 
-def _compile(order: Order, kernel: Any, config: Configuration) -> "Compiled | ForetuneError":
-    from foretune.collect.compiled.compiling import specialise
+def _compile(
+    request: CompileRequest, kernel: Any, config: Configuration
+) -> "CompileResult | ForetuneError":
+    from foretune.collect.compiled.compiling import specialize
 
     try:
-        specialised = specialise(kernel, order.args, order.kwargs, config, order.target)
+        specialized = specialize(kernel, request.args, request.kwargs, config, request.target)
     except UsageError as e:  # wrong for every configuration, not a result
         return e
     except Exception as e:
-        return Compiled(config, Status.COMPILE_ERROR, _line(e))
+        return CompileResult(config, Status.COMPILE_ERROR, _line(e))
     started = time.perf_counter()
     try:
-        run = _full if order.tier == "full" else _ttgir
-        return run(config, specialised, started)
+        run = _full if request.tier == "full" else _ttgir
+        return run(config, specialized, started)
     except Exception as e:
         seconds = time.perf_counter() - started
-        return Compiled(config, Status.COMPILE_ERROR, _line(e), compile_s=seconds)
+        return CompileResult(config, Status.COMPILE_ERROR, _line(e), compile_s=seconds)
 
 
-def _full(config: Configuration, specialised: Any, started: float) -> Compiled:
+def _full(config: Configuration, specialized: Any, started: float) -> CompileResult:
     from triton import knobs
 
     from foretune.collect.compiled.compiling import compile_full
@@ -78,30 +80,30 @@ def _full(config: Configuration, specialised: Any, started: float) -> Compiled:
 
     hits: list[bool] = []
     knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
-    compiled = compile_full(specialised)
+    compiled = compile_full(specialized)
     seconds = time.perf_counter() - started
-    features = static_features(compiled, specialised.target, specialised.declared)
+    features = static_features(compiled, specialized.target, specialized.declared)
     excess = ""
     if "registers" in features:
-        excess = occupancy_of(features, specialised.target).excess
+        excess = occupancy_of(features, specialized.target).excess
     status = Status.INVALID if excess else Status.OK
     cached = bool(hits and hits[-1])
-    return Compiled(config, status, excess, features, seconds, cached, compiled.hash)
+    return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)
 
 
-def _ttgir(config: Configuration, specialised: Any, started: float) -> Compiled:
+def _ttgir(config: Configuration, specialized: Any, started: float) -> CompileResult:
     from foretune.collect.compiled.compiling import compile_ttgir
     from foretune.collect.compiled.inspection import ttgir_features
 
-    ttgir = compile_ttgir(specialised)
+    ttgir = compile_ttgir(specialized)
     seconds = time.perf_counter() - started
-    features = ttgir_features(ttgir, specialised)
+    features = ttgir_features(ttgir, specialized)
     if features.get("fits", 1.0):
-        return Compiled(config, Status.OK, "", features, seconds)
-    most = specialised.target.limits.shared_bytes_per_cta
+        return CompileResult(config, Status.OK, "", features, seconds)
+    limit = specialized.target.limits.shared_bytes_per_cta
     needed = f"it needs {features['shared_bytes']:.0f} bytes of shared memory"
-    excess = f"{needed}, {specialised.target.name} has {most}"
-    return Compiled(config, Status.INVALID, excess, features, seconds)
+    excess = f"{needed}, {specialized.target.name} has {limit}"
+    return CompileResult(config, Status.INVALID, excess, features, seconds)
 
 
 def _line(error: BaseException) -> str:
@@ -109,8 +111,8 @@ def _line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    told = lines[0] if type(error).__name__ == "PTXASError" else lines[-1]
-    return f"{type(error).__name__}: {told}"[:MAX_ERROR]
+    reason = lines[0] if type(error).__name__ == "PTXASError" else lines[-1]
+    return f"{type(error).__name__}: {reason}"[:MAX_ERROR]
 
 
 if __name__ == "__main__":

@@ -13,28 +13,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from foretune.collect.fleet.dispatcher import Lost
-from foretune.collect.fleet.member import THREADS, Member, Parcel
-from foretune.collect.fleet.resource import resource_of, resources_named, resources_of
+from foretune.collect.fleet.dispatcher import WorkerLost
+from foretune.collect.fleet.member import THREAD_VARIABLES, PickledKernel, RayActor
+from foretune.collect.fleet.resource import matching_resources, resource_counts, resource_of
 from foretune.collect.probe import local_devices
 from foretune.collect.timer import Timing
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.extras import require
 from foretune.kernel import Kernel
-from foretune.source import loose_code
+from foretune.source import uninstalled_sources
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, and ends it afterwards."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """No telemetry; and Ray prints nothing among the results, which are for programs as well."""
-KNOCK_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """How long a cluster may take to accept a connection."""
-STORE_BYTES = 100 * 2**20
+OBJECT_STORE_BYTES = 100 * 2**20
 """Of shared memory for a local cluster: measurements are small."""
 
 
-class RayCrew:
+class RayWorkerPool:
     """Actors on a Ray cluster, all on equal devices.
 
     Args:
@@ -58,21 +58,21 @@ class RayCrew:
         limit_s: float,
         power: bool,
     ) -> None:
-        for name, value in QUIET.items():
+        for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._ray = require("ray", "ray", "measuring on Ray")
-        self._parcel = Parcel.pack(kernel)
-        self._members: set[Any] = set()
-        self._is_mine = not self._ray.is_initialized()
-        if self._is_mine:
+        self._pickled_kernel = PickledKernel.from_kernel(kernel)
+        self._actors: set[Any] = set()
+        self._owns_cluster = not self._ray.is_initialized()
+        if self._owns_cluster:
             self._connect(kernel, address or os.environ.get("RAY_ADDRESS") or LOCAL)
         try:
-            self._resource = self._find(device)
+            self._resource = self._find_resource(device)
         except BaseException:
             self.close()
             raise
-        threads = {name: os.environ[name] for name in THREADS if name in os.environ}
-        self._member = self._ray.remote(Member).options(
+        threads = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+        self._actor_class = self._ray.remote(RayActor).options(
             num_cpus=0,
             num_gpus=int(kernel.device_kind == "gpu"),
             resources={self._resource: 1},
@@ -80,20 +80,20 @@ class RayCrew:
         self._arguments = (timing, limit_s, power, threads)
         self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many equal devices the cluster has."""
         return int(self._ray.cluster_resources().get(self._resource, 0))
 
     def start(self) -> Any:
         """Start an actor; Ray places it where a device is free."""
-        member = self._member.remote(*self._arguments)
-        self._members.add(member)
-        self._expect(member, member.begin.remote(self._resource, self._parcel))
-        return member
+        actor = self._actor_class.remote(*self._arguments)
+        self._actors.add(actor)
+        self._enqueue_answer(actor, actor.begin.remote(self._resource, self._pickled_kernel))
+        return actor
 
     def send(self, worker: Any, work: tuple[str, tuple[Any, ...]]) -> None:
-        """Ask an actor for what a method of `Member` returns."""
-        self._expect(worker, worker.answer.remote(pickle.dumps(work)))
+        """Ask an actor for what a method of `RayActor` returns."""
+        self._enqueue_answer(worker, worker.answer.remote(pickle.dumps(work)))
 
     def receive(self, timeout_s: float) -> tuple[Any, Any] | None:
         """Return the next answer."""
@@ -105,22 +105,22 @@ class RayCrew:
             return worker, pickle.loads(future.result())
         if isinstance(error, self._ray.exceptions.RayTaskError):  # it lives: this is our mistake
             raise error
-        self._dismiss(worker)
-        return worker, Lost(_reason(error))
+        self._kill(worker)
+        return worker, WorkerLost(_reason(error))
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started for them."""
-        for member in list(self._members):
-            self._dismiss(member)
-        if self._is_mine:
+        for actor in list(self._actors):
+            self._kill(actor)
+        if self._owns_cluster:
             self._ray.shutdown()
-            self._is_mine = False
+            self._owns_cluster = False
 
-    def _dismiss(self, worker: Any) -> None:
-        self._members.discard(worker)
+    def _kill(self, worker: Any) -> None:
+        self._actors.discard(worker)
         self._ray.kill(worker)
 
-    def _expect(self, worker: Any, answer: Any) -> None:
+    def _enqueue_answer(self, worker: Any, answer: Any) -> None:
         answer.future().add_done_callback(lambda future: self._done.put((worker, future)))
 
     def _connect(self, kernel: Kernel, address: str) -> None:
@@ -128,14 +128,14 @@ class RayCrew:
         if address == LOCAL:
             options = {
                 "num_cpus": 1,
-                "resources": resources_of(local_devices()),
-                "object_store_memory": STORE_BYTES,
+                "resources": resource_counts(local_devices()),
+                "object_store_memory": OBJECT_STORE_BYTES,
                 "include_dashboard": False,
             }
-        ends = signal.getsignal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGTERM)
         try:
-            _knock(address)
-            with _shipped(kernel) as env:
+            _check_reachable(address)
+            with _runtime_environment(kernel) as env:
                 self._ray.init(
                     address, log_to_driver=False, logging_level="ERROR", runtime_env=env, **options
                 )
@@ -146,20 +146,20 @@ class RayCrew:
                 "out for one on this machine"
             ) from e
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ends)  # Ray sets its own
+            signal.signal(signal.SIGTERM, handler)  # Ray sets its own
 
-    def _find(self, device: Device | str) -> str:
+    def _find_resource(self, device: Device | str) -> str:
         """Return the resource of a device, given itself or its name."""
-        offered = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
+        available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
         if isinstance(device, Device):
-            found = [r for r in offered if r == resource_of(device)]
+            found = [r for r in available if r == resource_of(device)]
         else:
-            found = resources_named(device, offered)
+            found = matching_resources(device, available)
         if len(found) == 1:
             return found[0]
         wanted = resource_of(device) if isinstance(device, Device) else device
         raise UsageError(
-            f"no device {wanted} in the cluster, which has {', '.join(offered) or 'none'}: start "
+            f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
             'nodes that have one with --resources="$(foretune devices --ray)"'
             if not found
             else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this on a "
@@ -167,7 +167,7 @@ class RayCrew:
         )
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Find out at once that nobody listens; Ray takes minutes.
 
     Raises:
@@ -175,14 +175,14 @@ def _knock(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host.rpartition("/")[2], int(port)), KNOCK_S).close()
+        socket.create_connection((host.rpartition("/")[2], int(port)), CONNECT_TIMEOUT_S).close()
 
 
 @contextmanager
-def _shipped(kernel: Kernel) -> Iterator[dict[str, str]]:
+def _runtime_environment(kernel: Kernel) -> Iterator[dict[str, str]]:
     """Give a runtime environment with the kernel's code, side by side as it is here."""
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-        code = loose_code(type(kernel), Kernel)
+        code = uninstalled_sources(type(kernel), Kernel)
         for path in code:
             if path.is_dir():
                 shutil.copytree(

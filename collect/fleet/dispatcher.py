@@ -1,6 +1,6 @@
 """Handing out work: to whichever worker is free, and to another one if that worker is lost.
 
-It knows nothing of Ray: a `Crew` starts workers and carries messages. `benchmarks/fleet.py` runs
+It knows nothing of Ray: a `WorkerPool` starts workers and carries messages. `benchmarks/fleet.py` runs
 the same code on a simulated crew of a thousand.
 """
 
@@ -12,24 +12,24 @@ from typing import Any, Protocol
 
 from foretune.errors import ForetuneError, ForetuneWarning, MeasurementError
 
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Workers that a piece of work may take along before it is held to blame."""
-LOOK_S = 5.0
+REFRESH_S = 5.0
 """How often to look for devices that joined."""
-PATIENCE_S = 600.0
+MAX_IDLE_S = 600.0
 """How long to wait where there is work, and nobody to do it."""
 
 Worker = Hashable
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """A worker was lost before it answered; the message says how."""
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Starts workers and carries messages; a worker has one thing to do at a time."""
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many workers there may be now: one per device."""
 
     def start(self) -> Worker:
@@ -39,7 +39,7 @@ class Crew(Protocol):
         """Give a worker something to do."""
 
     def receive(self, timeout_s: float) -> tuple[Worker, Any] | None:
-        """Return the next answer, `Lost` if there will be none; None if the time is over."""
+        """Return the next answer, `WorkerLost` if there will be none; None if the time is over."""
 
 
 class Dispatcher:
@@ -51,25 +51,25 @@ class Dispatcher:
     pieces share is prepared once.
 
     Args:
-        crew: the workers.
-        hello: told the first answer of each.
+        pool: the workers.
+        on_ready: told the first answer of each.
         clock: seconds.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        hello: Callable[[Any], None] = lambda _: None,
+        pool: WorkerPool,
+        on_ready: Callable[[Any], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._crew, self._hello, self._clock = crew, hello, clock
+        self._pool, self._on_ready, self._clock = pool, on_ready, clock
         self._starting: set[Worker] = set()
         self._free: list[Worker] = []
         self._busy: dict[Worker, int | None] = {}
         self._group: dict[Worker, Hashable] = {}
-        self._unfit = self._lost_starts = 0
-        self._look_at = -float("inf")
-        self._news_at = clock()
+        self._unusable = self._lost_starts = 0
+        self._refresh_at = -float("inf")
+        self._last_message_at = clock()
 
     def __len__(self) -> int:
         """Return how many workers are ready."""
@@ -82,12 +82,12 @@ class Dispatcher:
             ForetuneError: none can start.
         """
         while not len(self):
-            self._listen()
+            self._receive()
 
-    def answers(self, work: Iterable[tuple[Hashable, Any]]) -> Iterator[tuple[int, Any]]:
+    def results(self, work: Iterable[tuple[Hashable, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield the number of each piece of work and what came of it, in the order they get done.
 
-        It is `Lost` where `ATTEMPTS` workers were lost with the same piece.
+        It is `WorkerLost` where `ATTEMPTS` workers were lost with the same piece.
 
         Args:
             work: pieces, each with its group.
@@ -96,90 +96,90 @@ class Dispatcher:
             ForetuneError: no worker can start, or there has been none for `PATIENCE_S`.
         """
         pieces = list(work)
-        left, lost, unanswered = _Left(pieces), Counter[int](), len(pieces)
+        queue, lost, pending = _WorkQueue(pieces), Counter[int](), len(pieces)
         try:
-            while unanswered:
-                self._hand_out(left, pieces)
-                if (news := self._listen()) is None:
+            while pending:
+                self._assign(queue, pieces)
+                if (message := self._receive()) is None:
                     continue
-                number, answer = news
-                left.stop(pieces[number][0])
-                if isinstance(answer, Lost):
+                number, answer = message
+                queue.release(pieces[number][0])
+                if isinstance(answer, WorkerLost):
                     lost[number] += 1
-                    if lost[number] < ATTEMPTS:
-                        left.put_back(pieces[number][0], number)
+                    if lost[number] < MAX_ATTEMPTS:
+                        queue.put_back(pieces[number][0], number)
                         continue
-                unanswered -= 1
+                pending -= 1
                 yield number, answer
         finally:  # whoever stops here does not want the rest
             self._busy = dict.fromkeys(self._busy)
 
-    def _hand_out(self, left: "_Left", pieces: Sequence[tuple[Hashable, Any]]) -> None:
-        self._staff()
-        while self._free and left:
+    def _assign(self, queue: "_WorkQueue", pieces: Sequence[tuple[Hashable, Any]]) -> None:
+        self._start_workers()
+        while self._free and queue:
             worker = self._free.pop()  # the last to be free: it has everything at hand
-            number = left.take(self._group.get(worker))
+            number = queue.take(self._group.get(worker))
             self._group[worker], work = pieces[number]
             self._busy[worker] = number
-            self._crew.send(worker, work)
+            self._pool.send(worker, work)
 
-    def _listen(self) -> tuple[int, Any] | None:
+    def _receive(self) -> tuple[int, Any] | None:
         """Wait for an answer; None where there is none yet, or only somebody's first."""
-        self._staff()
-        news = self._crew.receive(LOOK_S)
-        if news is None:
-            if not len(self) and self._clock() > self._news_at + PATIENCE_S:
+        self._start_workers()
+        message = self._pool.receive(REFRESH_S)
+        if message is None:
+            if not len(self) and self._clock() > self._last_message_at + MAX_IDLE_S:
                 raise MeasurementError(
-                    f"no free device for {PATIENCE_S / 60:.0f} minutes: what was measured is kept; "
+                    f"no free device for {MAX_IDLE_S / 60:.0f} minutes: what was measured is kept; "
                     "see whether nodes are up or other jobs hold them, and start the command again"
                 )
             return None
-        worker, answer = news
-        self._news_at = self._clock()
+        worker, answer = message
+        self._last_message_at = self._clock()
         if worker in self._starting:
             self._starting.remove(worker)
-            self._begin(worker, answer)
+            self._handle_start(worker, answer)
             return None
         number = self._busy.pop(worker)
-        if isinstance(answer, Lost):
-            self._look_at = self._news_at  # its device may be there still
-            self._say(f"a worker was lost, its work goes to another: {answer}")
+        if isinstance(answer, WorkerLost):
+            self._refresh_at = self._last_message_at  # its device may be there still
+            self._warn(f"a worker was lost, its work goes to another: {answer}")
         else:
             self._free.append(worker)
         return None if number is None else (number, answer)
 
-    def _begin(self, worker: Worker, answer: Any) -> None:
-        if not isinstance(answer, (Lost, ForetuneError)):
-            self._hello(answer)
+    def _handle_start(self, worker: Worker, answer: Any) -> None:
+        if not isinstance(answer, (WorkerLost, ForetuneError)):
+            self._on_ready(answer)
             self._free.insert(0, worker)
             self._lost_starts = 0
             return
-        if isinstance(answer, Lost):
+        if isinstance(answer, WorkerLost):
             self._lost_starts += 1
-            if self._lost_starts < ATTEMPTS:  # its node may just have gone: look again
-                self._say(f"a worker was lost as it started: {answer}")
+            if self._lost_starts < MAX_ATTEMPTS:  # its node may just have gone: look again
+                self._warn(f"a worker was lost as it started: {answer}")
                 return
-        self._unfit, self._lost_starts = self._unfit + 1, 0
-        error = MeasurementError(f"{answer}") if isinstance(answer, Lost) else answer
-        if not (len(self) or self._starting) and self._crew.places() <= self._unfit:
+        self._unusable, self._lost_starts = self._unusable + 1, 0
+        error = MeasurementError(f"{answer}") if isinstance(answer, WorkerLost) else answer
+        if not (len(self) or self._starting) and self._pool.capacity() <= self._unusable:
             raise error
-        self._say(f"going on without a device: {error}")
+        self._warn(f"going on without a device: {error}")
 
-    def _say(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         warnings.warn(text, ForetuneWarning, stacklevel=3)
 
-    def _staff(self) -> None:
+    def _start_workers(self) -> None:
         """Start a worker for every device that has none; one that proved unfit gets no other."""
-        if self._clock() < self._look_at:
+        if self._clock() < self._refresh_at:
             return
-        self._look_at = self._clock() + LOOK_S
+        self._refresh_at = self._clock() + REFRESH_S
         if not (len(self) or self._starting):  # who was unfit may have left
-            self._unfit = 0
-        vacant = self._crew.places() - self._unfit - len(self) - len(self._starting)
-        self._starting.update(self._crew.start() for _ in range(vacant))
+            self._unusable = 0
+        vacant = self._pool.capacity() - self._unusable - len(self) - len(self._starting)
+        self._starting.update(self._pool.start() for _ in range(vacant))
 
 
-class _Left:
+class _WorkQueue:
     """What nobody does yet, by group."""
 
     def __init__(self, pieces: Iterable[tuple[Hashable, Any]]) -> None:
@@ -200,7 +200,7 @@ class _Left:
         self._workers[group] += 1
         return number
 
-    def stop(self, group: Hashable) -> None:
+    def release(self, group: Hashable) -> None:
         """Note that a worker does nothing of a group any more."""
         self._workers[group] -= 1
 

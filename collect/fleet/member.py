@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.conditions import Conditions, Watch
+from foretune.collect.conditions import LoadMonitor, MachineLoad
 from foretune.collect.fleet.resource import resource_of
 from foretune.collect.probe import local_device
 from foretune.collect.runner import IsolatedRunner
@@ -19,40 +19,45 @@ from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 """Ray limits its workers to one thread; kernels get what they would get without Ray."""
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PickledKernel:
     """A kernel on its way, and what identifies its code and the software it is measured with.
 
     Attributes:
-        kernel: pickled, so that it is opened only where its modules can be found.
+        payload: pickled, so that it is opened only where its modules can be found.
         name: of the kernel.
-        source: hash of its code.
+        source_hash: hash of its code.
         versions: of all that times depend on.
     """
 
-    kernel: bytes
+    payload: bytes
     name: str
-    source: str
+    source_hash: str
     versions: str
 
     @classmethod
-    def pack(cls, kernel: Kernel) -> "Parcel":
-        """Return ``kernel`` ready to be sent.
+    def from_kernel(cls, payload: Kernel) -> "PickledKernel":
+        """Return ``payload`` ready to be sent.
 
         Raises:
             MeasurementError: it cannot be.
         """
         try:
-            content = pickle.dumps(kernel)
+            content = pickle.dumps(payload)
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
-        return cls(content, kernel.name, kernel.source_hash, _versions(kernel))
+        return cls(content, payload.name, payload.source_hash, _versions(payload))
 
-    def open(self) -> Kernel:
+    def load(self) -> Kernel:
         """Return the kernel.
 
         Raises:
@@ -60,23 +65,23 @@ class Parcel:
         """
         here, advice = platform.node(), "install the same packages on every machine"
         try:
-            kernel: Kernel = pickle.loads(self.kernel)
+            payload: Kernel = pickle.loads(self.payload)
         except Exception as e:
             raise MeasurementError(
                 f"{here} cannot import kernel {self.name!r} ({e}): {advice}"
             ) from e
-        vars(kernel).pop("source_hash", None)  # what it was where it comes from
-        if kernel.source_hash != self.source:
+        vars(payload).pop("source_hash", None)  # what it was where it comes from
+        if payload.source_hash != self.source_hash:
             raise MeasurementError(
-                f"{here} has other code of kernel {self.name!r} ({kernel.source_hash}) than asked "
-                f"for ({self.source}): {advice}"
+                f"{here} has other code of kernel {self.name!r} ({payload.source_hash}) than asked "
+                f"for ({self.source_hash}): {advice}"
             )
-        if (versions := _versions(kernel)) != self.versions:
+        if (versions := _versions(payload)) != self.versions:
             raise MeasurementError(f"{here} has {versions}, asked for {self.versions}: {advice}")
-        return kernel
+        return payload
 
 
-class Member:
+class RayActor:
     """Measures on the device that Ray gave to its actor; errors of ours are answers.
 
     Args:
@@ -87,23 +92,23 @@ class Member:
     def __init__(
         self, timing: Timing | None, limit_s: float, power: bool, threads: dict[str, str]
     ) -> None:
-        for name in THREADS:
+        for name in THREAD_VARIABLES:
             os.environ.pop(name, None)
         os.environ.update(threads)
         self._options = (timing, limit_s, power)
-        self._kernels: dict[Parcel, Kernel] = {}
+        self._kernels: dict[PickledKernel, Kernel] = {}
         self._runner: IsolatedRunner | None = None
-        self._watch: Watch | None = None
+        self._monitor: LoadMonitor | None = None
 
-    def begin(self, resource: str, parcel: Parcel) -> bytes:
+    def begin(self, resource: str, pickled: PickledKernel) -> bytes:
         """Return the device, or why it is not fit for the work.
 
         Args:
             resource: what Ray knows this device as.
-            parcel: the kernel to be measured.
+            pickled: the kernel to be measured.
         """
         try:
-            kernel = self._kernel(parcel)
+            kernel = self._kernel(pickled)
             device = local_device("cpu" if kernel.device_kind == "cpu" else "cuda:0")
             if resource_of(device) != resource:
                 raise MeasurementError(
@@ -128,34 +133,34 @@ class Member:
         except ForetuneError as e:
             return pickle.dumps(e)
 
-    def run(self, parcel: Parcel, *arguments: Any) -> list[Measurement]:
+    def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
         """Return what `IsolatedRunner.run` yields."""
-        return list(self._ready().run(self._kernel(parcel), *arguments))
+        return list(self._started_runner().run(self._kernel(pickled), *arguments))
 
-    def race(self, parcel: Parcel, *arguments: Any) -> dict[str, np.ndarray]:
+    def compare_interleaved(self, pickled: PickledKernel, *arguments: Any) -> dict[str, np.ndarray]:
         """Return what `IsolatedRunner.race` does."""
-        return self._ready().race(self._kernel(parcel), *arguments)
+        return self._started_runner().compare_interleaved(self._kernel(pickled), *arguments)
 
     def watch(self) -> None:
         """Begin to see what else this machine does."""
-        self._watch = self._ready().watch().__enter__()
+        self._monitor = self._started_runner().watch().__enter__()
 
-    def seen(self) -> Conditions:
+    def observed_load(self) -> MachineLoad:
         """Return what was seen since `watch`; nothing, where another member was to watch."""
-        if (watch := self._watch) is None:
-            return Conditions()
-        self._watch = None
-        watch.__exit__()
-        return watch.conditions
+        if (monitor := self._monitor) is None:
+            return MachineLoad()
+        self._monitor = None
+        monitor.__exit__()
+        return monitor.load
 
-    def _ready(self) -> IsolatedRunner:
+    def _started_runner(self) -> IsolatedRunner:
         assert self._runner is not None, "it has not begun"
         return self._runner
 
-    def _kernel(self, parcel: Parcel) -> Kernel:
-        if parcel not in self._kernels:
-            self._kernels[parcel] = parcel.open()
-        return self._kernels[parcel]
+    def _kernel(self, pickled: PickledKernel) -> Kernel:
+        if pickled not in self._kernels:
+            self._kernels[pickled] = pickled.load()
+        return self._kernels[pickled]
 
 
 def _versions(kernel: Kernel) -> str:

@@ -18,12 +18,12 @@ def resource_of(device: Device) -> str:
     return ":".join(re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts)
 
 
-def resources_of(devices: Iterable[Device]) -> dict[str, int]:
+def resource_counts(devices: Iterable[Device]) -> dict[str, int]:
     """Return how many devices there are by resource, as ``ray start --resources`` takes it."""
     return dict(Counter(map(resource_of, devices)))
 
 
-def resources_named(name: str, offered: Iterable[str]) -> list[str]:
+def matching_resources(name: str, available: Iterable[str]) -> list[str]:
     """Return those of the resources on offer that are devices called ``name``."""
     start = resource_of(Device(canonical_name(name), "gpu")).rstrip(":").lower() + ":"
-    return sorted(r for r in offered if r.lower().startswith(start))
+    return sorted(r for r in available if r.lower().startswith(start))

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.collect.conditions import Conditions, Watch
-from foretune.collect.fleet.crew import RayCrew
-from foretune.collect.fleet.dispatcher import ATTEMPTS, Dispatcher, Lost
-from foretune.collect.fleet.member import Parcel
-from foretune.collect.runner import Runner, check_importable, unmeasured
+from foretune.collect.conditions import LoadMonitor, MachineLoad
+from foretune.collect.fleet.crew import RayWorkerPool
+from foretune.collect.fleet.dispatcher import MAX_ATTEMPTS, Dispatcher, WorkerLost
+from foretune.collect.fleet.member import PickledKernel
+from foretune.collect.runner import Runner, check_importable, failed_measurement
 from foretune.collect.timer import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
@@ -54,18 +54,18 @@ class RayRunner(Runner):
             self.device = device
             self.check(kernel)
         check_importable(kernel)
-        self._crew = RayCrew(kernel, device, address, timing, limit_s, power)
+        self._pool = RayWorkerPool(kernel, device, address, timing, limit_s, power)
         try:
-            self._members = Dispatcher(self._crew, self._welcome)
-            self._members.wait()
+            self._dispatcher = Dispatcher(self._pool, self._set_device)
+            self._dispatcher.wait()
         except BaseException:
             self.close()
             raise
 
     @property
-    def at_once(self) -> int:  # type: ignore[override]
+    def parallelism(self) -> int:  # type: ignore[override]
         """How many devices are ready."""
-        return len(self._members)
+        return len(self._dispatcher)
 
     def run(
         self,
@@ -76,9 +76,9 @@ class RayRunner(Runner):
     ) -> Iterator[Measurement]:
         """Yield one measurement per configuration, all of the same device unless that is lost."""
         for config in configs:
-            yield from self.spread(kernel, [(problem, config)], incumbent_ms)
+            yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
 
-    def spread(
+    def run_many(
         self,
         kernel: Kernel,
         work: Iterable[tuple[Problem, Configuration]],
@@ -86,33 +86,43 @@ class RayRunner(Runner):
     ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration as they get done, on all devices."""
         self.check(kernel)
-        pairs, parcel = list(work), Parcel.pack(kernel)
-        pieces = ((p, ("run", (parcel, p, [c], incumbent_ms))) for p, c in pairs)
-        for number, answer in self._ask(pieces):
-            if isinstance(answer, Lost):
-                yield unmeasured(
+        pairs, pickled = list(work), PickledKernel.from_kernel(kernel)
+        pieces = ((p, ("run", (pickled, p, [c], incumbent_ms))) for p, c in pairs)
+        for number, answer in self._call_many(pieces):
+            if isinstance(answer, WorkerLost):
+                yield failed_measurement(
                     kernel, *pairs[number], self.device, Status.RUNTIME_ERROR,
-                    f"{ATTEMPTS} workers were lost while they measured it: {answer}",
+                    f"{MAX_ATTEMPTS} workers were lost while they measured it: {answer}",
                 )  # fmt: skip
             else:
                 yield from answer
 
-    def race(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    def compare_interleaved(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 2.0,
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms, all of one device."""
         self.check(kernel)
-        answer = self._ask_one("race", Parcel.pack(kernel), problem, list(configs), box_s)
-        if isinstance(answer, Lost):
+        answer = self._call(
+            "compare_interleaved",
+            PickledKernel.from_kernel(kernel),
+            problem,
+            list(configs),
+            max_seconds,
+        )
+        if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
             )
         times: dict[str, np.ndarray] = answer
         return times
 
-    def watch(self) -> Watch:
+    def watch(self) -> LoadMonitor:
         """Return what sees the machine that measures next."""
-        return _WatchThere(self.device, self._ask_one)
+        return _RemoteLoadMonitor(self.device, self._call)
 
     def check(self, kernel: Kernel) -> None:
         """Do nothing if ``kernel`` runs on these devices and can be imported elsewhere.
@@ -125,39 +135,39 @@ class RayRunner(Runner):
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started for this runner."""
-        self._crew.close()
+        self._pool.close()
 
-    def _welcome(self, device: Device) -> None:
+    def _set_device(self, device: Device) -> None:
         self.device = getattr(self, "device", device)
 
-    def _ask_one(self, method: str, *arguments: Any) -> Any:
-        ((_, answer),) = self._ask([(None, (method, arguments))])
+    def _call(self, method: str, *arguments: Any) -> Any:
+        ((_, answer),) = self._call_many([(None, (method, arguments))])
         return answer
 
-    def _ask(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
+    def _call_many(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield the answers to (method, arguments), each with its group.
 
         Raises:
             ForetuneError: one of the answers.
         """
-        for number, answer in self._members.answers(pieces):
+        for number, answer in self._dispatcher.results(pieces):
             if isinstance(answer, ForetuneError):
                 raise answer
             yield number, answer
 
 
-class _WatchThere(Watch):
+class _RemoteLoadMonitor(LoadMonitor):
     """Sees what disturbs a device of the fleet: one thing after the other goes to the same."""
 
-    def __init__(self, device: Device, ask: Callable[[str], Any]) -> None:
+    def __init__(self, device: Device, call: Callable[[str], Any]) -> None:
         super().__init__(device)
-        self._ask = ask
+        self._call = call
 
     def __enter__(self) -> Self:
-        self._ask("watch")
+        self._call("watch")
         return self
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # nobody wants to know what a failure was disturbed by
-            seen = self._ask("seen")
-            self.conditions = seen if isinstance(seen, Conditions) else Conditions()
+            load = self._call("observed_load")
+            self.load = load if isinstance(load, MachineLoad) else MachineLoad()

@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.values import as_numpy, copied, is_array, leaves, put, same_bits
+from foretune.collect.wrapped.values import (
+    as_numpy,
+    assign,
+    copy_arrays,
+    is_array,
+    leaves,
+    same_bits,
+)
 from foretune.mapping import Value
 from foretune.place import object_at
 
@@ -35,7 +42,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutputs:
     """What a call left behind.
 
     Attributes:
@@ -47,7 +54,7 @@ class Outcome:
     written: Mapping[int, Output]
 
 
-class Contestant:
+class IsolatedImplementation:
     """Calls one implementation.
 
     Args:
@@ -62,9 +69,9 @@ class Contestant:
         self._make: Callable[..., Any] | None = None
         self._function: Callable[..., Any] | None = None
         self._clock = time.perf_counter_ns
-        self._wait: Callable[[], None] = _nothing
+        self._wait: Callable[[], None] = _no_wait
         self._args: tuple[Any, ...] = ()
-        self._outcome = Outcome((), {})
+        self._outputs = CallOutputs((), {})
 
     def run(self, problem: Mapping[str, Value], seed: int) -> float:
         """Call it once on inputs of a seed, and return the time in milliseconds.
@@ -73,7 +80,7 @@ class Contestant:
             Exception: whatever it raises.
         """
         function = self._prepare(problem, seed)
-        before = [copied(leaf) for leaf in leaves(self._args)]
+        before = [copy_arrays(leaf) for leaf in leaves(self._args)]
         args, clock, wait = self._args, self._clock, self._wait
         wait()
         start = clock()
@@ -86,14 +93,14 @@ class Contestant:
             if is_array(leaf) and not same_bits(leaf, was)
         ]  # fmt: skip
         now = list(leaves(args))
-        self._outcome = Outcome(outputs, {i: _output(now[i]) for i in changed})
+        self._outputs = CallOutputs(outputs, {i: _output(now[i]) for i in changed})
         return elapsed_ms
 
-    def outcome(self) -> Outcome:
+    def outputs(self) -> CallOutputs:
         """Return what the last call left behind; nobody said at the call that it would be asked."""
-        return self._outcome
+        return self._outputs
 
-    def burst(self, problem: Mapping[str, Value], seed: int, calls: int) -> None:
+    def run_repeatedly(self, problem: Mapping[str, Value], seed: int, calls: int) -> None:
         """Call it many times on the same inputs; who asked looks at a clock of its own."""
         function = self._prepare(problem, seed)
         for _ in range(calls):
@@ -102,29 +109,33 @@ class Contestant:
 
     def _prepare(self, problem: Mapping[str, Value], seed: int) -> Callable[..., Any]:
         if self._make is None:
-            self._make = _loaded(self._inputs)
-        made = self._make(**problem, seed=seed)
-        new = made if isinstance(made, tuple) else (made,)
-        if not _takes(self._args, new):
+            self._make = _load(self._inputs)
+        result = self._make(**problem, seed=seed)
+        new = result if isinstance(result, tuple) else (result,)
+        if not _overwrite(self._args, new):
             self._args = new
         if self._function is None:
-            self._wait = _waiting()
-            self._function = _loaded(self._code)
+            self._wait = _gpu_wait()
+            self._function = _load(self._code)
         return self._function
 
 
-def _takes(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+def _overwrite(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
     """Write new values where old ones are; return whether that was possible."""
     pairs = list(zip(leaves(old), leaves(new), strict=False))
-    if not old or len(pairs) != len(list(leaves(new))) or not all(_alike(*p) for p in pairs):
+    if (
+        not old
+        or len(pairs) != len(list(leaves(new)))
+        or not all(_has_same_layout(*p) for p in pairs)
+    ):
         return False
-    for there, value in pairs:
-        if is_array(there):
-            put(there, value)
+    for target, value in pairs:
+        if is_array(target):
+            assign(target, value)
     return True
 
 
-def _alike(old: Any, new: Any) -> bool:
+def _has_same_layout(old: Any, new: Any) -> bool:
     if not is_array(old):
         return not is_array(new) and bool(old == new)
     shapes = [getattr(x, "shape", None) or len(x) for x in (old, new)]
@@ -135,22 +146,22 @@ def _alike(old: Any, new: Any) -> bool:
 def _output(leaf: Any) -> Output:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
     dtype = getattr(leaf, "dtype", None)
-    said = kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
-    return Output(said, np.array(as_numpy(leaf), copy=True))
+    description = kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
+    return Output(description, np.array(as_numpy(leaf), copy=True))
 
 
-def _waiting() -> Callable[[], None]:
+def _gpu_wait() -> Callable[[], None]:
     """Return what waits for all streams of torch's GPU; nothing, where inputs are no tensors."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         wait: Callable[[], None] = torch.cuda.synchronize
         return wait
-    return _nothing
+    return _no_wait
 
 
-def _nothing() -> None:
+def _no_wait() -> None:
     """Wait for nothing: on the host a call ends when it returns."""
 
 
-def _loaded(code: Code) -> Callable[..., Any]:
+def _load(code: Code) -> Callable[..., Any]:
     return object_at(code) if isinstance(code, str) else code

@@ -19,13 +19,13 @@ from foretune.errors import ProblemError
 from foretune.family import Quantity
 from foretune.problem import Problem
 
-CORES = 128.0
+DEFAULT_CORES = 128.0
 """Multiprocessors assumed where no device tells."""
-LEAST_SUMS, MOST_SUMS = 4, 128
+MIN_SUMS, MAX_SUMS = 4, 128
 """Elements of C per thread: fewer than a matrix instruction yields, or more than registers hold."""
 WORKSPACE_BYTES = 2**28
 """Most memory that partial sums of a product split along K may take."""
-ELEMENTS = 2**31 - 1
+MAX_ELEMENTS = 2**31 - 1
 """Most elements of a matrix: offsets within one are 32 bits wide."""
 SUM_BLOCK = 1024
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -81,14 +81,14 @@ class TiledProduct(TritonKernel):
                 too large.
         """
         problem = super().problem(values, **named)
-        if max(self.matrix_sizes(problem)) > ELEMENTS:
+        if max(self.matrix_sizes(problem)) > MAX_ELEMENTS:
             raise ProblemError(
-                f"a matrix of {problem} has more than {ELEMENTS:,} elements: split it"
+                f"a matrix of {problem} has more than {MAX_ELEMENTS:,} elements: split it"
             )
         return problem
 
 
-def added_parts(partial: torch.Tensor, c: torch.Tensor) -> list[JitLaunch]:
+def split_sum_launches(partial: torch.Tensor, c: torch.Tensor) -> list[JitLaunch]:
     """Return what stores in ``c`` the sum of ``partial``'s matrices; nothing if that is ``c``."""
     if partial is c:
         return []
@@ -152,8 +152,8 @@ def tile_rules(
         need = f"({kept} if BLOCK_M >= 64 and num_warps >= 4 else {need})"
     return [
         f"{need} <= {limits.shared_bytes}",
-        f"BLOCK_M * BLOCK_N >= {LEAST_SUMS * limits.threads} * num_warps",
-        f"BLOCK_M * BLOCK_N <= {MOST_SUMS * limits.threads} * num_warps",
+        f"BLOCK_M * BLOCK_N >= {MIN_SUMS * limits.threads} * num_warps",
+        f"BLOCK_M * BLOCK_N <= {MAX_SUMS * limits.threads} * num_warps",
     ]
 
 
@@ -188,9 +188,9 @@ def persistent_rule(m: float, n: float, limits: Limits) -> str:
     return f"not PERSISTENT or {tiles} > {limits.cores}"
 
 
-def power_of_two(size: float, least: int, most: int) -> int:
+def power_of_two(size: float, low: int, high: int) -> int:
     """Return the smallest power of two that holds ``size``, between two others."""
-    return min(max(triton.next_power_of_2(int(size)), least), most)
+    return min(max(triton.next_power_of_2(int(size)), low), high)
 
 
 def default_tile(m: int, n: int, k: int, block_k: int) -> dict[str, int]:
@@ -244,12 +244,12 @@ def group_reuse(
 
     They form a block ``GROUP_M`` tiles high: what one of them reads is in the L2 cache for others.
     """
-    together = np.minimum(tiles, _cores(device))
-    height = np.minimum(np.minimum(1.0 * config["GROUP_M"], tiles_m), together)
-    rows, columns = height * config["BLOCK_M"], together / height * config["BLOCK_N"]
+    concurrent_tiles = np.minimum(tiles, _cores(device))
+    height = np.minimum(np.minimum(1.0 * config["GROUP_M"], tiles_m), concurrent_tiles)
+    rows, columns = height * config["BLOCK_M"], concurrent_tiles / height * config["BLOCK_N"]
     return rows * columns / (rows + columns)
 
 
 def _cores(device: Mapping[str, Any]) -> Quantity:
-    known = 1.0 * device.get("cores", CORES)
-    return np.where(np.isnan(known), CORES, known)
+    known = 1.0 * device.get("cores", DEFAULT_CORES)
+    return np.where(np.isnan(known), DEFAULT_CORES, known)

@@ -18,7 +18,6 @@ from foretune.collect.kernels.gemm_tiles import (
     WORKSPACE_BYTES,
     Limits,
     TiledProduct,
-    added_parts,
     default_tile,
     device_limits,
     group_reuse,
@@ -27,13 +26,14 @@ from foretune.collect.kernels.gemm_tiles import (
     persistent_rule,
     shape_rules,
     split_rules,
+    split_sum_launches,
     tile_features,
     tile_position,
     tile_rules,
 )
 from foretune.collect.kernels.triton_kernel import BITS, CACHE, JitLaunch, check_support, normal
 from foretune.family import Cost, Quantity
-from foretune.kernel import Inputs, Launch, spread_problems
+from foretune.kernel import Inputs, Launch, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -118,7 +118,7 @@ class TritonGemm(TiledProduct):
     """
 
     name = "triton_gemm"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("M", meaning="rows of A and C"),
         ProblemParameter("N", meaning="columns of B and C"),
@@ -171,7 +171,7 @@ class TritonGemm(TiledProduct):
         sums = tl.int32 if whole else tl.float32
         options = {**config, "EVEN_K": k % block_k == 0, "SUM": sums}
         product = JitLaunch(_gemm, (programs, splits), arguments, options)
-        return [product, *added_parts(out, c)], c
+        return [product, *split_sum_launches(out, c)], c
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the product in single precision; in double precision, and so exact, of int8."""
@@ -237,7 +237,7 @@ class TritonGemm(TiledProduct):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return layers of language models, for one token to a long prompt, and odd sizes."""
-        return spread_problems(self, TRAINING, n, seed)
+        return latin_hypercube_problems(self, TRAINING, n, seed)
 
 
 def _bytes(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity]:

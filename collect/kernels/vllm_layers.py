@@ -29,15 +29,15 @@ from foretune.collect.kernels.triton_kernel import (
 from foretune.errors import MeasurementError
 from foretune.extras import require
 from foretune.family import Cost
-from foretune.kernel import Inputs, Launch, spread_problems
+from foretune.kernel import Inputs, Launch, latin_hypercube_problems
 from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 BLOCK = 128
 """Rows and columns of weights that share a scale where they are quantized in blocks."""
-IN_BLOCKS = "fp8_block"
-FORMATS = ("bf16", "fp8", IN_BLOCKS)
+FP8_BLOCK = "fp8_block"
+FORMATS = ("bf16", "fp8", FP8_BLOCK)
 KNOBS: dict[str, tuple[Value, ...]] = {
     "BLOCK_SIZE_M": (16, 32, 64, 128, 256), "BLOCK_SIZE_N": (32, 64, 128, 256),
     "BLOCK_SIZE_K": (64, 128, 256), "GROUP_SIZE_M": (1, 16, 32, 64), "num_warps": (4, 8),
@@ -49,7 +49,7 @@ LINEAR_DEFAULT = {
     "num_warps": 4, "num_stages": 2,
 }  # fmt: skip
 """Of ``w8a8_triton_block_scaled_mm`` where there is no file."""
-TOLERANCE = {"bf16": 2e-2, "fp8": 4e-2, IN_BLOCKS: 2e-2}
+TOLERANCE = {"bf16": 2e-2, "fp8": 4e-2, FP8_BLOCK: 2e-2}
 """Sums of the same products in another order, rounded between two of them; with one scale for a
 whole matrix in 8 bits, another largest element changes how all are rounded."""
 _LAYERS = "vllm.model_executor.layers."
@@ -60,7 +60,7 @@ TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 class VllmLayer(TensorKernel):
     """A layer as vLLM multiplies it: subclasses say what is called with which inputs."""
 
-    takes_numbers = True
+    accepts_scalars = True
 
     @cached_property
     def source_hash(self) -> str:
@@ -72,7 +72,7 @@ class VllmLayer(TensorKernel):
         try:
             code = f"{super().source_hash} vllm {version('vllm')}"
         except PackageNotFoundError as e:
-            raise _not_here(e) from e
+            raise _vllm_missing(e) from e
         return hashlib.sha256(code.encode()).hexdigest()[:16]
 
     @abstractmethod
@@ -80,7 +80,7 @@ class VllmLayer(TensorKernel):
         """Return what vLLM calls."""
 
     @abstractmethod
-    def tuned(
+    def use_config(
         self, problem: Problem, config: Configuration | None
     ) -> AbstractContextManager[None]:  # fmt: skip
         """Return what makes vLLM take a configuration; its own default for None."""
@@ -95,7 +95,7 @@ class VllmLayer(TensorKernel):
         call = self.call(problem, inputs)
 
         def launch() -> Any:
-            with self.tuned(problem, config):
+            with self.use_config(problem, config):
                 return call()
 
         launch()
@@ -116,7 +116,7 @@ class VllmLayer(TensorKernel):
         """Return what the layer gives under vLLM's default."""
         problem = Problem(inputs["problem"])
         call = self.call(problem, inputs)
-        with self.tuned(problem, None):
+        with self.use_config(problem, None):
             return call().clone()
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
@@ -130,13 +130,13 @@ class VllmLayer(TensorKernel):
         size = 2 if self.format_of(problem) == "bf16" else 1
         tiles = f"(BLOCK_SIZE_M + BLOCK_SIZE_N) * BLOCK_SIZE_K * {size}"
         rules = [f"{tiles} * (num_stages - 1) <= {shared_memory_limit()}"]
-        if self.format_of(problem) == IN_BLOCKS:  # a step lies in one block, which has one scale
+        if self.format_of(problem) == FP8_BLOCK:  # a step lies in one block, which has one scale
             rules.append(f"BLOCK_SIZE_K <= {BLOCK}")
         return SearchSpace(knobs, rules)
 
     def format_of(self, problem: Problem) -> str:
         """Return the format of the weights, of `FORMATS`."""
-        return str(problem.get("dtype", IN_BLOCKS))
+        return str(problem.get("dtype", FP8_BLOCK))
 
 
 class VllmExperts(VllmLayer):
@@ -162,7 +162,7 @@ class VllmExperts(VllmLayer):
         Raises:
             MeasurementError: vLLM is not installed, or reads no files.
         """
-        quantized, block = problem["dtype"] != "bf16", problem["dtype"] == IN_BLOCKS
+        quantized, block = problem["dtype"] != "bf16", problem["dtype"] == FP8_BLOCK
         sizes = (int(problem[name]) for name in ("M", "E", "N", "K", "top_k"))
         found = _vllm("fused_moe.fused_moe").get_default_config(
             *sizes, "fp8_w8a8" if quantized else None, [BLOCK, BLOCK] if block else None
@@ -200,19 +200,19 @@ class VllmExperts(VllmLayer):
         if w1_scale is not None:
             quantization = _vllm("fused_moe.config").fp8_w8a8_moe_quant_config(
                 w1_scale=w1_scale, w2_scale=w2_scale,
-                block_shape=[BLOCK, BLOCK] if problem["dtype"] == IN_BLOCKS else None,
+                block_shape=[BLOCK, BLOCK] if problem["dtype"] == FP8_BLOCK else None,
             )  # fmt: skip
         return lambda: module.fused_experts(
             inputs["hidden"], w1, w2, inputs["weights"], inputs["ids"], quant_config=quantization
         )
 
-    def tuned(
+    def use_config(
         self, problem: Problem, config: Configuration | None
     ) -> AbstractContextManager[None]:  # fmt: skip
         """Return vLLM's ``override_config``."""
         chosen = self.default(problem) if config is None else config
-        taken: AbstractContextManager[None] = _vllm("fused_moe").override_config(dict(chosen))
-        return taken
+        context: AbstractContextManager[None] = _vllm("fused_moe").override_config(dict(chosen))
+        return context
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 6·N·K operations per token and expert; weights of wanted experts moved once."""
@@ -223,7 +223,7 @@ class VllmExperts(VllmLayer):
         return Cost(
             flops=6.0 * pairs * n * k,
             bytes_moved=3.0 * size * wanted * n * k + 2.0 * (2.0 * tokens * k + 4.0 * pairs * n),
-            dtype=_multiplied(problem["dtype"]),
+            dtype=_product_dtype(problem["dtype"]),
         )
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
@@ -257,7 +257,7 @@ class VllmLinear(VllmLayer):
         check_support("fp8")
         m, n, k = (int(problem[p]) for p in ("M", "N", "K"))
         tokens = _quantized_rows(normal((m, k), "bf16", self, 2 * seed))
-        weights = _quantized(normal((n, k), "bf16", self, 2 * seed + 1), IN_BLOCKS)
+        weights = _quantized(normal((n, k), "bf16", self, 2 * seed + 1), FP8_BLOCK)
         return {"problem": dict(problem), "tokens": tokens, "weights": weights}
 
     def call(self, problem: Problem, inputs: Inputs) -> Callable[[], Any]:
@@ -269,12 +269,12 @@ class VllmLinear(VllmLayer):
             a, b, a_scale, b_scale, [BLOCK, BLOCK], torch.bfloat16
         )
 
-    def tuned(
+    def use_config(
         self, problem: Problem, config: Configuration | None
     ) -> AbstractContextManager[None]:  # fmt: skip
         """Return what stands for a file with this configuration."""
         file = None if config is None else {int(problem["M"]): dict(config)}
-        return _standing_for_a_file(_vllm("quantization.utils.fp8_utils"), file)
+        return _patched_configs(_vllm("quantization.utils.fp8_utils"), file)
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·M·N·K operations; all matrices moved once."""
@@ -284,17 +284,17 @@ class VllmLinear(VllmLayer):
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return projections of models, for one token to a long prompt."""
         choices = {"M": TOKENS, "N": (512, 1536, 2112, 4096, 7168), "K": (256, 2048, 4096, 7168)}
-        return spread_problems(self, choices, n, seed)
+        return latin_hypercube_problems(self, choices, n, seed)
 
 
 @contextmanager
-def _standing_for_a_file(module: Any, file: dict[int, Any] | None) -> Iterator[None]:
-    looked_up = module.get_w8a8_block_fp8_configs
+def _patched_configs(module: Any, file: dict[int, Any] | None) -> Iterator[None]:
+    original = module.get_w8a8_block_fp8_configs
     module.get_w8a8_block_fp8_configs = lambda *sizes: file
     try:
         yield
     finally:
-        module.get_w8a8_block_fp8_configs = looked_up
+        module.get_w8a8_block_fp8_configs = original
 
 
 def _quantized(weights: Any, kind: str) -> tuple[Any, Any]:
@@ -309,7 +309,7 @@ def _quantized(weights: Any, kind: str) -> tuple[Any, Any]:
     check_support("fp8")
     if kind == "fp8":
         scale = weights.abs().amax((-2, -1)).float() / _largest()
-        return _rounded(weights, scale[..., None, None]), scale
+        return _to_fp8(weights, scale[..., None, None]), scale
     torch = require("torch", "gpu", "a layer of vLLM")
     *front, rows, columns = weights.shape
     padded = torch.nn.functional.pad(weights, (0, -columns % BLOCK, 0, -rows % BLOCK))
@@ -317,7 +317,7 @@ def _quantized(weights: Any, kind: str) -> tuple[Any, Any]:
     largest = padded.reshape(*front, tall, BLOCK, wide, BLOCK).abs().amax((-3, -1))
     scale = (largest.float() / _largest()).clamp(min=1e-12)
     each = scale.repeat_interleave(BLOCK, -2).repeat_interleave(BLOCK, -1)
-    return _rounded(weights, each[..., :rows, :columns]), scale
+    return _to_fp8(weights, each[..., :rows, :columns]), scale
 
 
 def _quantized_rows(tokens: Any) -> tuple[Any, Any]:
@@ -327,10 +327,10 @@ def _quantized_rows(tokens: Any) -> tuple[Any, Any]:
     padded = torch.nn.functional.pad(tokens, (0, -columns % BLOCK))
     largest = padded.reshape(rows, -1, BLOCK).abs().amax(-1)
     scale = (largest.float() / _largest()).clamp(min=1e-12)
-    return _rounded(tokens, scale.repeat_interleave(BLOCK, -1)[:, :columns]), scale
+    return _to_fp8(tokens, scale.repeat_interleave(BLOCK, -1)[:, :columns]), scale
 
 
-def _rounded(numbers: Any, scale: Any) -> Any:
+def _to_fp8(numbers: Any, scale: Any) -> Any:
     return (numbers.float() / scale).clamp(-_largest(), _largest()).to(torch_dtype("fp8"))
 
 
@@ -340,7 +340,7 @@ def _largest() -> float:
     return float(torch.finfo(torch_dtype("fp8")).max)
 
 
-def _multiplied(dtypes: Any) -> Any:
+def _product_dtype(dtypes: Any) -> Any:
     """Return the formats in which products are taken."""
     if isinstance(dtypes, str):
         return "bf16" if dtypes == "bf16" else "fp8"
@@ -353,10 +353,10 @@ def _vllm(module: str) -> Any:
     try:
         return importlib.import_module(_LAYERS + module)
     except ImportError as e:
-        raise _not_here(e) from e
+        raise _vllm_missing(e) from e
 
 
-def _not_here(why: Exception) -> MeasurementError:
+def _vllm_missing(why: Exception) -> MeasurementError:
     return MeasurementError(
         f"vLLM's own kernels are measured where it runs, and here it does not: {why}"
     )

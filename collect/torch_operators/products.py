@@ -9,17 +9,17 @@ import torch
 from torch.nn import functional
 
 from foretune.kernel import Launch
-from foretune.mapping import NamedValues
+from foretune.mapping import FrozenParameters
 
-GROUP = 128
+GROUP_SIZE = 128
 """Weights in four bits that share a scale."""
-LEAST_ROWS = 32
+MIN_ROWS = 32
 """Rows to which products of whole numbers are padded: libraries refuse a few."""
-DRAWN = 2**22 - 3
+DISTINCT_NUMBERS = 2**22 - 3
 """Random numbers in a tensor, after which they repeat: drawing gigabytes would take longer than
 what is measured. Odd, so that rows differ."""
 FLOAT8 = torch.float8_e4m3fn
-LARGEST = {FLOAT8: 448.0, torch.int8: 127.0}
+MAX_VALUE = {FLOAT8: 448.0, torch.int8: 127.0}
 
 
 class Linear(ABC):
@@ -32,12 +32,12 @@ class Linear(ABC):
     @abstractmethod
     def __init__(self, weight: torch.Tensor) -> None: ...
 
-    def take(self, activations: torch.Tensor) -> Any:
+    def prepare(self, activations: torch.Tensor) -> Any:
         """Return activations, 16 or 32 bits, in the form that `multiply` takes: not timed."""
         return activations.to(torch.bfloat16)
 
     @abstractmethod
-    def multiply(self, taken: Any) -> torch.Tensor:
+    def multiply(self, operand: Any) -> torch.Tensor:
         """Return the product, (rows, out), in 16 bits unless the format has more."""
 
 
@@ -49,11 +49,11 @@ class _Plain(Linear):
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight = weight.to(self.dtype)
 
-    def take(self, activations: torch.Tensor) -> torch.Tensor:
+    def prepare(self, activations: torch.Tensor) -> torch.Tensor:
         return activations.to(self.dtype)
 
-    def multiply(self, taken: torch.Tensor) -> torch.Tensor:
-        return functional.linear(taken, self._weight)
+    def multiply(self, operand: torch.Tensor) -> torch.Tensor:
+        return functional.linear(operand, self._weight)
 
 
 class _Half(_Plain):
@@ -70,11 +70,11 @@ class _Float8(Linear):
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight, self._scale = _scaled(weight, FLOAT8)
 
-    def take(self, activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def prepare(self, activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return _scaled(activations, FLOAT8)
 
-    def multiply(self, taken: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, scale = taken
+    def multiply(self, operand: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        values, scale = operand
         return torch._scaled_mm(
             values, self._weight.t(), scale_a=scale, scale_b=self._scale, out_dtype=torch.bfloat16
         )
@@ -87,13 +87,13 @@ class _Int8(Linear):
         self._weight, scale = _scaled(weight, torch.int8, dim=1)
         self._scale = scale.t().to(torch.bfloat16)
 
-    def take(self, activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def prepare(self, activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values, scale = _scaled(activations, torch.int8, dim=1)
-        missing = max(LEAST_ROWS - len(values), 0)
+        missing = max(MIN_ROWS - len(values), 0)
         return functional.pad(values, (0, 0, 0, missing)), scale.to(torch.bfloat16)
 
-    def multiply(self, taken: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, scale = taken
+    def multiply(self, operand: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        values, scale = operand
         sums = torch._int_mm(values, self._weight.t())[: len(scale)]
         return sums.to(torch.bfloat16).mul_(scale).mul_(self._scale)
 
@@ -105,8 +105,8 @@ class _Int8Weights(Linear):
         self._weight, scale = _scaled(weight, torch.int8, dim=1)
         self._scale = scale.to(torch.bfloat16)
 
-    def multiply(self, taken: torch.Tensor) -> torch.Tensor:
-        return functional.linear(taken, self._weight.to(torch.bfloat16).mul_(self._scale))
+    def multiply(self, operand: torch.Tensor) -> torch.Tensor:
+        return functional.linear(operand, self._weight.to(torch.bfloat16).mul_(self._scale))
 
 
 class _Int4Weights(Linear):
@@ -114,16 +114,16 @@ class _Int4Weights(Linear):
 
     def __init__(self, weight: torch.Tensor) -> None:
         out, width = weight.shape
-        groups = weight.float().reshape(-1, min(GROUP, width))
+        groups = weight.float().reshape(-1, min(GROUP_SIZE, width))
         scale = groups.abs().amax(dim=1, keepdim=True).clamp_min_(1e-12) / 7.0
         codes = (groups / scale).round_().add_(8.0).to(torch.uint8).reshape(out, width)
         self._codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
         self._scale = scale.to(torch.bfloat16)
 
-    def multiply(self, taken: torch.Tensor) -> torch.Tensor:
+    def multiply(self, operand: torch.Tensor) -> torch.Tensor:
         codes = torch.stack((self._codes & 15, self._codes >> 4), dim=2)
         groups = codes.view(len(self._scale), -1).to(torch.bfloat16).sub_(8.0).mul_(self._scale)
-        return functional.linear(taken, groups.view(len(self._codes), -1))
+        return functional.linear(operand, groups.view(len(self._codes), -1))
 
 
 FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {
@@ -139,38 +139,38 @@ FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {
 """Format of a run table -> how torch multiplies in it."""
 
 
-def cannot_run(problem: NamedValues, config: NamedValues) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
     """Return why torch does not multiply in a format; empty if it does."""
     kind = str(config["format"])
     if kind not in FORMATS:
         return f"torch multiplies in {', '.join(FORMATS)}, not in {kind}"
     width = int(problem["K"])
-    if kind == "int4_wo" and (width % 2 or width % min(GROUP, width)):
-        return f"{width} weights in a row are not whole groups of {GROUP}"
+    if kind == "int4_wo" and (width % 2 or width % min(GROUP_SIZE, width)):
+        return f"{width} weights in a row are not whole groups of {GROUP_SIZE}"
     return ""
 
 
-def memory_bytes(problem: NamedValues, config: NamedValues) -> float:
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
     """Return what a product takes: every operand in single precision, and once in its format."""
     m, n, k = (float(problem[name]) for name in ("M", "N", "K"))
     return 8.0 * (m * k + n * k) + 8.0 * m * n
 
 
-def build(problem: NamedValues, config: NamedValues, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
     """Return a call of one product."""
     m, n, k = (int(problem[name]) for name in ("M", "N", "K"))
-    linear = FORMATS[str(config["format"])](draw((n, k), device))
-    taken = linear.take(draw((m, k), device))
-    return lambda: linear.multiply(taken)
+    linear = FORMATS[str(config["format"])](random_tensor((n, k), device))
+    operand = linear.prepare(random_tensor((m, k), device))
+    return lambda: linear.multiply(operand)
 
 
-def draw(shape: tuple[int, ...], device: str) -> torch.Tensor:
+def random_tensor(shape: tuple[int, ...], device: str) -> torch.Tensor:
     """Return normal random numbers in 16 bits, the same in every run; many ones repeat."""
     generator = torch.Generator(device).manual_seed(0)
     size = prod(shape)
-    some = min(size, DRAWN)
-    numbers = torch.randn(some, generator=generator, device=device, dtype=torch.bfloat16)
-    return numbers.repeat(-(-size // some))[:size].view(shape)
+    distinct = min(size, DISTINCT_NUMBERS)
+    numbers = torch.randn(distinct, generator=generator, device=device, dtype=torch.bfloat16)
+    return numbers.repeat(-(-size // distinct))[:size].view(shape)
 
 
 def _scaled(
@@ -179,6 +179,6 @@ def _scaled(
     """Return ``values`` in eight bits, and the scale (per row, with ``dim`` 1) that undoes it."""
     wide = values.float()
     largest = wide.abs().amax() if dim is None else wide.abs().amax(dim=dim, keepdim=True)
-    scale = largest.clamp_min(1e-12) / LARGEST[dtype]
+    scale = largest.clamp_min(1e-12) / MAX_VALUE[dtype]
     scaled = wide / scale
     return (scaled.round_() if dtype is torch.int8 else scaled).to(dtype), scale

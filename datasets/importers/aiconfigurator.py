@@ -13,20 +13,25 @@ import pandas as pd
 
 from foretune.datasets.importers.aiconfigurator_columns import (
     COLLECTIVES,
-    COLUMNS,
-    FORMATS,
+    FORMAT_COLUMNS,
     KERNELS,
-    LABELS,
-    MEASURED,
-    NEEDS,
-    OTHERS,
+    LABEL_COLUMNS,
+    MEASURED_COLUMNS,
+    OTHER_OPERATIONS,
     QUANTIZE_OPS,
+    REQUIRED_COLUMNS,
+    RUN_COLUMNS,
 )
-from foretune.datasets.importers.columns import constant, joined, relabel, stack
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    concatenated_text,
+    constant,
+    relabel,
+)
 from foretune.datasets.importers.files import WrongFile, read_table, require
-from foretune.datasets.importers.precision import BYTES, our_format
+from foretune.datasets.importers.precision import BYTES, canonical_dtype
 from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import SYSTEMS, device_of
+from foretune.datasets.importers.systems import SYSTEMS, device_of_system
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -46,12 +51,12 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     op = operation_of(path)
     if op is not None and request.kernel and KERNELS.get(op, op) not in ("", request.kernel):
         return pd.DataFrame()
-    needed = ["kernel_source", *NEEDS.get(op or "", ())]
+    needed = ["kernel_source", *REQUIRED_COLUMNS.get(op or "", ())]
     table = read_table(path, needed)
     op = op or operation_of_columns(table, path)
     what = f"AIConfigurator's table of {op}"
     require(table, needed, path, what)
-    rows = stack([_rows(op, part) for part in _timed(table, path, what)])
+    rows = concatenated_rows([_rows(op, part) for part in _timed(table, path, what)])
     rows = rows.assign(**_origin(table, path, request, len(rows) // max(len(table), 1)))
     if request.kernel:
         rows = rows[rows["kernel"] == request.kernel].reset_index(drop=True)
@@ -63,7 +68,7 @@ def operation_of(path: Path) -> str | None:
     stem = path.name.partition(".")[0]
     if stem.endswith("_perf"):
         return stem.removesuffix("_perf")
-    known = [op for op in (*KERNELS, *OTHERS) if f"_{stem}".endswith(f"_{op}")]
+    known = [op for op in (*KERNELS, *OTHER_OPERATIONS) if f"_{stem}".endswith(f"_{op}")]
     return max(known, key=len, default=None)
 
 
@@ -75,9 +80,9 @@ def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
     Raises:
         WrongFile: it has no operation's columns, or it may be several.
     """
-    fitting = [op for op, columns in NEEDS.items() if set(columns) <= set(table)]
-    most = max((len(NEEDS[op]) for op in fitting), default=0)
-    fitting = [op for op in fitting if len(NEEDS[op]) == most]
+    fitting = [op for op, columns in REQUIRED_COLUMNS.items() if set(columns) <= set(table)]
+    max_columns = max((len(REQUIRED_COLUMNS[op]) for op in fitting), default=0)
+    fitting = [op for op in fitting if len(REQUIRED_COLUMNS[op]) == max_columns]
     if len(fitting) == 2 and {"isl", "step"} <= set(table):
         decodes = bool((table["isl"] == 1).all() and (table["step"] > 0).any())
         fitting = [op for op in fitting if op.startswith("generation") == decodes]
@@ -113,9 +118,13 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
 
 
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
-    own = [c for c in table if c.startswith(f"{stage}_")]
+    stage_columns = [c for c in table if c.startswith(f"{stage}_")]
     others = [c for c in table if c.startswith(tuple(f"{s}_" for s in STAGES))]
-    times = table[[c for c in own if c.endswith("_us")]].astype(float).sum(axis=1, skipna=False)
+    times = (
+        table[[c for c in stage_columns if c.endswith("_us")]]
+        .astype(float)
+        .sum(axis=1, skipna=False)
+    )
     timed = table.drop(columns=others).assign(
         phase=constant(stage, len(table)), time_ms=times * _MS
     )
@@ -125,7 +134,7 @@ def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
 
 
 def _measured(table: pd.DataFrame) -> list[str]:
-    return [c for c in table if c in MEASURED or c.endswith(("_us", "_gbps"))]
+    return [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
 
 
 def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +143,7 @@ def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
     for column in table:
         name = _name(column, table[column])
         if name.endswith("format"):
-            rows[name] = relabel(table[column], our_format)
+            rows[name] = relabel(table[column], canonical_dtype)
         elif name:
             rows[name] = table[column]
     if "message_size" in table:  # counts elements
@@ -160,10 +169,10 @@ def _name(column: str, values: "pd.Series[object]") -> str:
     """Return the run-table column of a column; empty for those that are not copied."""
     if column in ("time_ms", "power_w", "device.power_limit_w"):
         return column
-    if column in FORMATS:
+    if column in FORMAT_COLUMNS:
         return "config.format"
-    if column in COLUMNS or column in LABELS:
-        return COLUMNS.get(column, "")
+    if column in RUN_COLUMNS or column in LABEL_COLUMNS:
+        return RUN_COLUMNS.get(column, "")
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     return f"problem.{column}" if numeric else f"config.{column}"
 
@@ -202,7 +211,7 @@ def _origin(
         "device": device,
         "config.backend": backend,
         "source": source,
-        "environment": joined(backend, version),
+        "environment": concatenated_text(backend, version),
     }
     if copies < 2:
         return columns
@@ -214,12 +223,12 @@ def _labels(
 ) -> tuple["pd.Series[str]", "pd.Series[str]", "pd.Series[str]"]:
     """Return device, backend and version: of the columns, else of the folders."""
     if {"system", "backend", "backend_version"} <= set(table):
-        device = relabel(table["system"], device_of)
+        device = relabel(table["system"], device_of_system)
         return device, table["backend"], table["backend_version"]
     folders = path.resolve().parts[:-1]
     systems = [f for f in folders[:-2] if f in SYSTEMS]
     if systems:
-        texts = (device_of(systems[-1]), folders[-2], folders[-1])
+        texts = (device_of_system(systems[-1]), folders[-2], folders[-1])
         device, backend, version = (constant(text, len(table)) for text in texts)
         return device, backend, version
     require(

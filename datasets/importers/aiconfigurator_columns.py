@@ -18,7 +18,7 @@ KERNELS = {
 }
 """Operation -> kernel; empty where every row names its own. Others keep their name."""
 
-OTHERS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
+OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
           "dsa_context_module", "dsa_generation_module", "msa_context_module",
           "msa_generation_module", "dsv4_csa_context_module", "dsv4_csa_generation_module",
           "dsv4_hca_context_module", "dsv4_hca_generation_module", "wideep_moe",
@@ -33,7 +33,7 @@ COLLECTIVES = {"alltoall": "all_to_all"}
 QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
 
-COLUMNS = {
+RUN_COLUMNS = {
     "m": "problem.M",
     "n": "problem.N",
     "k": "problem.K",
@@ -72,18 +72,18 @@ COLUMNS = {
 """Column -> run-table column. ``…_dtype`` is ``config.format``; of the rest, numbers are part of
 the problem, text and switches of the configuration."""
 
-FORMATS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dtype", "quant_dtype",
+FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dtype", "quant_dtype",
            "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
 """Columns that hold the number format of the operation."""
 
-LABELS = ("framework", "version", "device", "op_name", "system", "backend", "backend_version",
+LABEL_COLUMNS = ("framework", "version", "device", "op_name", "system", "backend", "backend_version",
           "beam_width", "message_size", "ar_backend", "implementation")  # fmt: skip
 """Columns that say where a row is from, or are read by name; not copied."""
 
-MEASURED = ("latency", "avg_ms", "power", "power_limit")
+MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
 """Columns that were measured; others of those end in ``_us`` or ``_gbps``."""
 
-NEEDS = {
+REQUIRED_COLUMNS = {
     "gemm": ("gemm_dtype", "m", "n", "k"),
     "moe": ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
             "moe_tp_size", "moe_ep_size", "distribution"),

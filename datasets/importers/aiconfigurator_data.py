@@ -4,22 +4,22 @@ import os
 from pathlib import Path
 
 from foretune.errors import RunTableError
-from foretune.operator_package import installed_data
+from foretune.operator_package import installed_tables
 
 INSTALLED = "installed"
 """Given as FILE, means all the tables of the installed package."""
 
 
-def locate(place: str | os.PathLike[str]) -> Path:
-    """Return the path meant by ``place``: a path, ``installed``, or a system (``h200_sxm``).
+def locate(source: str | os.PathLike[str]) -> Path:
+    """Return the path meant by ``source``: a path, ``installed``, or a system (``h200_sxm``).
 
     Raises:
         RunTableError: it is in the package, which is not there.
     """
-    path = Path(place)
+    path = Path(source)
     if path.exists() or len(path.parts) != 1:
         return path
-    data = installed_data()
+    data = installed_tables()
     if data is None and not path.suffix:
         raise RunTableError(
             f"{path} is no file here, and AIConfigurator's data is not installed: pip install "

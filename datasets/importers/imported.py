@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import without_unused
+from foretune.datasets.importers.columns import drop_unused
 from foretune.datasets.schema import validate
 from foretune.measurement import POWER_MARGIN, Status
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """What an import gave.
 
     Attributes:
@@ -31,7 +31,7 @@ class Imported:
         return {str(k): int(n) for k, n in self.runs["kernel"].value_counts().items() if n}
 
 
-def screen(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> Imported:
+def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
     """Return the rows that a run table may hold and count the others by reason.
 
     A row with several faults is counted once, under the first.
@@ -45,8 +45,8 @@ def screen(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> Impo
         if count := int((fault & kept).sum()):
             rejected[reason] = count
             kept &= ~fault
-    runs = without_unused(rows[kept].reset_index(drop=True) if rejected else rows)
-    return Imported(validate(runs, "imported rows"), rejected, dict(skipped or {}))
+    runs = drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
+    return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
 
 
 def _faults(rows: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:

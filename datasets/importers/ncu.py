@@ -14,7 +14,7 @@ import pandas as pd
 
 from foretune.datasets.importers.files import WrongFile, read_text
 from foretune.datasets.importers.ncu_units import to_base
-from foretune.datasets.importers.records import table_of
+from foretune.datasets.importers.records import table_from_records
 from foretune.datasets.importers.request import Request
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -60,7 +60,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",
     }
-    return table_of(
+    return table_from_records(
         {**common, **_about(about, request), **_measured(metrics)} for about, metrics in launches
     )
 

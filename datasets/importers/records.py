@@ -25,7 +25,7 @@ def is_counter(name: str) -> bool:
     return _PROFILER_COUNTER.match(name) is not None
 
 
-def table_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return records whose keys are run-table columns as a table.
 
     Measurements that are no number become gaps; failed runs keep none.

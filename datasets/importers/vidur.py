@@ -10,10 +10,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import constant, joined, relabel, stack
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    concatenated_text,
+    constant,
+    relabel,
+)
 from foretune.datasets.importers.files import WrongFile, read_table, require
 from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import device_of
+from foretune.datasets.importers.systems import device_of_system
 from foretune.datasets.importers.vidur_layers import LAYERS, layer_rows
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -79,7 +84,7 @@ def _layers(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     if not timed:
         require(table, [f"{LAYERS[0]}.median"], path, "an MLP profile of Vidur")
     has_post_norm = "post_attention_layernorm" in timed
-    return stack([layer_rows(table, layer, has_post_norm) for layer in timed])
+    return concatenated_rows([layer_rows(table, layer, has_post_norm) for layer in timed])
 
 
 def _attention(table: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +119,7 @@ def _attention(table: pd.DataFrame) -> pd.DataFrame:
             **{"kernel": constant(kernel, len(part)), "problem.window": 0,
                "config.kv_format": constant("fp16", len(part))}
         ))  # fmt: skip
-    return stack([p for p in parts if len(p)] or parts[:1])
+    return concatenated_rows([p for p in parts if len(p)] or parts[:1])
 
 
 def _collective(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -141,7 +146,7 @@ def _origin(table: pd.DataFrame, path: Path, request: Request) -> pd.DataFrame:
     rows = len(table)
     source = constant(f"vidur {path.name}", rows)
     if "model" in table:
-        source = joined(source, table["model"])
+        source = concatenated_text(source, table["model"])
     elif (model := _model(path)) is not None:
         source = constant(f"vidur {path.name} {model}", rows)
     return pd.DataFrame(
@@ -171,7 +176,7 @@ def _device(table: pd.DataFrame, path: Path, request: Request) -> "pd.Series[str
 
 
 def _device_name(name: str) -> str:
-    return DEVICES.get(name) or device_of(name)
+    return DEVICES.get(name) or device_of_system(name)
 
 
 def _model(path: Path) -> str | None:

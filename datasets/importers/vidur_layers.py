@@ -29,7 +29,7 @@ def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataF
             norm have one.
     """
     time_ms = table[f"{layer}.median"].astype(float)
-    there = _has(table, time_ms).to_numpy()
+    there = _has_times(table, time_ms).to_numpy()
     if layer in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"):
         rows = pd.DataFrame({"problem.M": table["num_tokens"], **_projection(table, layer)})
         kernel = "gemm"
@@ -79,10 +79,10 @@ def _elementwise(table: pd.DataFrame, layer: str) -> Mapping[str, object]:
 def _has_post_norm(table: pd.DataFrame, has_post_norm: bool) -> np.ndarray:
     if not has_post_norm:
         return np.zeros(len(table), dtype=bool)
-    return _has(table, table["post_attention_layernorm.median"]).to_numpy()
+    return _has_times(table, table["post_attention_layernorm.median"]).to_numpy()
 
 
-def _has(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[bool]":
+def _has_times(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[bool]":
     """Return for every row whether its model has any time of this layer."""
     timed = time_ms.notna()
     if "model" not in table:

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.device import limits_ms
+from foretune.device import roofline_terms_ms
 from foretune.errors import PredictorError, UsageError
 from foretune.expression import Expression
 from foretune.family import Cost, Family, Quantity
@@ -16,7 +16,7 @@ FLOPS, BYTES = "flops", "bytes"
 """Columns ``problem.flops`` and ``problem.bytes`` are the work of kernels nobody knows."""
 
 
-class GivenWork(Family):
+class UserDefinedCost(Family):
     """A family whose work is given by expressions over the columns of problem and configuration.
 
     Columns go by their short names; where both groups have a name, it is the problem's.
@@ -38,11 +38,13 @@ class GivenWork(Family):
     ) -> None:
         self.name = name
         self.precision = precision
-        self.given = {"flops": flops, "bytes_moved": bytes_moved, "blocks": blocks}
-        self._rules = {n: Expression(text, n) for n, text in self.given.items() if text}
+        self.texts = {"flops": flops, "bytes_moved": bytes_moved, "blocks": blocks}
+        self._expressions = {n: Expression(text, n) for n, text in self.texts.items() if text}
 
     @classmethod
-    def of(cls, name: str, flops: str, bytes_moved: str, blocks: str = "") -> Self | None:
+    def from_expressions(
+        cls, name: str, flops: str, bytes_moved: str, blocks: str = ""
+    ) -> Self | None:
         """Return the kernel with the work that was given; None if none was.
 
         Raises:
@@ -54,7 +56,7 @@ class GivenWork(Family):
 
     def to_json(self) -> dict[str, str]:
         """Return the arguments beside the name."""
-        return {**self.given, "precision": self.precision}
+        return {**self.texts, "precision": self.precision}
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return what the expressions say.
@@ -74,7 +76,7 @@ class GivenWork(Family):
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
         """Return the waves of blocks and how full they are, where blocks are given."""
-        if "blocks" not in self._rules:
+        if "blocks" not in self._expressions:
             return {}
         return wave_features("blocks", self._value("blocks", problem, config), device)
 
@@ -82,23 +84,23 @@ class GivenWork(Family):
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
         """Return operations by whole waves of blocks, and bytes; nothing without blocks."""
-        if "blocks" not in self._rules:
+        if "blocks" not in self._expressions:
             return {}
         waves = self._value("blocks", problem, config) / cores_of(device)
-        compute, memory = limits_ms(self.cost(problem, config), device)
+        compute, memory = roofline_terms_ms(self.cost(problem, config), device)
         return {"operations": compute * np.ceil(waves) / waves, "memory": memory}
 
     def _value(
         self, which: str, problem: Mapping[str, Any], config: Mapping[str, Any]
     ) -> np.ndarray:
-        rule = self._rules[which]
+        rule = self._expressions[which]
         columns = {}
         for name in rule.names:
             group = problem if name in problem else config
             if name not in group:
                 raise KeyError(f"problem.{name}")
             columns[name] = np.atleast_1d(group[name])
-        value: np.ndarray = rule.numbers(columns)
+        value: np.ndarray = rule.evaluate(columns)
         if (value < 0).any():
             raise PredictorError(f"{which} {rule.text!r} is less than nothing in some rows")
         return value

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from foretune.features.arrays import Rows
-from foretune.models.calibration.likeness import Evidence, Likeness
+from foretune.models.calibration.likeness import CorrectionFeatures, Similarity
 
-MOST_CANDIDATES = 6000
+MAX_CANDIDATES = 6000
 """So many, drawn at random, show where rows lie; the clusters of all cost much more."""
 
 
-def typical_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     """Return the numbers, ascending, of ``count`` of ``points`` (rows, inputs) that stand for all.
 
     All of them where there are no more.
@@ -35,22 +35,27 @@ def typical_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     return np.sort(chosen)
 
 
-def chosen_rows(
-    rows: pd.DataFrame, count: int, find: Callable[[pd.DataFrame], tuple[Any, Evidence]], seed: int
+def choose_rows(
+    rows: pd.DataFrame,
+    count: int,
+    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]],
+    seed: int,
 ) -> pd.DataFrame:
     """Return ``count`` of the rows per device that stand for all there, one device after the other.
 
     Args:
         rows: to choose from.
         count: how many per device; where there are no more, all.
-        find: the log of what is predicted of rows, and what is known of them.
+        predict_uncorrected: the log of what is predicted of rows, and what is known of them.
         seed: of which of many rows are looked at.
     """
     chosen = []
-    for _, here in rows.groupby("device", observed=True, sort=True):
-        some = np.random.default_rng(seed).permutation(len(here))[: max(MOST_CANDIDATES, count)]
-        here = here.iloc[some]
-        _, evidence = find(here)
-        points, _ = Likeness.of(here, evidence).points(Rows(here), evidence)
-        chosen.append(here.iloc[typical_points(points, count, seed)].sort_index())
+    for _, device_rows in rows.groupby("device", observed=True, sort=True):
+        sampled = np.random.default_rng(seed).permutation(len(device_rows))[
+            : max(MAX_CANDIDATES, count)
+        ]
+        device_rows = device_rows.iloc[sampled]
+        _, features = predict_uncorrected(device_rows)
+        points, _ = Similarity.from_rows(device_rows, features).points(Rows(device_rows), features)
+        chosen.append(device_rows.iloc[representative_points(points, count, seed)].sort_index())
     return pd.concat(chosen, ignore_index=True)

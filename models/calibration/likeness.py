@@ -17,14 +17,14 @@ from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.models.process.scaling import Scaling
 
-SETTINGS = ("problem.", "config.", "device.")
+SETTING_PREFIXES = ("problem.", "config.", "device.")
 """Features that are read from the rows themselves, or that are the same in all."""
-WORK = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms")
+WORK_FEATURES = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms")
 """Features that are known of every row whose cost is known: how much work it is, of which kind."""
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CorrectionFeatures:
     """What a predictor has found out about rows, apart from their settings.
 
     Attributes:
@@ -36,7 +36,7 @@ class Evidence:
     detail: np.ndarray
 
     @classmethod
-    def of(
+    def from_prediction(
         cls, columns: Sequence[str], X: np.ndarray, log_value: np.ndarray, differences: np.ndarray
     ) -> Self:
         """Return it.
@@ -47,18 +47,18 @@ class Evidence:
             log_value: the log of what is predicted.
             differences: how far each expert is from that, a column each; NaN where one cannot tell.
         """
-        own = [i for i, name in enumerate(columns) if not name.startswith(SETTINGS)]
-        work = [i for i in own if columns[i] in WORK]
-        rest = [i for i in own if columns[i] not in WORK]
+        derived = [i for i, name in enumerate(columns) if not name.startswith(SETTING_PREFIXES)]
+        work = [i for i in derived if columns[i] in WORK_FEATURES]
+        rest = [i for i in derived if columns[i] not in WORK_FEATURES]
         gradual = np.column_stack([log_value, differences, X[:, work]])
         return cls(gradual.astype(np.float64), X[:, rest].astype(np.float64))
 
-    def __getitem__(self, rows: np.ndarray) -> "Evidence":
-        return Evidence(self.gradual[rows], self.detail[rows])
+    def __getitem__(self, rows: np.ndarray) -> "CorrectionFeatures":
+        return CorrectionFeatures(self.gradual[rows], self.detail[rows])
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Similarity:
     """Gives rows points such that those are near each other that are alike.
 
     Attributes:
@@ -72,7 +72,7 @@ class Likeness:
     scaling: Scaling
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, evidence: Evidence) -> Self:
+    def from_rows(cls, rows: pd.DataFrame, features: CorrectionFeatures) -> Self:
         """Return it, of what varies among ``rows``; each input gets a deviation of one."""
         numbers, texts = {}, {}
         for column in [*columns_of(rows, "problem"), *columns_of(rows, "config")]:
@@ -83,20 +83,20 @@ class Likeness:
                     texts[column] = distinct
             elif np.nanmin(values) != np.nanmax(values):
                 numbers[column] = bool(np.nanmin(values) > 0)
-        return cls(numbers, texts, Scaling.of(_inputs(numbers, texts, Rows(rows), evidence)))
+        return cls(numbers, texts, Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
 
-    def points(self, rows: Rows, evidence: Evidence) -> tuple[np.ndarray, int]:
+    def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:
         """Return the points of rows, and in how many inputs, the first ones, times are gradual.
 
         Raises:
             PredictorError: ``rows`` lack a setting.
         """
-        inputs = _inputs(self.numbers, self.texts, rows, evidence)
-        return self.scaling.points(inputs, inputs.shape[1] - evidence.detail.shape[1])
+        inputs = _inputs(self.numbers, self.texts, rows, features)
+        return self.scaling.points(inputs, inputs.shape[1] - features.detail.shape[1])
 
 
 def _inputs(
-    numbers: dict[str, bool], texts: dict[str, list[str]], rows: Rows, evidence: Evidence
+    numbers: dict[str, bool], texts: dict[str, list[str]], rows: Rows, features: CorrectionFeatures
 ) -> np.ndarray:
     if absent := [c for c in (*numbers, *texts) if c not in rows]:
         raise PredictorError(f"the runs lack column {absent[0]!r}, calibrated with")
@@ -107,4 +107,4 @@ def _inputs(
     for column, distinct in texts.items():
         values = rows[column]
         columns += [1.0 * (values == text) for text in distinct]
-    return np.column_stack([*columns, evidence.gradual, evidence.detail])
+    return np.column_stack([*columns, features.gradual, features.detail])

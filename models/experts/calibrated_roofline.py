@@ -21,15 +21,15 @@ import numpy as np
 
 from foretune.features.arrays import Groups
 
-LEAST_ROWS = 30
-LEAST_WORKS = 12
+MIN_ROWS = 30
+MIN_DISTINCT_WORK = 12
 """Fewer different amounts of work do not say which part of the time is which."""
-MOST_ROWS = 3000
+MAX_ROWS = 3000
 _OVERHEAD, _EFFICIENCY, _POWER = np.log(0.006), 0.2, 0.5
 """Where a fit starts: log of 6 µs, of 1 / 80 %, of p = 1.6."""
-_TETHER = 0.005
+_REGULARIZATION = 0.005
 """How strongly a fit is held to where it started: enough to decide what the runs do not."""
-_ROWS_OF_PROBLEM, _SHORT_TETHER = 6.0, 0.8
+_ROWS_OF_PROBLEM, _PROBLEM_REGULARIZATION = 6.0, 0.8
 """Where problems are few, each counts for so many rows, and the tether is so strong."""
 
 
@@ -82,12 +82,12 @@ class CalibratedRoofline:
     Attributes:
         law: of what.
         common: the parameters over all rows, of time: log overhead_ms, one per part, log p.
-        own: the same per group of rows, by the group's name.
+        by_group: the same per group of rows, by the group's name.
     """
 
     law: Law = TIME
     common: np.ndarray = field(default_factory=lambda: TIME.start(2))
-    own: dict[str, np.ndarray] = field(default_factory=dict)
+    by_group: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fit(
         self,
@@ -106,38 +106,38 @@ class CalibratedRoofline:
         """
         rng = np.random.default_rng(0)
         start = self.law.start(limits.shape[-1])
-        works = limits.round(6) if problems is None else problems
-        every = np.arange(len(limits))
+        work = limits.round(6) if problems is None else problems
+        all_rows = np.arange(len(limits))
 
         def fitted(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
-            rows = rows[rng.choice(len(rows), min(MOST_ROWS, len(rows)), replace=False)]
-            of = None if problems is None else problems[rows]
-            return _fit(self.law, limits[rows], log_value[rows], start, of)
+            rows = rows[rng.choice(len(rows), min(MAX_ROWS, len(rows)), replace=False)]
+            problem_of_row = None if problems is None else problems[rows]
+            return _fit(self.law, limits[rows], log_value[rows], start, problem_of_row)
 
-        self.common = fitted(every, start)
-        self.own = {}
+        self.common = fitted(all_rows, start)
+        self.by_group = {}
         for number, name in enumerate(groups.names):
             rows = np.flatnonzero(groups.codes == number)
-            if len(rows) >= LEAST_ROWS and len(np.unique(works[rows], axis=0)) >= LEAST_WORKS:
-                self.own[name] = fitted(rows, self.common)
+            if len(rows) >= MIN_ROWS and len(np.unique(work[rows], axis=0)) >= MIN_DISTINCT_WORK:
+                self.by_group[name] = fitted(rows, self.common)
         return self
 
     def log_value(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
         """Return the log of the calibrated time of each row in milliseconds, or of what it is."""
-        own = [self.own.get(name, self.common) for name in groups.names]
-        parameters = np.array(own).reshape(len(own), len(self.common))
+        by_group = [self.by_group.get(name, self.common) for name in groups.names]
+        parameters = np.array(by_group).reshape(len(by_group), len(self.common))
         return self.law.log_value(parameters[groups.codes].T, limits)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
-        own = {name: values.tolist() for name, values in self.own.items()}
-        return {"common": self.common.tolist(), "own": own}
+        by_group = {name: values.tolist() for name, values in self.by_group.items()}
+        return {"common": self.common.tolist(), "own": by_group}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], law: Law) -> Self:
         """Return what `to_json` wrote of a law."""
-        own = {name: np.array(values) for name, values in data["own"].items()}
-        return cls(law, np.array(data["common"]), own)
+        by_group = {name: np.array(values) for name, values in data["own"].items()}
+        return cls(law, np.array(data["common"]), by_group)
 
 
 def _fit(
@@ -149,14 +149,17 @@ def _fit(
 ) -> np.ndarray:
     from scipy.optimize import least_squares
 
-    weights, tether = np.ones(len(limits)), _TETHER * np.sqrt(len(limits))
+    weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))
     if problems is not None:
         rows = np.bincount(problems)[problems]
-        weights, tether = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0)), _SHORT_TETHER
+        weights, regularization = (
+            np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0)),
+            _PROBLEM_REGULARIZATION,
+        )
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
-        missed = weights * (law.log_value(parameters, limits) - log_value)
-        return np.r_[missed, tether * (parameters - start)]
+        errors = weights * (law.log_value(parameters, limits) - log_value)
+        return np.r_[errors, regularization * (parameters - start)]
 
     fitted: np.ndarray = least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x
     return fitted

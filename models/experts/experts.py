@@ -7,7 +7,7 @@ All speak of the logarithm of the target over its unit (the calibrated roofline)
   (a target without a unit has none: it would be ``tree`` again);
 - ``corrected``: a regressor on features and neighbours, learning what interpolating misses;
 - ``smooth``: a Gaussian process on the features, where runs are few (`Smooth`);
-- ``ratios``: boosting on what has no size, where problems are few (`Ratios`).
+- ``ratios``: boosting on what has no size, where problems are few (`ScaleFreeExpert`).
 
 Plain interpolation, of the target over its unit and of the target itself, and the unit alone, of
 which nothing is to be learned, are opinions too, where rows have neighbours or problems are few.
@@ -21,18 +21,18 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.experts.neighbours import Neighbourhood
-from foretune.models.experts.places import Places
-from foretune.models.experts.ratios import Ratios
-from foretune.models.experts.smooth import Smooth
+from foretune.models.experts.neighbours import NeighborIndex
+from foretune.models.experts.places import AxisPositions
+from foretune.models.experts.ratios import ScaleFreeExpert
+from foretune.models.experts.smooth import SmoothExpert
 from foretune.models.trees.regressor import Regressor
-from foretune.models.trees.together import Together
+from foretune.models.trees.together import JointModel
 
 VIEW_FOLDS = 5
-ONE_SIDED = 0.15
+ONE_SIDED_SHARE = 0.15
 """Share of views without neighbours above: what a row beyond all runs will see."""
 
-Make = Callable[[], Regressor]
+RegressorFactory = Callable[[], Regressor]
 PARTS = ("tree", "direct", "corrected")
 SMOOTH_FILE = "smooth.npz"
 
@@ -48,38 +48,40 @@ class Table:
         log_unit: log of the unit (rows).
         hood, places: the neighbourhood, and where the rows lie in it.
         kinds: the ways in which a row can be new.
-        ratios: which features have no size; None where problems are many.
+        scale_free: which features have no size; None where problems are many.
     """
 
     columns: Sequence[str]
     X: np.ndarray
     y: np.ndarray
     log_unit: np.ndarray
-    hood: Neighbourhood
-    places: Places
+    neighbor_index: NeighborIndex
+    positions: AxisPositions
     kinds: list[tuple[int, ...]]
-    ratios: np.ndarray | None = None
+    scale_free: np.ndarray | None = None
 
-    def of(self, rows: np.ndarray) -> "Table":
+    def subset(self, rows: np.ndarray) -> "Table":
         """Return the table of some of the rows."""
         return Table(
             self.columns,
             self.X[rows],
             self.y[rows],
             self.log_unit[rows],
-            self.hood,
-            self.places[rows],
+            self.neighbor_index,
+            self.positions[rows],
             self.kinds,
-            self.ratios,
+            self.scale_free,
         )
 
-    def look(
+    def neighbor_features(
         self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None
     ) -> np.ndarray:
         """Return what rows ``wanted`` see of their neighbours among rows ``known``."""
         units = (self.log_unit[known], self.log_unit[wanted]) if self.has_unit else None
-        places = self.places[known], self.places[wanted]
-        return self.hood.look(places[0], self.y[known], places[1], one_sided, units)
+        positions = self.positions[known], self.positions[wanted]
+        return self.neighbor_index.neighbor_features(
+            positions[0], self.y[known], positions[1], one_sided, units
+        )
 
     @property
     def has_unit(self) -> bool:
@@ -98,16 +100,16 @@ class Experts:
     tree: Regressor
     direct: Regressor | None = None
     corrected: Regressor | None = None
-    smooth: Smooth | None = None
-    ratios: Ratios | None = None
+    smooth: SmoothExpert | None = None
+    scale_free: ScaleFreeExpert | None = None
 
     @classmethod
-    def fit_alone(
+    def fit_without_neighbors(
         cls,
-        make: Make,
+        make_regressor: RegressorFactory,
         table: Table,
         rows: np.ndarray,
-        smooth: Smooth | None,
+        smooth: SmoothExpert | None,
         rng: np.random.Generator,
         quick: bool = False,
     ) -> Self:
@@ -116,65 +118,73 @@ class Experts:
         ``quick``: for a trial.
         """
         X, y = table.X[rows], table.y[rows]
-        experts = cls(make().fit(X, y), smooth=None if smooth is None else smooth.taught(X, y, rng))
-        if table.ratios is not None and table.has_unit:
-            experts.ratios = Ratios.fit(table.ratios, X, y, quick)
+        experts = cls(
+            make_regressor().fit(X, y), smooth=None if smooth is None else smooth.refit(X, y, rng)
+        )
+        if table.scale_free is not None and table.has_unit:
+            experts.scale_free = ScaleFreeExpert.fit(table.scale_free, X, y, quick)
         return experts
 
     @classmethod
-    def fit_all(
+    def fit_with_neighbors(
         cls,
-        make: Make,
+        make_regressor: RegressorFactory,
         table: Table,
         known: np.ndarray,
         rows: np.ndarray,
-        smooth: Smooth | None,
+        smooth: SmoothExpert | None,
         rng: np.random.Generator,
     ) -> Self:
         """Return all, trained on ``rows``, which see neighbours among ``known``."""
-        experts = cls.fit_alone(make, table, rows, smooth, rng)
+        experts = cls.fit_without_neighbors(make_regressor, table, rows, smooth, rng)
         if table.has_unit:
-            experts.direct = make().fit(table.X[rows], table.y[rows] + table.log_unit[rows])
-        look = _view(table, known, rows, rng)
-        seen = np.isfinite(look[:, -2])
+            experts.direct = make_regressor().fit(
+                table.X[rows], table.y[rows] + table.log_unit[rows]
+            )
+        neighbors = _held_out_neighbors(table, known, rows, rng)
+        seen = np.isfinite(neighbors[:, -2])
         if seen.any():  # else no row sees a neighbour while its like is held out
-            X, base = np.hstack([table.X[rows[seen]], look[seen]]), look[seen, -2]
-            experts.corrected = make().fit(X, table.y[rows[seen]] - base)
+            X, base = np.hstack([table.X[rows[seen]], neighbors[seen]]), neighbors[seen, -2]
+            experts.corrected = make_regressor().fit(X, table.y[rows[seen]] - base)
         return experts
 
-    def opinions(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
+    def predict(
+        self, X: np.ndarray, neighbors: np.ndarray | None, log_unit: np.ndarray
+    ) -> np.ndarray:
         """Return what each expert says of rows, one column each; NaN where one cannot tell.
 
         Args:
             X: features of the rows.
-            look: what they see of their neighbours, where rows have some.
+            neighbors: what they see of their neighbours, where rows have some.
             log_unit: log of their unit.
         """
-        said = [self._of_trees(X, look, log_unit)]
+        columns = [self._predict_trees(X, neighbors, log_unit)]
         if self.smooth is not None:
-            said.append(self.smooth.predict(X)[:, None])
-        if self.ratios is not None:
-            said += [self.ratios.predict(X)[:, None], np.zeros((len(X), 1))]
-        return np.concatenate(said, axis=1)
+            columns.append(self.smooth.predict(X)[:, None])
+        if self.scale_free is not None:
+            columns += [self.scale_free.predict(X)[:, None], np.zeros((len(X), 1))]
+        return np.concatenate(columns, axis=1)
 
-    def _of_trees(self, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray) -> np.ndarray:
-        if look is None:
-            return self._models.predict(X)
-        seen = X if self.corrected is None else np.concatenate([X, look], axis=1)
-        said = self._models.predict(seen)
-        interpolated = look[:, -2].astype(np.float64)
+    def _predict_trees(
+        self, X: np.ndarray, neighbors: np.ndarray | None, log_unit: np.ndarray
+    ) -> np.ndarray:
+        if neighbors is None:
+            return self._joint_model.predict(X)
+        seen = X if self.corrected is None else np.concatenate([X, neighbors], axis=1)
+        outputs = self._joint_model.predict(seen)
+        interpolated = neighbors[:, -2].astype(np.float64)
         unknown = np.full(len(X), np.nan)
-        corrected = unknown if self.corrected is None else said[:, -1] + interpolated
+        corrected = unknown if self.corrected is None else outputs[:, -1] + interpolated
         if self.direct is None:
-            columns = [said[:, 0], corrected, interpolated]
+            columns = [outputs[:, 0], corrected, interpolated]
         else:
-            direct, straight = said[:, 1] - log_unit, interpolated + look[:, -3]
-            columns = [said[:, 0], direct, corrected, interpolated, straight, np.zeros(len(X))]
+            direct, straight = outputs[:, 1] - log_unit, interpolated + neighbors[:, -3]
+            columns = [outputs[:, 0], direct, corrected, interpolated, straight, np.zeros(len(X))]
         return np.array(columns).T
 
     @cached_property
-    def _models(self) -> Together:
-        return Together([getattr(self, part) for part in self.parts])
+    def _joint_model(self) -> JointModel:
+        return JointModel([getattr(self, part) for part in self.parts])
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
@@ -183,8 +193,8 @@ class Experts:
             model.save(folder / f"{part}{model.suffix}")
         if self.smooth is not None:
             self.smooth.save(folder / SMOOTH_FILE)
-        if self.ratios is not None:
-            self.ratios.save(folder)
+        if self.scale_free is not None:
+            self.scale_free.save(folder)
 
     @property
     def parts(self) -> list[str]:
@@ -196,35 +206,37 @@ class Experts:
         """Read what `save` wrote: the models called ``parts``, and the smooth one if there is."""
         models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
         file = folder / SMOOTH_FILE
-        smooth = Smooth.load(file) if file.exists() else None
-        return cls(**models, smooth=smooth, ratios=Ratios.load(folder))
+        smooth = SmoothExpert.load(file) if file.exists() else None
+        return cls(**models, smooth=smooth, scale_free=ScaleFreeExpert.load(folder))
 
 
-def circumstances(X: np.ndarray, look: np.ndarray | None, opinions: np.ndarray) -> np.ndarray:
+def gating_features(
+    X: np.ndarray, neighbors: np.ndarray | None, predictions: np.ndarray
+) -> np.ndarray:
     """Return what tells whom to believe (float32).
 
     That is the neighbours, or where there are none the features, and how far opinions differ.
     """
-    seen = [X] if look is None else [look[:, :-2], look[:, -1:]]
-    parts = [*seen, opinions[:, 1:] - opinions[:, :1]]
+    seen = [X] if neighbors is None else [neighbors[:, :-2], neighbors[:, -1:]]
+    parts = [*seen, predictions[:, 1:] - predictions[:, :1]]
     return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
 
-def _view(
+def _held_out_neighbors(
     table: Table, known: np.ndarray, rows: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return what each of ``rows`` sees when the like of it is held out, in one of many ways."""
-    columns = len(table.hood.columns) + table.has_unit
-    look = np.full((len(rows), columns), np.nan, dtype=np.float32)
+    columns = len(table.neighbor_index.columns) + table.has_unit
+    neighbors = np.full((len(rows), columns), np.nan, dtype=np.float32)
     kind_of_row = rng.integers(len(table.kinds), size=len(rows))
-    one_sided = rng.random(len(rows)) < ONE_SIDED
+    one_sided = rng.random(len(rows)) < ONE_SIDED_SHARE
     for number, kind in enumerate(table.kinds):
-        combination = table.places.combination(kind)
+        combination = table.positions.combination(kind)
         fold_of = rng.integers(VIEW_FOLDS, size=int(combination.max()) + 1)
         fold_known, fold_row = fold_of[combination[known]], fold_of[combination[rows]]
         for fold in range(VIEW_FOLDS):
             shown = np.flatnonzero((kind_of_row == number) & (fold_row == fold))
             kept = known[fold_known != fold]
             if len(shown) and len(kept):
-                look[shown] = table.look(kept, rows[shown], one_sided[shown])
-    return look
+                neighbors[shown] = table.neighbor_features(kept, rows[shown], one_sided[shown])
+    return neighbors

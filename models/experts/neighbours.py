@@ -17,25 +17,25 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.family import known_or
-from foretune.features.arrays import OneRow, Rows, as_array
-from foretune.models.experts.places import NAN, Place, Places
-from foretune.models.experts.repeated_sizes import Repeated, repeated_sizes
+from foretune.family import nan_to
+from foretune.features.arrays import Rows, SingleRow, as_array
+from foretune.models.experts.places import NAN, AxisPosition, AxisPositions
+from foretune.models.experts.repeated_sizes import RepeatedSize, repeated_sizes
 
-LEAST_VALUES = 3
-MOST_VALUES = 1 << 30
-LEAST_DEVICES = 2
+MIN_VALUES = 3
+MAX_VALUES = 1 << 30
+MIN_DEVICES = 2
 DEVICE_AXIS = "device.memory_gbps"
 """Where runs on several devices lie: what the same work takes elsewhere is a neighbour too."""
-MOST_AXES = 8
-WIDE = 8.0
+MAX_AXES = 8
+MIN_OCTAVES_FACTOR = 8.0
 """A positive axis that spans this factor is measured in octaves."""
-ONE_SIDED = 2.0
+ONE_SIDED_PENALTY = 2.0
 """How much farther a neighbour on one side only counts than a pair around the row."""
 SMALL_GAP = 0.05
-WRAP = 2**64 - 1
-PER_AXIS = ("value", "below", "above", "step_below", "step_above")
-ALONE, MOST_COMPANY = -1, 3
+UINT64_MASK = 2**64 - 1
+AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
+NO_NEIGHBORS, MAX_NEIGHBOR_CLASS = -1, 3
 
 
 @dataclass(frozen=True)
@@ -62,42 +62,45 @@ class Axis:
         """The column that names places along it: two devices may have the same bandwidth."""
         return "device" if self.column == DEVICE_AXIS else self.column
 
-    def of(self, rows: Rows) -> Any:
+    def column_values(self, rows: Rows) -> Any:
         """Return the values of rows; NaN where a device's are not known."""
         if self.column in rows:
             return rows[self.column]
-        return NAN if isinstance(rows, OneRow) else np.full(len(rows), NAN)
+        return NAN if isinstance(rows, SingleRow) else np.full(len(rows), NAN)
 
-    def position(self, values: np.ndarray) -> np.ndarray:
+    def coordinates(self, values: np.ndarray) -> np.ndarray:
         """Return where ``values`` lie."""
         if self.octaves:
             return np.log2(np.maximum(values, 1e-30))
         return values / (self.span / 8.0)
 
 
-class Neighbourhood:
+class NeighborIndex:
     """Runs with a value each, and where they lie.
 
     Attributes:
         axes: the columns along which there are neighbours.
-        series: the columns in which neighbours agree, apart from the axes.
+        group_columns: the columns in which neighbours agree, apart from the axes.
         repeated: sizes that are neither; a row in which one is another has no neighbours.
     """
 
     def __init__(
-        self, axes: Sequence[Axis], series: Sequence[str], repeated: Sequence[Repeated] = ()
+        self,
+        axes: Sequence[Axis],
+        group_columns: Sequence[str],
+        repeated: Sequence[RepeatedSize] = (),
     ) -> None:
         self.axes = list(axes)
-        self.series = list(series)
+        self.group_columns = list(group_columns)
         self.repeated = list(repeated)
 
     @classmethod
-    def of(cls, runs: pd.DataFrame) -> Self:
+    def from_runs(cls, runs: pd.DataFrame) -> Self:
         """Return the axes and series that ``runs`` have, without values yet."""
-        axes, series = [], ["device"]
-        if (speed := _device_axis(runs)) is not None:
-            axes.append((MOST_VALUES, speed))
-            series = []
+        axes, group_columns = [], ["device"]
+        if (device_axis := _device_axis(runs)) is not None:
+            axes.append((MAX_VALUES, device_axis))
+            group_columns = []
         repeated = repeated_sizes(runs)
         left_out = {size.column for size in repeated}
         for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
@@ -107,51 +110,49 @@ class Neighbourhood:
             numeric = values.dtype.kind != "U"
             distinct = np.unique(values[~np.isnan(values)]) if numeric else values
             size = numeric and column.startswith("problem.")
-            if size and len(distinct) >= LEAST_VALUES:
-                octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= WIDE)
+            if size and len(distinct) >= MIN_VALUES:
+                octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= MIN_OCTAVES_FACTOR)
                 axes.append((len(distinct), Axis(column, octaves, float(np.ptp(distinct)))))
             elif len(pd.unique(values)) > 1:  # what never varied need not be there later
-                series.append(column)
+                group_columns.append(column)
         axes.sort(key=lambda pair: -pair[0])
-        series += [axis.column for _, axis in axes[MOST_AXES:]]
-        return cls([axis for _, axis in axes[:MOST_AXES]], series, repeated)
+        group_columns += [axis.column for _, axis in axes[MAX_AXES:]]
+        return cls([axis for _, axis in axes[:MAX_AXES]], group_columns, repeated)
 
-    def locate(self, rows: pd.DataFrame | Rows) -> Places:
-        """Return where ``rows`` lie; the same `Places` to all who ask it of the same `Rows`."""
-        rows = Rows.of(rows)
-        return rows.once(self._key, lambda: self._locate(rows))
+    def locate(self, rows: pd.DataFrame | Rows) -> AxisPositions:
+        """Return where ``rows`` lie; the same `AxisPositions` to all who ask it of the same `Rows`."""
+        rows = Rows.from_table(rows)
+        return rows.memoized(self._key, lambda: self._locate(rows))
 
-    def locate_one(self, row: OneRow) -> Place:
+    def locate_one(self, row: SingleRow) -> AxisPosition:
         """Return where a row by itself lies, once for all who ask."""
-        return row.once(self._key, lambda: self._locate_one(row))
+        return row.memoized(self._key, lambda: self._locate_one(row))
 
     @property
     def _key(self) -> tuple[Hashable, ...]:
         axes = tuple((axis.column, axis.octaves, axis.span) for axis in self.axes)
-        return "places", axes, tuple(self.series), tuple(self.repeated)
+        return "places", axes, tuple(self.group_columns), tuple(self.repeated)
 
-    def _locate_one(self, row: OneRow) -> Place:
-        keys = [_hash_of_text(axis.key, row.text(axis.key)) for axis in self.axes]
-        shared = sum(_hash_of_text(column, row.text(column)) for column in self.series)
-        shared += sum(
-            _hash_of_text(size.column, "") for size in self.repeated if not size.holds(row)
-        )
-        everything = shared + sum(keys)
-        return Place(
-            [axis.position(axis.of(row)) for axis in self.axes],
-            [np.uint64(everything - key & WRAP) for key in keys],
+    def _locate_one(self, row: SingleRow) -> AxisPosition:
+        keys = [_text_hash(axis.key, row.text(axis.key)) for axis in self.axes]
+        shared = sum(_text_hash(column, row.text(column)) for column in self.group_columns)
+        shared += sum(_text_hash(size.column, "") for size in self.repeated if not size.holds(row))
+        total = shared + sum(keys)
+        return AxisPosition(
+            [axis.coordinates(axis.column_values(row)) for axis in self.axes],
+            [np.uint64(total - key & UINT64_MASK) for key in keys],
         )
 
-    def _locate(self, rows: Rows) -> Places:
-        positions = [axis.position(axis.of(rows)) for axis in self.axes]
+    def _locate(self, rows: Rows) -> AxisPositions:
+        coordinates = [axis.coordinates(axis.column_values(rows)) for axis in self.axes]
         keys = [_hash(axis.key, rows) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
-        for column in self.series:
+        for column in self.group_columns:
             shared += _hash(column, rows)
         for size in self.repeated:
-            shared[~size.holds(rows)] += np.uint64(_hash_of_text(size.column, ""))
-        return Places(
-            np.array(positions).reshape(len(self.axes), len(rows)),
+            shared[~size.holds(rows)] += np.uint64(_text_hash(size.column, ""))
+        return AxisPositions(
+            np.array(coordinates).reshape(len(self.axes), len(rows)),
             np.array(keys, dtype=np.uint64).reshape(len(self.axes), len(rows)),
             shared,
         )
@@ -159,53 +160,57 @@ class Neighbourhood:
     @property
     def columns(self) -> list[str]:
         """The names of the columns that `look` returns, but for ``bend``."""
-        named = [f"{axis.column}.{part}" for axis in self.axes for part in PER_AXIS]
+        named = [f"{axis.column}.{part}" for axis in self.axes for part in AXIS_FEATURES]
         return [*named, "interpolation", "trust"]
 
-    def company(self, look: np.ndarray) -> np.ndarray:
-        """Return along how many axes rows have neighbours on both sides, `MOST_COMPANY` at most.
+    def neighbor_class(self, neighbors: np.ndarray) -> np.ndarray:
+        """Return along how many axes rows have neighbours on both sides, `MAX_NEIGHBOR_CLASS` at most.
 
         `ALONE` if there are none on their own device, on neither side: the device may be new.
 
         Args:
-            look: what `look` returned.
+            neighbors: what `neighbors` returned.
         """
         below, above = (
-            np.isfinite(look[:, i : i + len(PER_AXIS) * len(self.axes) : len(PER_AXIS)])
+            np.isfinite(
+                neighbors[:, i : i + len(AXIS_FEATURES) * len(self.axes) : len(AXIS_FEATURES)]
+            )
             for i in (1, 2)
         )
-        own = [i for i, axis in enumerate(self.axes) if axis.column != DEVICE_AXIS]
-        alone = ~(below | above)[:, own].any(axis=1)
-        return np.where(alone, ALONE, np.minimum((below & above).sum(axis=1), MOST_COMPANY))
+        size_axes = [i for i, axis in enumerate(self.axes) if axis.column != DEVICE_AXIS]
+        isolated = ~(below | above)[:, size_axes].any(axis=1)
+        return np.where(
+            isolated, NO_NEIGHBORS, np.minimum((below & above).sum(axis=1), MAX_NEIGHBOR_CLASS)
+        )
 
-    def measure_axes(self, places: Places, values: np.ndarray) -> None:
+    def measure_axes(self, positions: AxisPositions, values: np.ndarray) -> None:
         """Learn how well interpolation along each axis does, each row from the others."""
         for i, axis in enumerate(self.axes):
-            below, step_below, above, step_above = places.beside(i, values, places)
+            below, step_below, above, step_above = positions.adjacent(i, values, positions)
             inside = ~np.isnan(below) & ~np.isnan(above)
             error = 1.0
-            if inside.sum() >= LEAST_VALUES:
+            if inside.sum() >= MIN_VALUES:
                 step = (step_below + step_above)[inside]
-                guess = below[inside] + (above - below)[inside] * step_below[inside] / step
+                interpolated = below[inside] + (above - below)[inside] * step_below[inside] / step
                 gap = 2.0 * step_below[inside] * step_above[inside] / step
-                misses = np.abs(guess - values[inside]) / (gap + SMALL_GAP)
+                misses = np.abs(interpolated - values[inside]) / (gap + SMALL_GAP)
                 error = float(np.median(misses)) + 1e-3
             self.axes[i] = Axis(axis.column, axis.octaves, axis.span, error)
 
-    def look(
+    def neighbor_features(
         self,
-        known: Places,
+        known: AxisPositions,
         values: np.ndarray,
-        wanted: Places | Place,
+        wanted: AxisPositions | AxisPosition,
         one_sided: np.ndarray | None = None,
-        units: tuple[np.ndarray, np.ndarray] | None = None,
+        log_units: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Return what the neighbours among ``known`` say of ``wanted`` (float32, `columns`).
 
         Per axis: the interpolated value, the neighbours' values (all three less ``interpolation``)
         and the steps to them, NaN where there is none; then ``interpolation``, the axes' values
         weighted by how far the neighbours are and how well the axis interpolates, and ``trust``,
-        the log of those weights' sum. With ``units`` a column ``bend`` stands before these two:
+        the log of those weights' sum. With ``log_units`` a column ``bend`` stands before these two:
         how far off the unit itself would be, were it interpolated in the same way.
 
         Args:
@@ -213,61 +218,63 @@ class Neighbourhood:
             values: what was measured there.
             wanted: the rows in question; a run at the very place of a row is not its neighbour.
             one_sided: rows for which neighbours above are ignored.
-            units: log of what ``values`` are measured against: of ``known`` and of ``wanted``.
+            log_units: log of what ``values`` are measured against: of ``known`` and of ``wanted``.
         """
-        seen: list[tuple[Any, ...]] = []
-        total, bent, weights = (np.zeros(wanted.shape) for _ in range(3))
+        axis_features: list[tuple[Any, ...]] = []
+        total, unit_total, weights = (np.zeros(wanted.shape) for _ in range(3))
         for i, axis in enumerate(self.axes):
-            below, step_below, above, step_above = known.beside(i, values, wanted)
+            below, step_below, above, step_above = known.adjacent(i, values, wanted)
             if one_sided is not None:
                 above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
             step = step_below + step_above
-            value = _between(below, above, step_below / step)
-            one_side = ONE_SIDED * np.fmin(step_below, step_above) + 1.0
-            gap = known_or(2.0 * step_below * step_above / step, one_side)
-            weight = known_or(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
-            total, weights = total + weight * known_or(value, 0.0), weights + weight
-            seen.append((value, below, above, step_below, step_above))
-            if units is not None:
-                below, _, above, _ = known.beside(i, units[0], wanted)
+            value = _interpolate(below, above, step_below / step)
+            one_side = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
+            gap = nan_to(2.0 * step_below * step_above / step, one_side)
+            weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
+            total, weights = total + weight * nan_to(value, 0.0), weights + weight
+            axis_features.append((value, below, above, step_below, step_above))
+            if log_units is not None:
+                below, _, above, _ = known.adjacent(i, log_units[0], wanted)
                 if one_sided is not None:
                     above = np.where(one_sided, np.nan, above)
-                unit = _between(below, above, step_below / step)
-                bent = bent + weight * known_or(unit, 0.0)
+                unit = _interpolate(below, above, step_below / step)
+                unit_total = unit_total + weight * nan_to(unit, 0.0)
         weights = np.where(weights > 0.0, weights, np.nan)
         base = total / weights
-        cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in seen]
-        bend = [] if units is None else [bent / weights - units[1].reshape(wanted.shape)]
-        table = np.array([*chain(*cells), *bend, base, np.log(weights)], dtype=np.float32)
+        cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in axis_features]
+        curvature = (
+            [] if log_units is None else [unit_total / weights - log_units[1].reshape(wanted.shape)]
+        )
+        table = np.array([*chain(*cells), *curvature, base, np.log(weights)], dtype=np.float32)
         return table.reshape(len(table), -1).T
 
 
-def _between(below: Any, above: Any, share: Any) -> Any:
+def _interpolate(below: Any, above: Any, share: Any) -> Any:
     """Return what lies between two values; where there is one, that; NaN where there is none."""
-    return known_or(known_or(below + (above - below) * share, below), above)
+    return nan_to(nan_to(below + (above - below) * share, below), above)
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:
     """Return the axis along which devices lie, if there are several and each has its own place."""
     if DEVICE_AXIS not in runs or runs[DEVICE_AXIS].isna().any():
         return None
-    places = runs.groupby("device", observed=True)[DEVICE_AXIS].nunique()
-    if len(places) < LEAST_DEVICES or runs[DEVICE_AXIS].nunique() != len(places):
+    distinct = runs.groupby("device", observed=True)[DEVICE_AXIS].nunique()
+    if len(distinct) < MIN_DEVICES or runs[DEVICE_AXIS].nunique() != len(distinct):
         return None
     return Axis(DEVICE_AXIS, True, float(np.ptp(runs[DEVICE_AXIS])))
 
 
 def _hash(column: str, rows: Rows) -> np.ndarray:
     """Return an integer per row that depends on column and value alone, on every machine."""
-    return rows.once(("hash", column), lambda: _hashed(column, *rows.distinct(column)))
+    return rows.memoized(("hash", column), lambda: _hashed(column, *rows.distinct(column)))
 
 
 def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    few = pd.util.hash_array(distinct.astype(object), categorize=False)
-    result: np.ndarray = (few * np.uint64(2 * crc32(column.encode()) + 1))[codes]
+    hashes = pd.util.hash_array(distinct.astype(object), categorize=False)
+    result: np.ndarray = (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
     return result
 
 
 @lru_cache(maxsize=4096)
-def _hash_of_text(column: str, text: str) -> int:
+def _text_hash(column: str, text: str) -> int:
     return int(_hashed(column, np.array([text]), np.zeros(1, dtype=np.int64))[0])

@@ -15,8 +15,8 @@ import numpy as np
 from foretune.decoding import read_json
 from foretune.models.trees.boosting import BoostingModel
 
-CAREFUL: dict[str, Any] = {
-    "rounds": 250, "depth": 6, "rate": 0.06, "rows": 0.7, "columns": 0.6, "least_weight": 3.0,
+MODEL_PARAMETERS: dict[str, Any] = {
+    "rounds": 250, "depth": 6, "rate": 0.06, "rows": 0.7, "columns": 0.6, "min_child_weight": 3.0,
     "objective": "reg:absoluteerror",
 }  # fmt: skip
 """Parameters of the model, chosen on products in tiles on an A100."""
@@ -24,7 +24,7 @@ FILE = "ratios"
 
 
 @dataclass(frozen=True)
-class Ratios:
+class ScaleFreeExpert:
     """The fitted model.
 
     Attributes:
@@ -38,7 +38,7 @@ class Ratios:
     @classmethod
     def fit(cls, columns: np.ndarray, X: np.ndarray, y: np.ndarray, quick: bool = False) -> Self:
         """Learn from features (rows, features) and values, reading some of the features."""
-        model = BoostingModel(**CAREFUL)
+        model = BoostingModel(**MODEL_PARAMETERS)
         return cls(columns, (model.quick() if quick else model).fit(X[:, columns], y))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ class Ratios:
         return cls(np.array(read_json(file, list)), model)
 
 
-def without_sizes(names: Sequence[str], X: np.ndarray, problems: np.ndarray) -> np.ndarray:
+def scale_free_features(names: Sequence[str], X: np.ndarray, problems: np.ndarray) -> np.ndarray:
     """Return the numbers of the features that have no size; at least one.
 
     Sizes are a problem's numbers, a device's, and logarithms (``log2_…``) that only the problem

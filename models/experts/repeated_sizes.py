@@ -15,14 +15,14 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.features.arrays import Rows, as_array
 
-FEW = 16
+SAMPLE_ROWS = 16
 """So many rows, or twice as many, tell nearly all pairs that have nothing to do with each other."""
-SAME = 1e-9
+RATIO_TOLERANCE = 1e-9
 """What ratios may differ by, rounded as they are."""
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedSize:
     """A size that is ``ratio`` times one other, or the product of two, in every training row."""
 
     column: str
@@ -30,20 +30,20 @@ class Repeated:
     ratio: float
 
     def holds(self, rows: Rows | Mapping[str, np.ndarray]) -> Any:
-        """Return whether it is so in each row, an array of truth values; one of `OneRow`."""
-        return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < SAME
+        """Return whether it is so in each row, an array of truth values; one of `SingleRow`."""
+        return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < RATIO_TOLERANCE
 
 
-def repeated_sizes(runs: pd.DataFrame) -> list[Repeated]:
+def repeated_sizes(runs: pd.DataFrame) -> list[RepeatedSize]:
     """Return which sizes of the problem (positive numbers that vary) only repeat others."""
     sizes = _sizes(runs)
-    few = {name: values[:: max(1, len(runs) // FEW)] for name, values in sizes.items()}
-    found: dict[str, Repeated] = {}
+    sample = {name: values[:: max(1, len(runs) // SAMPLE_ROWS)] for name, values in sizes.items()}
+    found: dict[str, RepeatedSize] = {}
     for column in sizes:
         others = [name for name in sizes if name != column and name not in found]
         for factors in [*combinations(others, 1), *combinations(others, 2)]:
-            size = Repeated(column, factors, float(_ratio(few, column, factors)[0]))
-            if size.holds(few).all() and size.holds(sizes).all():
+            size = RepeatedSize(column, factors, float(_ratio(sample, column, factors)[0]))
+            if size.holds(sample).all() and size.holds(sizes).all():
                 found[column] = size
                 break
     return list(found.values())

@@ -14,29 +14,29 @@ from typing import Self
 import numpy as np
 
 from foretune.decoding import read_arrays
-from foretune.models.calibration.likeness import WORK
+from foretune.models.calibration.likeness import WORK_FEATURES
 from foretune.models.process.feature_process import (
-    fitted_process,
+    fit_process,
     posterior_arrays,
-    posterior_of_arrays,
+    posterior_from_arrays,
 )
 from foretune.models.process.posterior import Posterior
 from foretune.models.process.scaling import Scaling
 
-MOST_ROWS = 1000
-MOST_TO_TUNE = 400
+MAX_ROWS = 1000
+MAX_TUNING_ROWS = 400
 """Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
-GRADUAL = ("problem.", "config.")
+GRADUAL_PREFIXES = ("problem.", "config.")
 """Sizes and settings: as they change, times change gradually."""
 
 
 @dataclass(frozen=True)
-class Smooth:
+class SmoothExpert:
     """A posterior and the inputs it reads.
 
     Attributes:
         order: which features are inputs, the gradual ones first.
-        gradual: how many are gradual.
+        gradual_count: how many are gradual.
         octaves: which inputs count in octaves.
         scaling: of the inputs.
         mean: of what was learned.
@@ -44,14 +44,14 @@ class Smooth:
     """
 
     order: np.ndarray
-    gradual: int
+    gradual_count: int
     octaves: np.ndarray
     scaling: Scaling
     mean: float
     posterior: Posterior
 
     @classmethod
-    def tuned(
+    def fit_hyperparameters(
         cls, columns: Sequence[str], X: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> Self:
         """Return one whose scales suit the rows, of which it knows as many as that takes.
@@ -62,34 +62,40 @@ class Smooth:
             y: what to learn (rows).
             rng: which rows are looked at.
         """
-        first = [i for i, name in enumerate(columns) if name.startswith(GRADUAL) or name in WORK]
+        first = [
+            i
+            for i, name in enumerate(columns)
+            if name.startswith(GRADUAL_PREFIXES) or name in WORK_FEATURES
+        ]
         order = np.array([*first, *sorted(set(range(len(columns))) - set(first))])
         octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
         octaves[len(first) :] = False
-        scaling = Scaling.of(_inputs(X, order, octaves))
-        some = rng.permutation(len(X))[:MOST_TO_TUNE]
-        points, gradual = scaling.points(_inputs(X[some], order, octaves), len(first))
-        mean = float(y[some].mean())
-        process = fitted_process(points, y[some] - mean, gradual)
-        posterior = Posterior(process, points, y[some] - mean)
+        scaling = Scaling.fit(_inputs(X, order, octaves))
+        sampled = rng.permutation(len(X))[:MAX_TUNING_ROWS]
+        points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), len(first))
+        mean = float(y[sampled].mean())
+        process = fit_process(points, y[sampled] - mean, gradual_count)
+        posterior = Posterior(process, points, y[sampled] - mean)
         return cls(order, len(first), octaves, scaling, mean, posterior)
 
-    def taught(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
+    def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return one with the same scales that knows these rows, or as many as it can."""
-        some = rng.permutation(len(X))[:MOST_ROWS]
-        mean = float(y[some].mean())
-        posterior = Posterior(self.posterior.process, self._points(X[some]), y[some] - mean)
+        sampled = rng.permutation(len(X))[:MAX_ROWS]
+        mean = float(y[sampled].mean())
+        posterior = Posterior(self.posterior.process, self._points(X[sampled]), y[sampled] - mean)
         return replace(self, mean=mean, posterior=posterior)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what it says of each row: nothing lower or higher than it has seen."""
-        left = self._left(self._points(X))
-        return self.mean + np.minimum(np.maximum(left, self._seen[0]), self._seen[1])
+        deviation = self._mean_function(self._points(X))
+        return self.mean + np.minimum(
+            np.maximum(deviation, self._value_range[0]), self._value_range[1]
+        )
 
     def save(self, path: Path) -> None:
         """Write one file of plain arrays."""
         np.savez_compressed(
-            path, order=self.order, first=self.gradual, octaves=self.octaves, mean=self.mean,
+            path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
             **self.scaling.arrays(), **posterior_arrays(self.posterior),
         )  # fmt: skip
 
@@ -98,20 +104,20 @@ class Smooth:
         """Read what `save` wrote."""
         data = read_arrays(path)
         return cls(
-            data["order"], int(data["first"]), data["octaves"], Scaling.of_arrays(data),
-            float(data["mean"]), posterior_of_arrays(data),
+            data["order"], int(data["first"]), data["octaves"], Scaling.from_arrays(data),
+            float(data["mean"]), posterior_from_arrays(data),
         )  # fmt: skip
 
     @cached_property
-    def _seen(self) -> tuple[float, float]:
+    def _value_range(self) -> tuple[float, float]:
         return float(self.posterior.y.min()), float(self.posterior.y.max())
 
     @cached_property
-    def _left(self) -> Callable[[np.ndarray], np.ndarray]:
+    def _mean_function(self) -> Callable[[np.ndarray], np.ndarray]:
         return self.posterior.mean_function()
 
     def _points(self, X: np.ndarray) -> np.ndarray:
-        return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual)[0]
+        return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual_count)[0]
 
 
 def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import latest
+from foretune.datasets import newest_runs
 from foretune.errors import PredictorError
 from foretune.extras import require
 from foretune.features import FeatureSet
@@ -28,7 +28,7 @@ UNIT = "calibrated roofline"
 """The line of the unit: what the roofline alone says of the two runs."""
 SAMPLES = 500
 """Rows looked at for importances: means are within a few percent, and deep trees take seconds."""
-GROUPS = {
+FEATURE_GROUPS = {
     "problem": "sizes of the problem",
     "config": "configuration",
     "device": "device",
@@ -136,7 +136,7 @@ def importance(
     """
     _tree(predictor, target)
     if rows is None:
-        rows = usable_rows(target, latest(predictor.runs_))
+        rows = usable_rows(target, newest_runs(predictor.runs_))
     if len(rows) > samples:
         rows = rows.sample(samples, random_state=seed)
     shares = _by_column(predictor.features_, contributions(predictor, rows, target))
@@ -164,8 +164,8 @@ def compare(
     """
     pair = rows.iloc[[a, b]]
     shares = _by_column(predictor.features_, contributions(predictor, pair, target))
-    known = predictor.targets_[target].unit
-    unit = known.log(predictor.features_, pair) + known.log_scale(pair)
+    known = predictor.targets_[target].scale
+    unit = known.log_unit(predictor.features_, pair) + known.log_scale(pair)
     values = _values(predictor.features_, pair)
     groups = feature_groups(predictor.features_, predictor.runs_)
     lines = [
@@ -202,7 +202,7 @@ def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
 
 def _group(name: str, geometry: dict[str, Any]) -> str:
     prefix, dot, _ = name.partition(".")
-    if dot and prefix in GROUPS:
+    if dot and prefix in FEATURE_GROUPS:
         return prefix
     return "geometry" if name in geometry else "analytic"
 

@@ -14,7 +14,7 @@ from foretune.space import SearchSpace
 _SWEEPS = 20
 
 
-def parameter_worth(
+def parameter_importance(
     predictor: Predictor,
     problems: Iterable[Problem],
     space_of: Callable[[Problem], SearchSpace],
@@ -45,12 +45,12 @@ def parameter_worth(
     tables: dict[str, list[pd.DataFrame]] = {}
     for problem in problems:
         space = space_of(problem)
-        bases = space.draw(max(samples // len(problems), 1), rng)
+        bases = space.sample_indices(max(samples // len(problems), 1), rng)
         for name, log_ms in _log_ms_by_value(predictor, problem, space, device, bases).items():
             tables.setdefault(name, []).append(log_ms)
-    rows = [(name, *_worth(pd.concat(parts))) for name, parts in tables.items()]
-    worth = pd.DataFrame(rows, columns=["parameter", "factor", "best"])
-    return worth.sort_values("factor", ascending=False, kind="stable", ignore_index=True)
+    rows = [(name, *_value_effect(pd.concat(parts))) for name, parts in tables.items()]
+    table = pd.DataFrame(rows, columns=["parameter", "factor", "best"])
+    return table.sort_values("factor", ascending=False, kind="stable", ignore_index=True)
 
 
 def _log_ms_by_value(
@@ -69,11 +69,11 @@ def _log_ms_by_value(
         codes = np.repeat(space.codes_of(bases), choices, axis=0)
         codes[:, column] = np.tile(np.arange(choices), len(bases))
         variants.append(codes)
-    number = space.numbers_of(np.concatenate(variants))
-    legal = number >= 0
-    distinct, position = np.unique(number[legal], return_inverse=True)
+    indices = space.indices_of(np.concatenate(variants))
+    legal = indices >= 0
+    distinct, position = np.unique(indices[legal], return_inverse=True)
     predicted = predictor.predict_space(problem, space, device, distinct)["time_ms"].to_numpy()
-    log_ms = np.full(len(number), np.nan)
+    log_ms = np.full(len(indices), np.nan)
     log_ms[legal] = np.log(predicted)[position]
     parts = np.split(log_ms, np.cumsum(shape)[:-1] * len(bases))
     return {
@@ -82,7 +82,7 @@ def _log_ms_by_value(
     }
 
 
-def _worth(log_ms: pd.DataFrame) -> tuple[float, Value]:
+def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
     """Return the factor between the slowest and the fastest value, and the fastest value.
 
     A value that is legal only in slow company must not look slow itself: so base and value effects

@@ -11,36 +11,39 @@ from typing import Any
 import numpy as np
 
 from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import Process
-from foretune.models.process.terms import Constant, Hyperprior, Smooth
+from foretune.models.process.process import GaussianProcess
+from foretune.models.process.terms import ConstantCovariance, Hyperprior, MaternCovariance
 
-SHARED, PART, NOISE = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
+CONSTANT_PRIOR, FUNCTION_PRIOR, NOISE_PRIOR = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
 """Variances of the constant, of each function, and of a measurement."""
-LENGTH = Hyperprior(1.3, 0.8)
+LENGTH_PRIOR = Hyperprior(1.3, 0.8)
 """In deviations of a feature."""
-ROUGH = 1.5
-STEPS = 25
+SMOOTHNESS = 1.5
+MAX_STEPS = 25
 
 
-def feature_process(gradual: int, inputs: int) -> Process:
+def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
     """Return the process as it is expected.
 
     Args:
-        gradual: so many inputs, the first ones, are those in which times change gradually.
+        gradual_count: so many inputs, the first ones, are those in which times change gradually.
         inputs: how many there are, each with a deviation of about one.
     """
-    parts = [Smooth(slice(0, size), PART, LENGTH, ROUGH) for size in (gradual, inputs)]
-    return Process.expected([Constant(SHARED), *parts], NOISE)
+    parts = [
+        MaternCovariance(slice(0, size), FUNCTION_PRIOR, LENGTH_PRIOR, SMOOTHNESS)
+        for size in (gradual_count, inputs)
+    ]
+    return GaussianProcess.from_prior([ConstantCovariance(CONSTANT_PRIOR), *parts], NOISE_PRIOR)
 
 
-def fitted_process(X: np.ndarray, y: np.ndarray, gradual: int) -> Process:
+def fit_process(X: np.ndarray, y: np.ndarray, gradual_count: int) -> GaussianProcess:
     """Return the process whose parameters are likeliest, of values ``y`` at points ``X``."""
-    return feature_process(gradual, X.shape[1]).fitted(X, y, STEPS)
+    return feature_process(gradual_count, X.shape[1]).fitted(X, y, MAX_STEPS)
 
 
 def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
-    """Return what `posterior_of_arrays` reads."""
-    _, first, _ = posterior.process.parts()
+    """Return what `posterior_from_arrays` reads."""
+    _, first, _ = posterior.process.terms_with_parameters()
     return {
         "X": posterior.X,
         "y": posterior.y,
@@ -49,7 +52,7 @@ def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
     }
 
 
-def posterior_of_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
+def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
     """Return what `posterior_arrays` was given, that of a measurement."""
     X = data["X"]
     process = feature_process(int(data["gradual"]), X.shape[1])

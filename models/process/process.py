@@ -14,16 +14,16 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.process.terms import Hyperprior, Slopes, Term
+from foretune.models.process.terms import CovarianceTerm, GradientFunction, Hyperprior
 
 JITTER = 1e-8
 """Added to the noise, or rounding makes like points contradict each other."""
-HUGE = 1e12
+INVALID_LOSS = 1e12
 """Loss where a step went too far for a covariance to be one."""
 
 
 @dataclass(frozen=True, eq=False)
-class Process:
+class GaussianProcess:
     """Values of mean zero at points, rows of a matrix.
 
     Attributes:
@@ -32,15 +32,15 @@ class Process:
         parameters: logarithms: those of the terms, one after the other, then the noise's variance.
     """
 
-    terms: Sequence[Term]
+    terms: Sequence[CovarianceTerm]
     noise_prior: Hyperprior
     parameters: np.ndarray
 
     @classmethod
-    def expected(cls, terms: Sequence[Term], noise: Hyperprior) -> Self:
+    def from_prior(cls, terms: Sequence[CovarianceTerm], noise: Hyperprior) -> Self:
         """Return one with all parameters where they are expected."""
         process = cls(terms, noise, np.empty(0))
-        return replace(process, parameters=process._expected[0])
+        return replace(process, parameters=process._prior[0])
 
     @property
     def noise(self) -> float:
@@ -67,37 +67,41 @@ class Process:
     def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances of values without noise (X, X2)."""
         total = np.zeros((len(X), len(X2)))
-        for term, parameters in self.parts():
+        for term, parameters in self.terms_with_parameters():
             total += term.covariance(parameters, X, X2)
         return total
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         """Return the diagonal of `covariance` of points with themselves."""
         total = np.zeros(len(X))
-        for term, parameters in self.parts():
+        for term, parameters in self.terms_with_parameters():
             total += term.variance(parameters, X)
         return total
 
-    def parts(self, parameters: np.ndarray | None = None) -> Iterator[tuple[Term, np.ndarray]]:
+    def terms_with_parameters(
+        self, parameters: np.ndarray | None = None
+    ) -> Iterator[tuple[CovarianceTerm, np.ndarray]]:
         """Give each term with its parameters."""
         parameters = self.parameters if parameters is None else parameters
-        for term, own in self._places:
-            yield term, parameters[own]
+        for term, indices in self._parameter_slices:
+            yield term, parameters[indices]
 
     @cached_property
     def _hyperpriors(self) -> list[Hyperprior]:
         return [*(h for term in self.terms for h in term.hyperpriors), self.noise_prior]
 
     @cached_property
-    def _expected(self) -> tuple[np.ndarray, np.ndarray]:
+    def _prior(self) -> tuple[np.ndarray, np.ndarray]:
         """Where parameters are expected, and how far from there they may be: fixed ones are not."""
         centers = np.array([h.center for h in self._hyperpriors])
         return centers, np.array([h.width or np.inf for h in self._hyperpriors])
 
     @cached_property
-    def _places(self) -> list[tuple[Term, slice]]:
+    def _parameter_slices(self) -> list[tuple[CovarianceTerm, slice]]:
         ends = np.cumsum([len(term.hyperpriors) for term in self.terms]).tolist()
-        return [(t, slice(*own)) for t, own in zip(self.terms, pairwise([0, *ends]), strict=True)]
+        return [
+            (t, slice(*bounds)) for t, bounds in zip(self.terms, pairwise([0, *ends]), strict=True)
+        ]
 
     def _loss(
         self, parameters: np.ndarray, X: np.ndarray, y: np.ndarray
@@ -105,27 +109,31 @@ class Process:
         """Return the negative log of the posterior density of parameters, and its gradient."""
         from scipy.linalg import cho_solve
 
-        total, slopes = np.zeros((len(X), len(X))), list[Slopes]()
-        for term, own in self.parts(parameters):
-            covariance, by_term = term.differentiated(own, X)
+        total, gradient_functions = np.zeros((len(X), len(X))), list[GradientFunction]()
+        for term, term_parameters in self.terms_with_parameters(parameters):
+            covariance, gradient_function = term.covariance_and_gradient(term_parameters, X)
             total += covariance
-            slopes.append(by_term)
+            gradient_functions.append(gradient_function)
         noise = np.exp(parameters[-1])
         total[np.diag_indices(len(total))] += noise + JITTER
         try:
             factor = np.linalg.cholesky(total)
         except np.linalg.LinAlgError:  # a step too far: back
-            return HUGE, np.zeros(len(parameters))
+            return INVALID_LOSS, np.zeros(len(parameters))
         weights = cho_solve((factor, True), y, check_finite=False)
-        slope = 0.5 * (inverse_of(factor) - np.outer(weights, weights))  # by the covariance
-        centers, widths = self._expected
-        off = (parameters - centers) / widths
-        loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
-        by_terms = [by_term(slope) for by_term in slopes]
-        return float(loss), np.concatenate([*by_terms, [np.trace(slope) * noise]]) + off / widths
+        gradient = 0.5 * (
+            inverse_from_cholesky(factor) - np.outer(weights, weights)
+        )  # by the covariance
+        centers, widths = self._prior
+        standardized = (parameters - centers) / widths
+        loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * standardized @ standardized
+        term_gradients = [gradient_function(gradient) for gradient_function in gradient_functions]
+        return float(loss), np.concatenate(
+            [*term_gradients, [np.trace(gradient) * noise]]
+        ) + standardized / widths
 
 
-def inverse_of(factor: np.ndarray) -> np.ndarray:
+def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
     """Return the inverse of a matrix, given its Cholesky factor."""
     from scipy.linalg.lapack import dpotri
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-VARIES = 1e-6
+MIN_DEVIATION = 1e-6
 """An input with a smaller deviation is the same everywhere, but for rounding."""
 
 
@@ -19,32 +19,32 @@ class Scaling:
         centre, scale: of each input; those that do not vary are left out.
     """
 
-    centre: np.ndarray
+    center: np.ndarray
     scale: np.ndarray
 
     @classmethod
-    def of(cls, inputs: np.ndarray) -> Self:
+    def fit(cls, inputs: np.ndarray) -> Self:
         """Return the scaling of inputs (rows, inputs); NaN is unknown."""
         known = np.ma.masked_invalid(inputs)
         return cls(known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
 
-    def points(self, inputs: np.ndarray, gradual: int) -> tuple[np.ndarray, int]:
-        """Return scaled inputs, and how many of the first ``gradual`` ones are left."""
-        varies, centre, scale = self._varying
-        points = (inputs[:, varies] - centre) / scale
+    def points(self, inputs: np.ndarray, gradual_count: int) -> tuple[np.ndarray, int]:
+        """Return scaled inputs, and how many of the first ``gradual_count`` ones are left."""
+        varies, center, scale = self._varying
+        points = (inputs[:, varies] - center) / scale
         points[np.isnan(points)] = 0.0  # unknown: as most are
-        return points, int((varies < gradual).sum())
+        return points, int((varies < gradual_count).sum())
 
     @cached_property
     def _varying(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        varies = np.flatnonzero(self.scale > VARIES)
-        return varies, self.centre[varies], self.scale[varies]
+        varies = np.flatnonzero(self.scale > MIN_DEVIATION)
+        return varies, self.center[varies], self.scale[varies]
 
     def arrays(self) -> dict[str, Any]:
-        """Return what `of_arrays` reads."""
-        return {"centre": self.centre, "scale": self.scale}
+        """Return what `from_arrays` reads."""
+        return {"centre": self.center, "scale": self.scale}
 
     @classmethod
-    def of_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
+    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
         """Return what `arrays` returned."""
         return cls(data["centre"], data["scale"])

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Use:
+class PredictorRequest:
     """What a predictor is wanted for.
 
     Attributes:
         kernel: its name.
-        source: identifies its code.
+        source_hash: identifies its code.
         device: where it runs.
         targets: what must be predicted.
     """
 
     kernel: str
-    source: str
+    source_hash: str
     device: "Device"
     targets: "tuple[Target, ...]" = ("time_ms",)
 
-    def refuse(self, predictor: "Predictor") -> None:
+    def check(self, predictor: "Predictor") -> None:
         """Do nothing if ``predictor`` says what is wanted.
 
         Raises:
             PredictorError: it is of another kernel, or has not learned a target.
         """
-        refuse_kernel(predictor, self.kernel)
+        require_kernel(predictor, self.kernel)
         if missing := [t for t in self.targets if t not in predictor.targets_]:
             raise PredictorError(
                 f"the predictor has not learned {', '.join(missing)}: train it on runs that have "
@@ -45,18 +45,18 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Guide:
+class SearchPredictor:
     """A predictor that guides a search.
 
     Attributes:
         predictor: what predicts.
-        foreign: what it learned from that is not the same here: the device, or the kernel's code;
+        mismatch: what it learned from that is not the same here: the device, or the kernel's code;
             empty where nothing is. Then measurements check it, and correct its intervals.
         shipped: whether it comes with Foretune, so that nobody asked for this very one.
     """
 
     predictor: "Predictor"
-    foreign: str = ""
+    mismatch: str = ""
     shipped: bool = False
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Guide:
         return f"trained on {len(runs)} runs of {devices}"
 
     @classmethod
-    def of(cls, predictor: "Predictor", device: "Device") -> Self:
+    def for_device(cls, predictor: "Predictor", device: "Device") -> Self:
         """Return the guide for ``device``, foreign where there are no runs of a device so called.
 
         Nobody knows of which code its runs are: it is taken to be this one.
@@ -75,16 +75,16 @@ class Guide:
             return cls(predictor)
         return cls(predictor, f"it learned from {', '.join(names)}, this is {device.name}")
 
-    def promises(self, device: "Device") -> bool:
+    def has_valid_interval(self, device: "Device") -> bool:
         """Whether its intervals hold on ``device``: it learned there, or was corrected there."""
-        return not self.foreign or device.name in self.predictor.calibration_.devices
+        return not self.mismatch or device.name in self.predictor.calibration_.devices
 
-    def corrected(self, runs: "pd.DataFrame") -> Self:
+    def calibrated(self, runs: "pd.DataFrame") -> Self:
         """Return it with its predictor calibrated by ``runs``, measured here."""
         return replace(self, predictor=self.predictor.calibrate(runs))
 
 
-def refuse_kernel(predictor: "Predictor", kernel: str) -> None:
+def require_kernel(predictor: "Predictor", kernel: str) -> None:
     """Do nothing if ``predictor`` is of ``kernel``.
 
     Raises:

@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from foretune.errors import ForetuneError, ForetuneWarning, PredictorError, UsageError
-from foretune.models.saved.guide import Guide, Use
+from foretune.models.saved.guide import PredictorRequest, SearchPredictor
 from foretune.models.saved.pretrained import NotShipped, find_pretrained
 from foretune.models.saved.saved_folder import CARD
 
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
 
-Named: TypeAlias = "Predictor | str | os.PathLike[str] | None"
+PredictorSource: TypeAlias = "Predictor | str | os.PathLike[str] | None"
 AUTO, NONE = "auto", "none"
-TRACKED = ("models:/", "runs:/")
-DEEPEST = 3
+MLFLOW_PREFIXES = ("models:/", "runs:/")
+MAX_FOLDER_DEPTH = 3
 """Levels below a folder where its predictor is looked for: an MLflow model has it two below."""
-KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
+SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
 
 
-def read_predictor(named: Named) -> "Predictor":
-    """Return the predictor called ``named``.
+def read_predictor(source: PredictorSource) -> "Predictor":
+    """Return the predictor called ``source``.
 
     Raises:
         UsageError: it is ``auto`` or none, and nobody says of which kernel.
@@ -39,61 +39,63 @@ def read_predictor(named: Named) -> "Predictor":
     """
     from foretune.models.predictor import Predictor
 
-    if isinstance(named, Predictor):
-        return named
-    if named is None or str(named) in (AUTO, NONE):
-        raise UsageError(f"predictor {str(named)!r} says nothing here: name a {KINDS}")
-    if not isinstance(named, (str, os.PathLike)):
-        raise UsageError(f"predictor is {named!r}: give a Predictor, or name a {KINDS}")
-    if not str(named).startswith(TRACKED):
-        return Predictor.load(_folder(Path(named)))
-    from foretune.models.saved.tracked import downloaded
+    if isinstance(source, Predictor):
+        return source
+    if source is None or str(source) in (AUTO, NONE):
+        raise UsageError(f"predictor {str(source)!r} says nothing here: name a {SOURCE_KINDS}")
+    if not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"predictor is {source!r}: give a Predictor, or name a {SOURCE_KINDS}")
+    if not str(source).startswith(MLFLOW_PREFIXES):
+        return Predictor.load(_predictor_folder(Path(source)))
+    from foretune.models.saved.tracked import downloaded_model
 
-    with downloaded(str(named)) as folder:
-        return Predictor.load(_folder(folder))
+    with downloaded_model(str(source)) as folder:
+        return Predictor.load(_predictor_folder(folder))
 
 
-def find_guide(named: Named, use: Use, say: Callable[[str], None]) -> Guide | None:
-    """Return the predictor called ``named`` for what it is wanted for; None where none is.
+def find_search_predictor(
+    source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
+) -> SearchPredictor | None:
+    """Return the predictor called ``source`` for what it is wanted for; None where none is.
 
     Args:
-        named: what it is called.
-        use: for what it is wanted.
+        source: what it is called.
+        request: for what it is wanted.
         say: told which one comes with Foretune, or why none does, and what is not the same here.
 
     Raises:
         PredictorError, TrackingError, UsageError: the one that was asked for cannot be used.
     """
-    if named is None or (isinstance(named, str) and named == NONE):
+    if source is None or (isinstance(source, str) and source == NONE):
         return None
-    if isinstance(named, str) and named == AUTO:
-        guide = _shipped(use, say)
+    if isinstance(source, str) and source == AUTO:
+        found = _shipped(request, say)
     else:
-        guide = Guide.of(read_predictor(named), use.device)
-        use.refuse(guide.predictor)
-    if guide is not None and guide.foreign:
-        say(f"the predictor is checked and corrected by what is measured: {guide.foreign}")
-    return guide
+        found = SearchPredictor.for_device(read_predictor(source), request.device)
+        request.check(found.predictor)
+    if found is not None and found.mismatch:
+        say(f"the predictor is checked and corrected by what is measured: {found.mismatch}")
+    return found
 
 
-def _shipped(use: Use, say: Callable[[str], None]) -> Guide | None:
+def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPredictor | None:
     try:
-        guide = find_pretrained(use)
+        found = find_pretrained(request)
     except NotShipped as e:
         say(str(e))
         return None
     except ForetuneError as e:
         warnings.warn(f"the shipped predictor is not used: {e}", ForetuneWarning, stacklevel=4)
         return None
-    say(f"prior: shipped predictor, {guide}")
-    return guide
+    say(f"prior: shipped predictor, {found}")
+    return found
 
 
-def _folder(named: Path) -> Path:
-    """Return where below ``named`` the predictor lies; ``named`` itself if nowhere."""
-    levels = ("*/" * depth + CARD for depth in range(DEEPEST + 1))
-    found = [path.parent for level in levels for path in sorted(named.glob(level))]
-    if len(found) > 1 and found[0] != named:
+def _predictor_folder(root: Path) -> Path:
+    """Return where below ``root`` the predictor lies; ``root`` itself if nowhere."""
+    levels = ("*/" * depth + CARD for depth in range(MAX_FOLDER_DEPTH + 1))
+    found = [path.parent for level in levels for path in sorted(root.glob(level))]
+    if len(found) > 1 and found[0] != root:
         listed = ", ".join(map(str, found[:4]))
-        raise PredictorError(f"{named} holds {len(found)} predictors: name one of {listed}")
-    return found[0] if found else named
+        raise PredictorError(f"{root} holds {len(found)} predictors: name one of {listed}")
+    return found[0] if found else root

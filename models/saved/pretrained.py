@@ -19,14 +19,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from foretune.decoding import decoding, read_json
+from foretune.decoding import read_json, translate_read_errors
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.models.saved.guide import Guide, Use
+from foretune.models.saved.guide import PredictorRequest, SearchPredictor
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 CARD = "card.json"
-IDENTITY = ("cores", "l1_kib", "l2_kib", "l3_kib", "vector_bits")
+IDENTITY_SPECS = ("cores", "l1_kib", "l2_kib", "l3_kib", "vector_bits")
 """Specs in which two devices of one name must agree, as far as both are known."""
 
 
@@ -74,14 +74,14 @@ class Pretrained:
     def differences(self, source: str, device: Device) -> list[str]:
         """Return what is not the same for that code on that device, the gravest last."""
         found = []
-        for spec in IDENTITY:
+        for spec in IDENTITY_SPECS:
             size, mine = self.specs.get(spec), device.specs.get(spec)
             if size is not None and mine is not None and size != mine:
                 found.append(f"{self.table} is of {size:g} {spec}, this device has {mine:g}")
         here = (device.name, device.architecture)
         if here != (self.device, self.architecture):
-            there = _words((self.device, self.architecture))
-            found.append(f"{self.table} is of {there}, this is {_words(here)}")
+            there = _device_text((self.device, self.architecture))
+            found.append(f"{self.table} is of {there}, this is {_device_text(here)}")
         if source != self.source:
             found.append(f"{self.table} measured other code of {self.kernel}")
         return found
@@ -96,11 +96,11 @@ def shipped_predictors() -> list[Pretrained]:
     return list(_cards("*"))
 
 
-def find_pretrained(use: Use) -> Guide:
+def find_pretrained(request: PredictorRequest) -> SearchPredictor:
     """Return the predictor that comes with Foretune for a kernel, of all the one most like it.
 
     Args:
-        use: for what it is wanted.
+        request: for what it is wanted.
 
     Raises:
         NotShipped: there is none of this kernel; the message says so.
@@ -109,39 +109,41 @@ def find_pretrained(use: Use) -> Guide:
     from foretune.models.predictor import Predictor
 
     reasons = []
-    cards = list(_cards(use.kernel)) if use.kernel.isidentifier() else []
-    for card in sorted(cards, key=lambda card: _gravity(card, use)):
+    cards = list(_cards(request.kernel)) if request.kernel.isidentifier() else []
+    for card in sorted(cards, key=lambda card: _mismatch_rank(card, request)):
         found = Predictor.load(card.folder(SHIPPED))
-        if missing := [t for t in use.targets if t not in found.targets_]:
+        if missing := [t for t in request.targets if t not in found.targets_]:
             reasons.append(f"{card.table} has no {', '.join(missing)}")
             continue
-        return Guide(found, "; ".join(card.differences(use.source, use.device)), shipped=True)
+        return SearchPredictor(
+            found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
+        )
     raise NotShipped(
-        f"no predictor of {use.kernel} comes with Foretune for this: "
+        f"no predictor of {request.kernel} comes with Foretune for this: "
         + ("; ".join(reasons) or "none is of this kernel")
     )
 
 
-def _gravity(card: Pretrained, use: Use) -> tuple[bool, bool, bool, int]:
+def _mismatch_rank(card: Pretrained, request: PredictorRequest) -> tuple[bool, bool, bool, int]:
     """Return how unlike this a table is: the code, the device, its architecture, its sizes."""
-    device = use.device
+    device = request.device
     return (
-        card.source != use.source,
+        card.source != request.source_hash,
         card.device != device.name,
         card.architecture != device.architecture,
-        len(card.differences(use.source, device)),
+        len(card.differences(request.source_hash, device)),
     )
 
 
 def _cards(kernel: str) -> Iterator[Pretrained]:
     for path in sorted(SHIPPED.glob(f"{kernel}/*/{CARD}")):
-        with decoding(path, PredictorError, "is damaged ({}): install Foretune again"):
+        with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
             card = Pretrained(**read_json(path))
         if (card.kernel, card.table) != (path.parents[1].name, path.parent.name):
             raise PredictorError(f"{path} is of {card.kernel}, {card.table}: it lies elsewhere")
         yield card
 
 
-def _words(device: tuple[str, str]) -> str:
+def _device_text(device: tuple[str, str]) -> str:
     name, architecture = device
     return f"{name} ({architecture})" if architecture else name

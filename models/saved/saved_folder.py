@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from foretune.decoding import decoding, read_json, regular
+from foretune.decoding import read_json, require_regular_file, translate_read_errors
 from foretune.errors import OutputError, PredictorError
 from foretune.features import FEATURES_VERSION
 from foretune.models.target.targets import TARGETS
 
 FORMAT_VERSION = 9
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
-OWN = (
+FILE_PATTERNS = (
     CARD,
     RUNS_FILE,
     r"valid\.[a-z.]+",
@@ -29,7 +29,7 @@ OWN = (
 """Patterns of the names of a saved predictor's files."""
 
 
-def refuse_place(folder: Path) -> None:
+def require_writable_folder(folder: Path) -> None:
     """Do nothing if a predictor can be saved in ``folder``.
 
     Raises:
@@ -44,22 +44,22 @@ def refuse_place(folder: Path) -> None:
 
 
 @contextmanager
-def writing(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
+def atomic_folder(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
     """Yield a folder to write to; with ``card`` it becomes ``folder`` when all went well.
 
     Raises:
         OutputError: it cannot be written.
     """
     folder = folder.resolve()
-    refuse_place(folder)
+    require_writable_folder(folder)
     new = folder.with_name(f".{folder.name}.{os.getpid()}")
     versions = {"format": FORMAT_VERSION, "features_version": FEATURES_VERSION}
     try:
         new.mkdir(parents=True)
         yield new
-        text = json.dumps({**versions, **card}, indent=1, default=_plain)
+        text = json.dumps({**versions, **card}, indent=1, default=_to_json)
         (new / CARD).write_text(text, encoding="utf-8")
-        _put(new, folder)
+        _replace_folder(new, folder)
     except (OSError, ValueError) as e:  # XGBoost's errors are ValueErrors
         reason = getattr(e, "strerror", None) or str(e).partition("\n")[0]
         raise OutputError(f"cannot write the predictor to {folder}: {reason}") from e
@@ -73,7 +73,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     Raises:
         PredictorError: there is none, or it is of another version.
     """
-    with decoding(
+    with translate_read_errors(
         folder, PredictorError, "holds no predictor ({}): train one with 'foretune train'"
     ):
         card: dict[str, Any] = read_json(folder / CARD)
@@ -84,20 +84,20 @@ def read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
-def refuse_strange_files(folder: Path) -> None:
+def require_regular_files(folder: Path) -> None:
     """Do nothing if all files of a saved predictor are regular ones.
 
     Raises:
         OSError, ValueError: one is a device or a pipe, or too large.
     """
-    own = re.compile("|".join(OWN))
-    for path in filter(lambda p: own.fullmatch(p.name), folder.iterdir()):
+    pattern = re.compile("|".join(FILE_PATTERNS))
+    for path in filter(lambda p: pattern.fullmatch(p.name), folder.iterdir()):
         for file in path.rglob("*") if path.is_dir() else [path]:
             if not file.is_dir():
-                regular(file)
+                require_regular_file(file)
 
 
-def _put(new: Path, folder: Path) -> None:
+def _replace_folder(new: Path, folder: Path) -> None:
     if not (folder / CARD).exists():
         new.replace(folder)
         return
@@ -108,14 +108,14 @@ def _put(new: Path, folder: Path) -> None:
     except OSError:
         before.replace(folder)
         raise
-    own = re.compile("|".join(OWN))
+    pattern = re.compile("|".join(FILE_PATTERNS))
     for path in before.iterdir():
-        if not own.fullmatch(path.name):
+        if not pattern.fullmatch(path.name):
             path.replace(folder / path.name)
     shutil.rmtree(before)
 
 
-def _plain(value: object) -> Any:
+def _to_json(value: object) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise ValueError(f"a parameter is {value!r}: no number or text")

@@ -14,7 +14,7 @@ from foretune.errors import TrackingError
 DEFAULT_URI = "sqlite:///mlflow.db"
 ARTIFACT = "predictor"
 """What the model of a run is called."""
-_QUIET = {
+_MLFLOW_DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, with growing waits, is minutes of silence
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -30,7 +30,7 @@ def connect(uri: str | None = None) -> Any:
     Raises:
         TrackingError: MLflow is not installed.
     """
-    for name, value in _QUIET.items():
+    for name, value in _MLFLOW_DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
         import mlflow
@@ -46,7 +46,7 @@ def connect(uri: str | None = None) -> Any:
 
 
 @contextmanager
-def downloaded(name: str) -> Iterator[Path]:
+def downloaded_model(name: str) -> Iterator[Path]:
     """Yield a folder with the model called ``models:/…`` or ``runs:/…``.
 
     Raises:
@@ -62,7 +62,7 @@ def downloaded(name: str) -> Iterator[Path]:
                 warnings.simplefilter("ignore")  # of MLflow's own making
                 path = mlflow.artifacts.download_artifacts(artifact_uri=name, dst_path=folder)
         except (mlflow.exceptions.MlflowException, OSError) as e:
-            reason = str(innermost(e)).partition("\n")[0][:200]
+            reason = str(root_cause(e)).partition("\n")[0][:200]
             raise TrackingError(
                 f"MLflow at {uri} has no {name} ({reason}): set MLFLOW_TRACKING_URI, or name "
                 "another version or a folder"
@@ -70,7 +70,7 @@ def downloaded(name: str) -> Iterator[Path]:
         yield Path(path)
 
 
-def innermost(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """Return what started it: MLflow wraps a refused connection four times over."""
     inner = error.__cause__ or error.__context__
-    return innermost(inner) if inner is not None else error
+    return root_cause(inner) if inner is not None else error

@@ -23,14 +23,14 @@ from typing import Self
 import numpy as np
 
 from foretune.decoding import read_json
-from foretune.models.target.spread import GENTLE, SMALLEST
+from foretune.models.target.spread import ERROR_MODEL_PARAMETERS, MIN_ERROR
 from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.together import Together
+from foretune.models.trees.together import JointModel
 
-LARGEST = 2.0
+MAX_ERROR = 2.0
 """Errors beyond a factor of seven are all equally bad."""
-SHARPNESSES = (1.0, 2.0, 3.0, 5.0, 8.0)
-OF_FEW = 5.0
+POWERS = (1.0, 2.0, 3.0, 5.0, 8.0)
+FIXED_POWER = 5.0
 """The power where problems are few: too few to say which is best."""
 
 
@@ -40,21 +40,21 @@ class Blend:
 
     Attributes:
         models: per opinion, of the root of its error's size; none where problems are few.
-        sharpness: the power of the inverse error that weighs best: 0 for a plain mean.
-        gentle: the same for rows whose device may be new.
+        power: the power of the inverse error that weighs best: 0 for a plain mean.
+        new_device_power: the same for rows whose device may be new.
         typical: where problems are few, the log of each opinion's expected error.
     """
 
     models: list[BoostingModel]
-    sharpness: float
-    gentle: float
+    power: float
+    new_device_power: float
     typical: np.ndarray | None = None
 
     @classmethod
     def fit(
         cls,
         Z: np.ndarray,
-        opinions: np.ndarray,
+        predictions: np.ndarray,
         truth: np.ndarray,
         trials: np.ndarray,
         new: np.ndarray,
@@ -64,100 +64,104 @@ class Blend:
 
         Args:
             Z: the circumstances (rows, features).
-            opinions: one column each; NaN for none.
+            predictions: one column each; NaN for none.
             truth: what was to be predicted (rows).
             trials: which rows were held out together.
             new: which rows' device may be new.
             seed: of the models.
         """
         names = np.unique(trials)
-        values = {sharpness: np.empty(len(truth)) for sharpness in SHARPNESSES}
+        values = {power: np.empty(len(truth)) for power in POWERS}
         for name in names:
             out = trials == name if len(names) > 1 else np.ones(len(truth), dtype=bool)
             known = ~out if len(names) > 1 else out
-            blend = cls(_error_models(Z[known], opinions[known], truth[known], seed), 0.0, 0.0)
+            blend = cls(_error_models(Z[known], predictions[known], truth[known], seed), 0.0, 0.0)
             log_errors = blend.log_errors(Z[out])
-            for sharpness in SHARPNESSES:
-                values[sharpness][out] = _combine(opinions[out], log_errors, sharpness)
+            for power in POWERS:
+                values[power][out] = _combine(predictions[out], log_errors, power)
         # The geometric mean: rows that nobody can predict must not decide for those that all can.
-        errors = {s: np.log(np.abs(value - truth) + SMALLEST) for s, value in values.items()}
+        errors = {s: np.log(np.abs(value - truth) + MIN_ERROR) for s, value in values.items()}
         best = min(errors, key=lambda s: errors[s].mean())
-        gentle = min(best, _gentlest({s: e[new] for s, e in errors.items()}, trials[new]))
-        value = np.where(new, values[gentle], values[best])
-        return cls(_error_models(Z, opinions, truth, seed), best, gentle), value
+        new_device_power = min(
+            best, _smallest_good_power({s: e[new] for s, e in errors.items()}, trials[new])
+        )
+        value = np.where(new, values[new_device_power], values[best])
+        return cls(_error_models(Z, predictions, truth, seed), best, new_device_power), value
 
     @classmethod
-    def fit_few(
-        cls, opinions: np.ndarray, truth: np.ndarray, trials: np.ndarray, problems: np.ndarray
+    def fit_by_problem(
+        cls, predictions: np.ndarray, truth: np.ndarray, trials: np.ndarray, problems: np.ndarray
     ) -> tuple[Self, np.ndarray]:
         """Learn from held-out rows of few problems; the values are as `fit` has them.
 
         Args:
-            opinions: as in `fit`, as are the next two.
+            predictions: as in `fit`, as are the next two.
             truth: what was to be predicted.
             trials: which rows were held out together.
             problems: which problem each row is of.
         """
-        sizes = np.clip(np.abs(opinions - truth[:, None]), SMALLEST, LARGEST)
+        sizes = np.clip(np.abs(predictions - truth[:, None]), MIN_ERROR, MAX_ERROR)
 
         def learned(rows: np.ndarray) -> "Blend":
-            own = [rows & (problems == problem) for problem in np.unique(problems[rows])]
-            typical = np.mean([np.nanmean(sizes[of], axis=0) for of in own], axis=0)
-            return cls([], OF_FEW, OF_FEW, np.log(typical))
+            problem_masks = [rows & (problems == problem) for problem in np.unique(problems[rows])]
+            typical = np.mean([np.nanmean(sizes[of], axis=0) for of in problem_masks], axis=0)
+            return cls([], FIXED_POWER, FIXED_POWER, np.log(typical))
 
-        value, every = np.empty(len(truth)), np.ones(len(truth), dtype=bool)
+        value, all_rows = np.empty(len(truth)), np.ones(len(truth), dtype=bool)
         for name in np.unique(trials):
             out = trials == name
-            blend = learned(every if out.all() else ~out)
-            value[out] = _combine(opinions[out], blend.log_errors(opinions[out]), OF_FEW)
-        whole = learned(every)
-        return cls([], OF_FEW, OF_FEW, whole.typical), value
+            blend = learned(all_rows if out.all() else ~out)
+            value[out] = _combine(predictions[out], blend.log_errors(predictions[out]), FIXED_POWER)
+        fitted = learned(all_rows)
+        return cls([], FIXED_POWER, FIXED_POWER, fitted.typical), value
 
     def predict(
-        self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray, unheard: np.ndarray
+        self, Z: np.ndarray, predictions: np.ndarray, new: np.ndarray, unseen_device: np.ndarray
     ) -> np.ndarray:
         """Return one value per row; an opinion that is NaN has no weight.
 
         Args:
             Z: the circumstances (rows, features).
-            opinions: one column each.
+            predictions: one column each.
             new: rows whose device may be new.
-            unheard: rows of a new device, where none was held out.
+            unseen_device: rows of a new device, where none was held out.
         """
-        sharpness = np.where(new, self.gentle, self.sharpness)
-        sharpness = np.where(unheard, np.minimum(sharpness, SHARPNESSES[0]), sharpness)[:, None]
-        return _combine(opinions, self.log_errors(Z), sharpness)
+        power = np.where(new, self.new_device_power, self.power)
+        power = np.where(unseen_device, np.minimum(power, POWERS[0]), power)[:, None]
+        return _combine(predictions, self.log_errors(Z), power)
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
         """Return the log of each opinion's expected error (rows, opinions)."""
         if self.typical is not None:
             return np.broadcast_to(self.typical, (len(Z), len(self.typical)))
-        roots = self._together.predict(Z)
-        return np.asarray(2.0 * np.log(np.maximum(roots, SMALLEST**0.5)))
+        roots = self._joint_model.predict(Z)
+        return np.asarray(2.0 * np.log(np.maximum(roots, MIN_ERROR**0.5)))
 
     @cached_property
-    def _together(self) -> Together:
-        return Together(self.models)
+    def _joint_model(self) -> JointModel:
+        return JointModel(self.models)
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
         for i, model in enumerate(self.models):
             model.save(folder / f"blend{i}{model.suffix}")
         typical = None if self.typical is None else self.typical.tolist()
-        said = json.dumps([self.sharpness, self.gentle, typical])
-        (folder / "blend.json").write_text(said, encoding="utf-8")
+        text = json.dumps([self.power, self.new_device_power, typical])
+        (folder / "blend.json").write_text(text, encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path, opinions: int) -> Self:
+    def load(cls, folder: Path, count: int) -> Self:
         """Read what `save` wrote for that many opinions."""
-        sharpness, gentle, typical = read_json(folder / "blend.json", list)
+        power, new_device_power, typical = read_json(folder / "blend.json", list)
         if typical is not None:
-            return cls([], float(sharpness), float(gentle), np.array(typical))
-        files = (folder / f"blend{i}{BoostingModel.suffix}" for i in range(opinions))
-        return cls([BoostingModel.load(file) for file in files], float(sharpness), float(gentle))
+            return cls([], float(power), float(new_device_power), np.array(typical))
+        files = (folder / f"blend{i}{BoostingModel.suffix}" for i in range(count))
+        return cls(
+            [BoostingModel.load(file) for file in files], float(power), float(new_device_power)
+        )
 
 
-def _gentlest(errors: dict[float, np.ndarray], trials: np.ndarray) -> float:
+def _smallest_good_power(errors: dict[float, np.ndarray], trials: np.ndarray) -> float:
     """Return the smallest power that is within one standard error of the best.
 
     The rule is that of Breiman et al. (1984), "Classification and Regression Trees", 3.4.3; what
@@ -173,25 +177,27 @@ def _gentlest(errors: dict[float, np.ndarray], trials: np.ndarray) -> float:
 
 
 def _error_models(
-    Z: np.ndarray, opinions: np.ndarray, truth: np.ndarray, seed: int
+    Z: np.ndarray, predictions: np.ndarray, truth: np.ndarray, seed: int
 ) -> list[BoostingModel]:
     """Return a model of the root of the error's size per opinion."""
     models = []
-    for opinion in opinions.T:
-        known = np.isfinite(opinion)
+    for prediction in predictions.T:
+        known = np.isfinite(prediction)
         if not known.any():  # never speaks: any model will do
             known = np.ones(len(truth), dtype=bool)
-        size = np.clip(np.nan_to_num(np.abs(opinion - truth))[known], SMALLEST, LARGEST)
-        models.append(BoostingModel(seed=seed, **GENTLE).fit(Z[known], np.sqrt(size)))
+        size = np.clip(np.nan_to_num(np.abs(prediction - truth))[known], MIN_ERROR, MAX_ERROR)
+        models.append(
+            BoostingModel(seed=seed, **ERROR_MODEL_PARAMETERS).fit(Z[known], np.sqrt(size))
+        )
     return models
 
 
 def _combine(
-    opinions: np.ndarray, log_errors: np.ndarray, sharpness: float | np.ndarray
+    predictions: np.ndarray, log_errors: np.ndarray, power: float | np.ndarray
 ) -> np.ndarray:
-    there = np.isfinite(opinions)
-    log_weights = np.where(there, -sharpness * log_errors, -np.inf)
+    there = np.isfinite(predictions)
+    log_weights = np.where(there, -power * log_errors, -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-    total = (weights * np.where(there, opinions, 0.0)).sum(axis=1)
+    total = (weights * np.where(there, predictions, 0.0)).sum(axis=1)
     result: np.ndarray = total / weights.sum(axis=1)
     return result

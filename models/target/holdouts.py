@@ -10,28 +10,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretune.models.experts.neighbours import Axis
-from foretune.models.experts.places import Places
+from foretune.models.experts.places import AxisPositions
 
 SHARE = 0.25
 """Of the rows, in one mixed hold-out, roughly."""
-MOST = 0.45
+MAX_SHARE = 0.45
 
 
-def kinds_of_novelty(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+def holdout_kinds(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return sets of axes whose combination may be new.
 
     Single axes; the problem's together, and those without one (a new matrix at known batch sizes);
     all.
     """
-    every = tuple(range(len(axes)))
-    problem = tuple(i for i in every if axes[i].column.startswith("problem."))
-    singles = [(i,) for i in every]
+    all_axes = tuple(range(len(axes)))
+    problem = tuple(i for i in all_axes if axes[i].column.startswith("problem."))
+    singles = [(i,) for i in all_axes]
     without = [tuple(j for j in problem if j != i) for i in problem] if len(problem) > 2 else []
-    return list(dict.fromkeys([*singles, *without, problem or every, every]))
+    return list(dict.fromkeys([*singles, *without, problem or all_axes, all_axes]))
 
 
 def mixed_holdouts(
-    places: Places, kinds: list[tuple[int, ...]], count: int, rng: np.random.Generator
+    positions: AxisPositions, kinds: list[tuple[int, ...]], count: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
     """Return which rows to hold out together, ``count`` times: some combinations of every kind.
 
@@ -42,30 +42,37 @@ def mixed_holdouts(
     turns = np.zeros(len(kinds) + 1)
     held_out = []
     for _ in range(count):
-        out, taken = _mixed(places, kinds, np.lexsort((rng.random(len(turns)), turns)), rng)
+        out, taken = _mixed_holdout(
+            positions, kinds, np.lexsort((rng.random(len(turns)), turns)), rng
+        )
         turns[taken] += 1
         held_out.append(out)
     return held_out
 
 
-def _mixed(
-    places: Places, kinds: list[tuple[int, ...]], order: np.ndarray, rng: np.random.Generator
+def _mixed_holdout(
+    positions: AxisPositions,
+    kinds: list[tuple[int, ...]],
+    order: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, list[int]]:
     """Return the rows to hold out, and the numbers of the kinds that are among them."""
-    n = len(places.shared)
+    n = len(positions.shared)
     held_out = np.zeros(n, dtype=bool)
-    each = SHARE / len(order)
+    share_per_kind = SHARE / len(order)
     taken = []
     for number in order:
         if number == len(kinds):
-            out = held_out | _largest(places, rng)
+            out = held_out | _rows_with_largest_values(positions, rng)
         else:
-            combination = places.combination(kinds[number])
+            combination = positions.combination(kinds[number])
             distinct = int(combination.max()) + 1
             if distinct < 3:
                 continue
-            out = held_out | np.isin(combination, _some(combination, each, rng))
-        if out.mean() <= MOST:
+            out = held_out | np.isin(
+                combination, _sample_combinations(combination, share_per_kind, rng)
+            )
+        if out.mean() <= MAX_SHARE:
             held_out = out
             taken.append(int(number))
         if held_out.mean() >= SHARE:
@@ -75,7 +82,9 @@ def _mixed(
     return held_out, taken
 
 
-def _some(combination: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+def _sample_combinations(
+    combination: np.ndarray, share: float, rng: np.random.Generator
+) -> np.ndarray:
     """Return some combinations, one at least, that have a ``share`` of the rows together.
 
     Those of many rows come sooner: if all had the same chance, a value that most rows have would
@@ -87,11 +96,11 @@ def _some(combination: np.ndarray, share: float, rng: np.random.Generator) -> np
     return order[: max(1, int(np.searchsorted(middle, share * len(combination))))]
 
 
-def _largest(places: Places, rng: np.random.Generator) -> np.ndarray:
+def _rows_with_largest_values(positions: AxisPositions, rng: np.random.Generator) -> np.ndarray:
     """Return the rows with the largest tenth of one axis' values."""
-    at = places.positions[rng.integers(len(places.positions))]
-    values = np.unique(at[~np.isnan(at)])
+    coordinates = positions.coordinates[rng.integers(len(positions.coordinates))]
+    values = np.unique(coordinates[~np.isnan(coordinates)])
     if len(values) <= 3:
-        return np.zeros(len(at), dtype=bool)
-    largest: np.ndarray = at > values[-1 - max(1, len(values) // 10)]
+        return np.zeros(len(coordinates), dtype=bool)
+    largest: np.ndarray = coordinates > values[-1 - max(1, len(values) // 10)]
     return largest

@@ -12,35 +12,37 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.features.arrays import as_array
 
-SAME = 1.05
+SAME_SIZE_FACTOR = 1.05
 """Sizes within this factor are near-duplicates."""
-FEW = 50
+MIN_PROBLEMS = 50
 """With fewer distinct problems, a law is trusted more than what is learned."""
-MANY_LIKE, NEARLY_ALL = 4, 10
+MANY_DUPLICATES, MOSTLY_DUPLICATES = 4, 10
 """So many problems to each that is distinct: many are near-duplicates; nearly all are."""
 
 
 def distinct_problems(rows: pd.DataFrame) -> np.ndarray:
     """Return an integer per row, the same for problems that are the same or nearly so."""
     arrays = [as_array(rows[column]) for column in columns_of(rows, "problem")]
-    number, every = _together(map(_codes, arrays), len(rows)), exact_problems(rows)
-    if int(every.max(initial=0)) < MANY_LIKE * int(number.max(initial=0) + 1):
+    number, exact = _combine_codes(map(_codes, arrays), len(rows)), exact_problems(rows)
+    if int(exact.max(initial=0)) < MANY_DUPLICATES * int(number.max(initial=0) + 1):
         return number
     # A bound between ranges of sizes splits what lies on it: here that would be most of the rows.
-    _, first = np.unique(every, return_index=True)
-    kinds = _together((_codes(v) for v in arrays if not _has_octaves(v)), len(rows))
+    _, first = np.unique(exact, return_index=True)
+    kinds = _combine_codes((_codes(v) for v in arrays if not _has_octaves(v)), len(rows))
     sizes = [np.log(v[first]) for v in arrays if _has_octaves(v)]
-    like = _led(np.column_stack([*sizes, kinds[first] * 10.0 * np.log(SAME)]))
-    return np.asarray(pd.factorize(like[every])[0])
+    clusters = _leader_clusters(
+        np.column_stack([*sizes, kinds[first] * 10.0 * np.log(SAME_SIZE_FACTOR)])
+    )
+    return np.asarray(pd.factorize(clusters[exact])[0])
 
 
 def exact_problems(rows: pd.DataFrame) -> np.ndarray:
     """Return an integer per row, the same for problems that are the same."""
     arrays = (as_array(rows[column]) for column in columns_of(rows, "problem"))
-    return _together((pd.factorize(values)[0] for values in arrays), len(rows))
+    return _combine_codes((pd.factorize(values)[0] for values in arrays), len(rows))
 
 
-def are_few(problems: np.ndarray, exact: np.ndarray | None = None) -> bool:
+def has_few_problems(problems: np.ndarray, exact: np.ndarray | None = None) -> bool:
     """Return whether there are several distinct problems, and few, or nearly all are duplicates.
 
     Args:
@@ -48,11 +50,11 @@ def are_few(problems: np.ndarray, exact: np.ndarray | None = None) -> bool:
         exact: of `exact_problems`.
     """
     count = int(problems.max(initial=-1)) + 1
-    every = 0 if exact is None else int(exact.max(initial=-1)) + 1
-    return count >= 2 and (count < FEW or every >= NEARLY_ALL * count)
+    exact_count = 0 if exact is None else int(exact.max(initial=-1)) + 1
+    return count >= 2 and (count < MIN_PROBLEMS or exact_count >= MOSTLY_DUPLICATES * count)
 
 
-def _together(columns: Iterable[np.ndarray], rows: int) -> np.ndarray:
+def _combine_codes(columns: Iterable[np.ndarray], rows: int) -> np.ndarray:
     """Return an integer per row, the same for rows that agree in all columns of integers."""
     number = np.zeros(rows, dtype=np.int64)
     for codes in columns:
@@ -61,25 +63,27 @@ def _together(columns: Iterable[np.ndarray], rows: int) -> np.ndarray:
 
 
 def _codes(values: np.ndarray) -> np.ndarray:
-    return pd.factorize(values)[0] if values.dtype.kind == "U" else _near(values)
+    return pd.factorize(values)[0] if values.dtype.kind == "U" else _size_codes(values)
 
 
 def _has_octaves(values: np.ndarray) -> bool:
     return values.dtype.kind != "U" and bool((values > 0).all())
 
 
-def _led(points: np.ndarray) -> np.ndarray:
+def _leader_clusters(points: np.ndarray) -> np.ndarray:
     """Return per point the number of the first one that is within `SAME` of it in all columns."""
     number = np.full(len(points), -1)
-    left, leaders = np.lexsort(points.T[::-1]), 0
-    while len(left):
-        near = (np.abs(points[left] - points[left[0]]) <= np.log(SAME) + 1e-12).all(axis=1)
-        number[left[near]] = leaders
-        left, leaders = left[~near], leaders + 1
+    remaining, leaders = np.lexsort(points.T[::-1]), 0
+    while len(remaining):
+        near = (
+            np.abs(points[remaining] - points[remaining[0]]) <= np.log(SAME_SIZE_FACTOR) + 1e-12
+        ).all(axis=1)
+        number[remaining[near]] = leaders
+        remaining, leaders = remaining[~near], leaders + 1
     return number
 
 
-def _near(values: np.ndarray) -> np.ndarray:
+def _size_codes(values: np.ndarray) -> np.ndarray:
     """Return an integer per value: those of one begin at its smallest and end at `SAME` times it.
 
     Zero and negative values are the same if they are equal; NaN is -1.
@@ -88,9 +92,9 @@ def _near(values: np.ndarray) -> np.ndarray:
     codes = np.zeros(len(distinct), dtype=np.int64)
     start, code = np.nan, -1
     for i, value in enumerate(distinct.tolist()):
-        if not 0.0 < start <= value <= SAME * start:
+        if not 0.0 < start <= value <= SAME_SIZE_FACTOR * start:
             start, code = value, code + 1
         codes[i] = code
-    place = np.searchsorted(distinct, values)
-    known = place < len(distinct)
-    return np.where(known, codes[np.minimum(place, len(distinct) - 1)] if len(distinct) else 0, -1)
+    index = np.searchsorted(distinct, values)
+    known = index < len(distinct)
+    return np.where(known, codes[np.minimum(index, len(distinct) - 1)] if len(distinct) else 0, -1)

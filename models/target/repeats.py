@@ -9,12 +9,12 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.features.arrays import as_text, groups_of
 
-NONE = -1
-LEAST_SEVERAL = 30
+NO_MATCH = -1
+MIN_REPEATS = 30
 """Measurements of rows measured more than once, before they speak for the others too."""
 
 
-def repeats_of(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
+def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
     """Return for every row of ``runs`` the number of the row of ``known`` that ran the same.
 
     The same is the same device, problem and configuration, `NONE` where there is no such row. A
@@ -25,18 +25,22 @@ def repeats_of(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
         known: a run table of the same kernel.
         runs: another.
     """
-    both = pd.concat([known[_identity(known)], runs[_identity(runs)]], ignore_index=True)
+    both = pd.concat(
+        [known[_identity_columns(known)], runs[_identity_columns(runs)]], ignore_index=True
+    )
     same = groups_of(both, list(both))
-    row_of = np.full(len(same.names), NONE)
+    row_of = np.full(len(same.names), NO_MATCH)
     row_of[same.codes[: len(known)]] = np.arange(len(known))
     return row_of[same.codes[len(known) :]]
 
 
-def missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
+def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
     """Return how many of ``runs`` are not in ``known``, kernel by kernel."""
     missing = 0
-    for kernel, here in runs.groupby("kernel", observed=True):
-        missing += int((repeats_of(known[known["kernel"] == kernel], here) == NONE).sum())
+    for kernel, kernel_runs in runs.groupby("kernel", observed=True):
+        missing += int(
+            (matching_rows(known[known["kernel"] == kernel], kernel_runs) == NO_MATCH).sum()
+        )
     return missing
 
 
@@ -53,7 +57,7 @@ class Repeats:
     deviations: np.ndarray
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, measured: pd.DataFrame, target: str) -> Self:
+    def from_runs(cls, rows: pd.DataFrame, measured: pd.DataFrame, target: str) -> Self:
         """Return the repeats of ``rows`` among ``measured``.
 
         What was measured in another environment is none, nor what is known to be older: it has
@@ -67,18 +71,20 @@ class Repeats:
         measured = measured[(measured["status"] == "ok") & measured[target].notna()]
         if len(measured) == len(rows):
             return cls(np.arange(len(rows) + 1), np.zeros(len(rows)))
-        row = repeats_of(rows, measured)
+        row = matching_rows(rows, measured)
         for column in (c for c in ("environment", "recorded_at") if c in rows):
             ours, theirs = (as_text(table[column]) for table in (rows, measured))
-            row = np.where(ours[row] == theirs, row, NONE)
-        found = row != NONE
-        values, own = (t[target].to_numpy(float) for t in (measured, rows))
-        deviations = np.log(values[found] / own[row[found]])
-        alone = np.setdiff1d(np.arange(len(rows)), row)  # 1 and "1" in one column count as the same
-        numbers = np.concatenate([row[found], alone])
+            row = np.where(ours[row] == theirs, row, NO_MATCH)
+        found = row != NO_MATCH
+        values, row_values = (t[target].to_numpy(float) for t in (measured, rows))
+        deviations = np.log(values[found] / row_values[row[found]])
+        unrepeated = np.setdiff1d(
+            np.arange(len(rows)), row
+        )  # 1 and "1" in one column count as the same
+        numbers = np.concatenate([row[found], unrepeated])
         order = np.argsort(numbers, kind="stable")
         first = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
-        return cls(first, np.concatenate([deviations, np.zeros(len(alone))])[order])
+        return cls(first, np.concatenate([deviations, np.zeros(len(unrepeated))])[order])
 
     def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the deviation of one measurement of each of the numbered rows, at random.
@@ -88,11 +94,11 @@ class Repeats:
         counts = np.diff(self.first)
         drawn: np.ndarray = self.deviations[self.first[rows] + rng.integers(counts[rows])]
         several = self.deviations[np.repeat(counts > 1, counts)]
-        if len(several) >= LEAST_SEVERAL:
+        if len(several) >= MIN_REPEATS:
             once = counts[rows] == 1
             drawn[once] = rng.choice(several, int(once.sum()))
         return drawn
 
 
-def _identity(runs: pd.DataFrame) -> list[str]:
+def _identity_columns(runs: pd.DataFrame) -> list[str]:
     return ["device", *columns_of(runs, "problem"), *columns_of(runs, "config")]

@@ -18,39 +18,45 @@ import numpy as np
 from foretune.models.trees.boosting import BoostingModel
 
 CONFIDENCE = 0.9
-LEAST_ROWS = 200
-LEAST_OF_CLASS = 100
-SMALLEST = 1e-3
+MIN_ROWS = 200
+MIN_CLASS_ROWS = 100
+MIN_ERROR = 1e-3
 """Errors below a tenth of a percent are noise: none is taken for smaller."""
-GROWTH = 0.05
+GROWTH_PER_OCTAVE = 0.05
 """Of a half-width per octave outside the range of few problems: new ones mostly lie outside."""
-TAIL = 2.0
+TAIL_INDEX = 2.0
 """Index of the power law by which errors of problems worse than all seen are taken to fall off."""
-WIDEST = 1.5
+MAX_LOG_HALF_WIDTH = 1.5
 """Log of a factor of 4.5: an interval wider than that says nothing, unless errors were as large."""
-UNSEEN = 0.4
+UNSEEN_GROWTH = 0.4
 """Of a half-width where a row lies outside as none did that was held out: a new device, say."""
-GENTLE: dict[str, Any] = {"rounds": 40, "depth": 3, "rate": 0.2, "least_weight": 10.0, "rows": 0.7}
+ERROR_MODEL_PARAMETERS: dict[str, Any] = {
+    "rounds": 40,
+    "depth": 3,
+    "rate": 0.2,
+    "min_child_weight": 10.0,
+    "rows": 0.7,
+}
 """Parameters of models of errors, which are mostly noise."""
 
 
 @dataclass
-class Spread:
+class ConformalInterval:
     """Half-widths of 90 % intervals on the log scale.
 
     Attributes:
         factor: what the modelled error is multiplied with to hold for 90 % of held-out rows.
         model: of the log of an error's size, or None where held-out rows were few.
-        typical: the median half-width of held-out rows.
+        median_half_width: the median half-width of held-out rows.
         factors: company -> its own factor, where enough held-out rows were in it.
-        usual: where problems were few, the median error of held-out rows.
+        median_error: where problems were few, the median error of held-out rows.
     """
 
     factor: float
     model: BoostingModel | None = None
-    typical: float = float("nan")
+    median_half_width: float = float("nan")
     factors: dict[int, float] = field(default_factory=dict)
-    usual: float | None = None
+    median_error: float | None = None
 
     @classmethod
     def fit(
@@ -59,7 +65,7 @@ class Spread:
         errors: np.ndarray,
         holdouts: np.ndarray,
         octaves_outside: np.ndarray,
-        company: np.ndarray,
+        neighbor_class: np.ndarray,
         seed: int = 0,
         problems: np.ndarray | None = None,
     ) -> Self:
@@ -70,39 +76,42 @@ class Spread:
             errors: log of truth over prediction.
             holdouts: which rows were held out together; the factor is found across them.
             octaves_outside: how far each row lay outside the range of those learned from.
-            company: how many neighbours each row had, in a few classes.
+            neighbor_class: how many neighbours each row had, in a few classes.
             seed: of the model.
             problems: where these are few, which each row is of: then ``X`` says how far opinions
                 differ (rows, 1), and the half-width grows with that by a rule, not by a model.
         """
         if problems is not None:
-            usual = max(float(np.median(np.abs(errors))), SMALLEST)
-            sizes = usual + X[:, 0]
-            factor = quantile_of_problems(np.abs(errors), problems, sizes)
-            return cls(factor, None, factor * float(np.median(sizes)), usual=usual)
-        size = np.log(np.maximum(np.abs(errors), SMALLEST))
-        X = _beside(X, octaves_outside)
+            median_error = max(float(np.median(np.abs(errors))), MIN_ERROR)
+            sizes = median_error + X[:, 0]
+            factor = conformal_quantile_by_problem(np.abs(errors), problems, sizes)
+            return cls(factor, None, factor * float(np.median(sizes)), median_error=median_error)
+        size = np.log(np.maximum(np.abs(errors), MIN_ERROR))
+        X = _with_octaves(X, octaves_outside)
         names = np.unique(holdouts)
-        if len(errors) < LEAST_ROWS or len(names) < 2:
-            same = quantile(np.abs(errors))
+        if len(errors) < MIN_ROWS or len(names) < 2:
+            same = conformal_quantile(np.abs(errors))
             return cls(same, None, same)
-        modelled = np.empty(len(errors))
+        modeled = np.empty(len(errors))
         for name in names:
             out = holdouts == name
-            modelled[out] = _model(seed).fit(X[~out], size[~out]).predict(X[out])
-        misses = np.abs(errors) / np.exp(modelled)
-        factor = quantile(misses)
-        classes, rows = np.unique(company, return_counts=True)
-        factors = {int(c): quantile(misses[company == c]) for c in classes[rows >= LEAST_OF_CLASS]}
-        typical = factor * float(np.exp(np.median(modelled)))
-        return cls(factor, _model(seed).fit(X, size), typical, factors)
+            modeled[out] = _error_model(seed).fit(X[~out], size[~out]).predict(X[out])
+        misses = np.abs(errors) / np.exp(modeled)
+        factor = conformal_quantile(misses)
+        classes, rows = np.unique(neighbor_class, return_counts=True)
+        factors = {
+            int(c): conformal_quantile(misses[neighbor_class == c])
+            for c in classes[rows >= MIN_CLASS_ROWS]
+        }
+        median_half_width = factor * float(np.exp(np.median(modeled)))
+        return cls(factor, _error_model(seed).fit(X, size), median_half_width, factors)
 
     def half_width(
         self,
         X: np.ndarray,
         octaves_outside: np.ndarray,
         octaves_beyond: np.ndarray,
-        company: np.ndarray,
+        neighbor_class: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row.
 
@@ -110,28 +119,28 @@ class Spread:
             X: as in training.
             octaves_outside: how far each row lies outside the training range.
             octaves_beyond: how far it lies outside where no row was held out.
-            company: as in training.
+            neighbor_class: as in training.
         """
-        if self.usual is not None:
-            half: np.ndarray = self.factor * (self.usual + X[:, 0])
-            unseen = UNSEEN * np.minimum(octaves_beyond, 1.0)
-            return half * (1.0 + GROWTH * octaves_outside + unseen)
+        if self.median_error is not None:
+            half: np.ndarray = self.factor * (self.median_error + X[:, 0])
+            unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond, 1.0)
+            return half * (1.0 + GROWTH_PER_OCTAVE * octaves_outside + unseen)
         if self.model is None:  # few held-out rows say nothing of distances
             return self.factor * (1.0 + octaves_outside)
-        modelled = np.exp(self.model.predict(_beside(X, octaves_outside)))
+        modeled = np.exp(self.model.predict(_with_octaves(X, octaves_outside)))
         factor = np.full(len(X), self.factor)
-        for number, own in self.factors.items():
-            factor[company == number] = own
-        return factor * (1.0 + octaves_beyond) * modelled
+        for number, class_factor in self.factors.items():
+            factor[neighbor_class == number] = class_factor
+        return factor * (1.0 + octaves_beyond) * modeled
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
         data = {
             "factor": self.factor,
             "factors": self.factors,
-            "typical": self.typical,
+            "typical": self.median_half_width,
             "modelled": self.model is not None,
-            "usual": self.usual,
+            "usual": self.median_error,
         }
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
@@ -150,7 +159,7 @@ class Spread:
         return cls(data["factor"], model, data["typical"], factors, data["usual"])
 
 
-def quantile(sizes: np.ndarray) -> float:
+def conformal_quantile(sizes: np.ndarray) -> float:
     """Return what covers `CONFIDENCE` of ``sizes``, with conformal prediction's finite step.
 
     With too few for the level, the largest one.
@@ -160,7 +169,7 @@ def quantile(sizes: np.ndarray) -> float:
     return float(np.sort(sizes)[rank - 1])
 
 
-def quantile_of_problems(
+def conformal_quantile_by_problem(
     errors: np.ndarray, problems: np.ndarray, sizes: np.ndarray | None = None
 ) -> float:
     """Return what ``sizes``, 1 if None, are multiplied with to cover a new problem's errors.
@@ -176,18 +185,18 @@ def quantile_of_problems(
     sizes = np.ones(len(errors)) if sizes is None else sizes
     misses, n = errors / sizes, len(distinct)
     if CONFIDENCE * (n + 1) >= n:
-        largest = max(quantile(misses[problems == problem]) for problem in distinct)
-        beyond = largest * ((1.0 / (n + 1)) / (1.0 - CONFIDENCE)) ** (1.0 / TAIL)
-        return max(largest, min(beyond, WIDEST / float(np.median(sizes))))
+        largest = max(conformal_quantile(misses[problems == problem]) for problem in distinct)
+        extrapolated = largest * ((1.0 / (n + 1)) / (1.0 - CONFIDENCE)) ** (1.0 / TAIL_INDEX)
+        return max(largest, min(extrapolated, MAX_LOG_HALF_WIDTH / float(np.median(sizes))))
     order = np.argsort(misses)
     weights = np.cumsum(1.0 / ((n + 1) * rows[number[order]]))
-    at = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(misses) - 1)
-    return float(misses[order[at]])
+    rank = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(misses) - 1)
+    return float(misses[order[rank]])
 
 
-def _beside(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
+def _with_octaves(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
     return np.column_stack([X, octaves_outside]).astype(np.float32)
 
 
-def _model(seed: int) -> BoostingModel:
-    return BoostingModel(seed=seed, **GENTLE)
+def _error_model(seed: int) -> BoostingModel:
+    return BoostingModel(seed=seed, **ERROR_MODEL_PARAMETERS)

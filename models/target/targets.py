@@ -22,15 +22,15 @@ from foretune.models.experts.power_share import POWER
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
-LIMIT = "device.power_limit_w"
-LEAST_SHARE, MOST_SHARE = 0.5, 1.05
+POWER_LIMIT = "device.power_limit_w"
+MIN_SHARE, MAX_SHARE = 0.5, 1.05
 """No board draws less than half of the least share of its limit that was seen, which is idling, or
 more than its limit, but for what meters err."""
-LEAST_ROWS = 5
+MIN_ROWS = 5
 """Successful runs that teach a target."""
 
 
-class Unit:
+class TargetScale:
     """What a target is measured against: a scale, and a law of the roofline's parts on that scale.
 
     Attributes:
@@ -70,35 +70,35 @@ class Unit:
 
         ``problems`` says which problem each row is of, where they are few.
         """
-        unit = cls()
+        scale = cls()
         if target == "power_w":
-            unit.limit_w = _usual_limit_w(runs, log_target)
-        measured = log_target - unit.log_scale(runs)
+            scale.limit_w = _median_limit_w(runs, log_target)
+        measured = log_target - scale.log_scale(runs)
         if target == "power_w":
             seen = np.exp(measured)
-            unit.shares = LEAST_SHARE * float(seen.min()), max(MOST_SHARE, float(seen.max()))
+            scale.shares = MIN_SHARE * float(seen.min()), max(MAX_SHARE, float(seen.max()))
         if not features.roofline_known_:
-            return unit
+            return scale
         parts = np.log(row_parts_ms(features.family, runs))
         known = np.isfinite(parts).all(axis=-1)
         if not known.any():
-            return unit
+            return scale
         if not known.all():
-            unit.typical = np.median(parts[known], axis=0).tolist()
-        unit.columns = text_columns(runs)
+            scale.typical = np.median(parts[known], axis=0).tolist()
+        scale.columns = text_columns(runs)
         groups, problems = (
-            groups_of(runs, unit.columns),
+            groups_of(runs, scale.columns),
             None if problems is None else problems[known],
         )
-        unit.roofline = CalibratedRoofline(LAWS[target])
-        unit.roofline.fit(parts[known], measured[known], groups[known], problems)
-        return unit
+        scale.roofline = CalibratedRoofline(LAWS[target])
+        scale.roofline.fit(parts[known], measured[known], groups[known], problems)
+        return scale
 
     def log_scale(self, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the logarithm of the scale of every row: of the limit of its board for power."""
         if self.limit_w is None:
             return np.zeros(len(runs))
-        return np.log(_limits_w(Rows.of(runs), self.limit_w))
+        return np.log(_limits_w(Rows.from_table(runs), self.limit_w))
 
     def log_range(self, runs: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the logarithms of the least and the most that every row can have.
@@ -108,11 +108,11 @@ class Unit:
         """
         if self.shares is None:
             return None
-        limits = np.log(_limits_w(Rows.of(runs), np.nan))
-        least, most = (limits + np.log(share) for share in self.shares)
-        return np.nan_to_num(least, nan=-np.inf), np.nan_to_num(most, nan=np.inf)
+        limits = np.log(_limits_w(Rows.from_table(runs), np.nan))
+        low, high = (limits + np.log(share) for share in self.shares)
+        return np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)
 
-    def log(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
+    def log_unit(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the logarithm of the unit of every row over its scale.
 
         Raises:
@@ -120,7 +120,7 @@ class Unit:
         """
         if self.roofline is None:
             return np.zeros(len(runs))
-        runs = features.known(Rows.of(runs))
+        runs = features.without_unknown_specs(Rows.from_table(runs))
         parts = np.log(row_parts_ms(features.family, runs))
         known = np.isfinite(parts).all(axis=-1)
         if self.typical is not None:
@@ -135,8 +135,8 @@ class Unit:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
-        own = {name: getattr(self, name) for name in ("columns", "typical", "limit_w", "shares")}
-        return own | {"roofline": self.roofline and self.roofline.to_json()}
+        fields = {name: getattr(self, name) for name in ("columns", "typical", "limit_w", "shares")}
+        return fields | {"roofline": self.roofline and self.roofline.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], target: Target) -> Self:
@@ -145,7 +145,7 @@ class Unit:
         return cls(roofline and CalibratedRoofline.from_json(roofline, LAWS[target]), **data)
 
 
-def _usual_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
+def _median_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
     """Return the middle limit of the boards; where none says its own, the most that was drawn."""
     limits = _limits_w(Rows(runs), np.nan)
     known = np.isfinite(limits)
@@ -154,7 +154,7 @@ def _usual_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
 
 def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
     """Return the limit of every row's board, watts."""
-    limits: Any = rows[LIMIT] if LIMIT in rows else np.nan  # noqa: SIM401 (rows are no mapping)
+    limits: Any = rows[POWER_LIMIT] if POWER_LIMIT in rows else np.nan  # noqa: SIM401 (rows are no mapping)
     return np.broadcast_to(np.where(np.greater(limits, 0.0), limits, unknown), len(rows))
 
 
@@ -175,21 +175,21 @@ def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     if target not in runs:
         raise PredictorError(f"the runs have no column {target!r}: nothing to learn from")
     rows = measured_rows(target, runs)
-    if len(rows) < LEAST_ROWS:
+    if len(rows) < MIN_ROWS:
         raise PredictorError(
             f"only {len(rows)} successful runs with {target}: at least "
-            f"{LEAST_ROWS} are needed, 100 are better"
+            f"{MIN_ROWS} are needed, 100 are better"
         )
     return rows
 
 
 def present_targets(runs: pd.DataFrame) -> list[Target]:
     """Return the targets that ``runs`` can teach."""
-    return [target for target in TARGETS if len(measured_rows(target, runs)) >= LEAST_ROWS]
+    return [target for target in TARGETS if len(measured_rows(target, runs)) >= MIN_ROWS]
 
 
-def telling_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+def training_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that have ``target``, and those that failed on the same devices."""
-    have = runs[target].notna() if target in runs else pd.Series(False, runs.index)
-    failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[have, "device"].unique())
-    return runs[have | failed]
+    has_target = runs[target].notna() if target in runs else pd.Series(False, runs.index)
+    failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[has_target, "device"].unique())
+    return runs[has_target | failed]

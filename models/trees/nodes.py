@@ -9,21 +9,21 @@ import numpy as np
 from foretune.models.trees import ubjson
 
 OBJECTIVES = ("reg:squarederror", "binary:logistic", "rank:ndcg")
-PARTS = {
+NODE_FIELDS = {
     "left_children": np.int64, "right_children": np.int64, "split_indices": np.int64,
     "split_conditions": np.float32, "default_left": np.int64,
 }  # fmt: skip
 """What a node consists of in XGBoost's model schema -> the type it is kept in."""
-DEEPEST = 1000
+MAX_DEPTH = 1000
 """Levels of a tree at most."""
-MOST_COLUMNS = 1 << 20
-ROOT = 2**31 - 1
+MAX_COLUMNS = 1 << 20
+ROOT_PARENT = 2**31 - 1
 """What XGBoost calls the parent of a root."""
 ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
 """What XGBoost says of a model with one number per row."""
 
 
-def learner_of(data: bytes) -> Mapping[str, Any]:
+def parse_learner(data: bytes) -> Mapping[str, Any]:
     """Return what an XGBoost model in UBJSON learned, checked so that walking it is safe.
 
     XGBoost believes what it reads: a wrong child is a crash, a cycle never ends.
@@ -32,21 +32,24 @@ def learner_of(data: bytes) -> Mapping[str, Any]:
         ValueError, LookupError, TypeError, AttributeError: it is damaged, or of another kind.
     """
     learner: Mapping[str, Any] = ubjson.read(data)["learner"]
-    booster, about = learner["gradient_booster"], learner["learner_model_param"]
+    booster, model_parameters = learner["gradient_booster"], learner["learner_model_param"]
     model, rounds = booster["model"], len(booster["model"]["trees"])
-    one = {name: about.get(name, value) for name, value in ONE_OUTPUT.items()}
+    one = {name: model_parameters.get(name, value) for name, value in ONE_OUTPUT.items()}
     numbered = [*model["tree_info"]] == [0] * rounds
     counted = [*model["iteration_indptr"]] == [*range(rounds + 1)]
-    said = model["gbtree_model_param"]
-    counted &= (int(said["num_trees"]), said["num_parallel_tree"]) == (rounds, "1")
+    parameters = model["gbtree_model_param"]
+    counted &= (int(parameters["num_trees"]), parameters["num_parallel_tree"]) == (rounds, "1")
     if booster["name"] != "gbtree" or one != ONE_OUTPUT or not (numbered and counted and rounds):
         raise ValueError("no trees with one number per row")
     if len(model.get("cats", {}).get("enc", ())) or len(learner["feature_types"]):
         raise ValueError("features are no numbers")
-    sizes, parts = _nodes(model["trees"])
+    sizes, parts = _stack_nodes(model["trees"])
     for tree, size in zip(model["trees"], sizes, strict=True):
-        said = tree["tree_param"]
-        if (int(said["num_nodes"]), said["size_leaf_vector"]) not in ((size, "1"), (size, "0")):
+        parameters = tree["tree_param"]
+        if (int(parameters["num_nodes"]), parameters["size_leaf_vector"]) not in (
+            (size, "1"),
+            (size, "0"),
+        ):
             raise ValueError("a tree has more or fewer nodes than it says")
         plain = (tree[n].dtype.str == t and len(tree[n]) == size for n, t in _PER_NODE.items())
         if not all(plain) or tree["split_type"].any() or any(len(tree[n]) for n in _CATEGORIES):
@@ -55,13 +58,13 @@ def learner_of(data: bytes) -> Mapping[str, Any]:
     inner = left >= 0
     if (right[~inner] >= 0).any():
         raise ValueError("a node has one child")
-    refuse_tangled(left, right, inner, sizes)
-    refuse_columns(column[inner], int(about["num_feature"]))
+    require_trees(left, right, inner, sizes)
+    require_known_columns(column[inner], int(model_parameters["num_feature"]))
     parents = np.concatenate([tree["parents"] for tree in model["trees"]])
     starts = np.cumsum(sizes) - sizes
-    first, own = np.repeat(starts, sizes)[inner], np.arange(len(left))[inner]
-    same = (parents[child[inner] + first] == own - first for child in (left, right))
-    if not all(map(np.all, same)) or (parents[starts] != ROOT).any():
+    first, indices = np.repeat(starts, sizes)[inner], np.arange(len(left))[inner]
+    same = (parents[child[inner] + first] == indices - first for child in (left, right))
+    if not all(map(np.all, same)) or (parents[starts] != ROOT_PARENT).any():
         raise ValueError("a tree's parents are not those of its children")
     return learner
 
@@ -75,25 +78,26 @@ _PER_NODE = {
 _CATEGORIES = tuple(f"categories{part}" for part in ("", "_nodes", "_segments", "_sizes"))
 
 
-def _nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
+def _stack_nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return how many nodes each tree has, and the `PARTS` of all, one after the other."""
     sizes = np.array([len(tree["left_children"]) for tree in trees])
     return sizes, [
-        np.concatenate([tree[part] for tree in trees]).astype(kind) for part, kind in PARTS.items()
+        np.concatenate([tree[part] for tree in trees]).astype(kind)
+        for part, kind in NODE_FIELDS.items()
     ]
 
 
-def refuse_columns(column: np.ndarray, columns: int) -> None:
+def require_known_columns(column: np.ndarray, columns: int) -> None:
     """Do nothing if inner nodes look at features that there are.
 
     Raises:
         ValueError: one looks elsewhere, or there are too many.
     """
-    if not 0 < columns <= MOST_COLUMNS or (column < 0).any() or (column >= columns).any():
+    if not 0 < columns <= MAX_COLUMNS or (column < 0).any() or (column >= columns).any():
         raise ValueError("a tree looks at features that there are not")
 
 
-def refuse_tangled(
+def require_trees(
     left: np.ndarray, right: np.ndarray, inner: np.ndarray, sizes: np.ndarray
 ) -> None:
     """Do nothing if nodes are trees: from each root every way ends, and no two meet.
@@ -110,20 +114,20 @@ def refuse_tangled(
     if not (len(left) == len(right) == sizes.sum() and (sizes > 0).all()):
         raise ValueError("a tree has no nodes, or half of one")
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    own, ends = np.arange(len(left)) - first, np.repeat(sizes, sizes)
+    indices, ends = np.arange(len(left)) - first, np.repeat(sizes, sizes)
     children = np.stack([left, right])
-    if ((children <= own) | (children >= ends))[:, inner].any():
+    if ((children <= indices) | (children >= ends))[:, inner].any():
         raise ValueError("a tree's child is not behind its parent")
     below = (children + first)[:, inner]
     if np.bincount(below.ravel(), minlength=1).max(initial=0) > 1:
         raise ValueError("a tree's child has two parents")
     level, children = np.cumsum(sizes) - sizes, children + first
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = level[inner[level]]
         if not len(level):
             return
         level = children[:, level].ravel()
-    raise ValueError(f"a tree is more than {DEEPEST} levels deep")
+    raise ValueError(f"a tree is more than {MAX_DEPTH} levels deep")
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class Trees:
 
     Attributes:
         left: the child for values below ``bound``; the other one is the next.
-        place: where in the doubled row the value stands.
+        slot: where in the doubled row the value stands.
         bound: of the values that go left; infinite in a leaf.
         leaf: what a leaf adds.
         roots: the first node of each tree.
@@ -146,7 +150,7 @@ class Trees:
     """
 
     left: np.ndarray
-    place: np.ndarray
+    slot: np.ndarray
     bound: np.ndarray
     leaf: np.ndarray
     roots: np.ndarray
@@ -156,22 +160,22 @@ class Trees:
     logistic: bool
 
     @classmethod
-    def of(cls, booster: Any) -> Self | None:
+    def from_booster(cls, booster: Any) -> Self | None:
         """Return the trees of an XGBoost booster; None if they are of a kind not known here.
 
         Known are trees that split at numbers, of one output, for squared errors, a probability or
         an order, whose siblings are neighbours.
         """
         try:
-            return cls.of_learner(learner_of(bytes(booster.save_raw("ubj"))))
+            return cls.from_learner(parse_learner(bytes(booster.save_raw("ubj"))))
         except (LookupError, ValueError):
             return None
 
     @classmethod
-    def of_learner(cls, learner: Mapping[str, Any]) -> Self | None:
-        """Return those of what `learner_of` returned."""
+    def from_learner(cls, learner: Mapping[str, Any]) -> Self | None:
+        """Return those of what `parse_learner` returned."""
         objective = learner["objective"]["name"]
-        sizes, (left, right, column, bound, default) = _nodes(
+        sizes, (left, right, column, bound, default) = _stack_nodes(
             learner["gradient_booster"]["model"]["trees"]
         )
         inner, columns = left >= 0, int(learner["learner_model_param"]["num_feature"])
@@ -184,7 +188,7 @@ class Trees:
         logistic = objective == "binary:logistic"
         return cls(
             left=left,
-            place=np.where(inner, column + columns * default, 2 * columns),
+            slot=np.where(inner, column + columns * default, 2 * columns),
             bound=np.where(inner, bound, np.inf).astype(np.float32),
             leaf=np.where(inner, 0.0, bound).astype(np.float32),
             roots=roots,
@@ -194,11 +198,11 @@ class Trees:
             logistic=logistic,
         )
 
-    def places(self, features: int) -> np.ndarray:
+    def slots(self, features: int) -> np.ndarray:
         """Return ``place`` in a row of so many features, these trees' own before the others."""
-        copy, column = np.divmod(self.place, self.features)
-        place: np.ndarray = copy * features + column
-        return place
+        copy, column = np.divmod(self.slot, self.features)
+        slot: np.ndarray = copy * features + column
+        return slot
 
 
 def _depth(left: np.ndarray, roots: np.ndarray) -> int:

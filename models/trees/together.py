@@ -5,12 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from foretune.models.trees.boosting import FEW_ROWS, BoostingModel
+from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel
 from foretune.models.trees.regressor import Regressor
-from foretune.models.trees.walk import Walk
+from foretune.models.trees.walk import TreeArrays
 
 
-class Together:
+class JointModel:
     """Models that are asked of the same rows: few go through the trees of all in one walk.
 
     Args:
@@ -22,15 +22,15 @@ class Together:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what each model says of each row of a float32 matrix (rows, models)."""
-        if 0 < len(X) <= FEW_ROWS and (walk := self.walk) is not None:
-            return walk.predict(X)
+        if 0 < len(X) <= MAX_ARRAY_ROWS and (arrays := self.arrays) is not None:
+            return arrays.predict(X)
         return np.column_stack([m.predict(X[:, : m.n_features_in_]) for m in self.models])
 
     @cached_property
-    def walk(self) -> Walk | None:
+    def arrays(self) -> TreeArrays | None:
         """The walk through all trees; None if a model has none, or of another kind."""
         trees = [m.forms_.trees if isinstance(m, BoostingModel) else None for m in self.models]
         known = [t for t in trees if t is not None]
         if len(known) < len(trees) or len({t.logistic for t in known}) != 1:
             return None
-        return Walk.of(known)
+        return TreeArrays.from_trees(known)

@@ -6,11 +6,11 @@ from typing import Self
 
 import numpy as np
 
-from foretune.models.trees.nodes import DEEPEST, Trees, refuse_columns, refuse_tangled
+from foretune.models.trees.nodes import MAX_DEPTH, Trees, require_known_columns, require_trees
 
 
 @dataclass(eq=False)
-class Walk:
+class TreeArrays:
     """The nodes of all trees of some models, one after the other; a leaf is its own left child.
 
     What a model's sum starts from is its first tree, a single leaf. A row stands twice beside
@@ -19,7 +19,7 @@ class Walk:
 
     Attributes:
         left: the child for values below ``bound``; the other one is the next.
-        place: where in the doubled row the value stands.
+        slot: where in the doubled row the value stands.
         bound: of the values that go left; infinite in a leaf.
         leaf: what a leaf adds.
         roots: the first node of each tree.
@@ -30,7 +30,7 @@ class Walk:
     """
 
     left: np.ndarray
-    place: np.ndarray
+    slot: np.ndarray
     bound: np.ndarray
     leaf: np.ndarray
     roots: np.ndarray
@@ -40,14 +40,14 @@ class Walk:
     logistic: bool
 
     @classmethod
-    def of(cls, models: Sequence[Trees]) -> Self:
+    def from_trees(cls, models: Sequence[Trees]) -> Self:
         """Return the walk through all trees of models with the same objective."""
         features = max(trees.features for trees in models)
         starts = np.cumsum([0, *(len(trees.left) + 1 for trees in models)])
         pairs = list(zip(starts.tolist(), models, strict=False))
         return cls(
             left=np.concatenate([np.r_[s, t.left + (s + 1)] for s, t in pairs]),
-            place=np.concatenate([np.r_[2 * features, t.places(features)] for t in models]),
+            slot=np.concatenate([np.r_[2 * features, t.slots(features)] for t in models]),
             bound=np.concatenate([np.r_[np.float32(np.inf), t.bound] for t in models]),
             leaf=np.concatenate([np.r_[np.float32(t.base), t.leaf] for t in models]),
             roots=np.concatenate([np.r_[s, t.roots + (s + 1)] for s, t in pairs]),
@@ -63,59 +63,62 @@ class Walk:
         Raises:
             ValueError: it does not.
         """
-        n, own = len(self.left), np.arange(len(self.left))
-        inner, whole = self.left != own, (self.left, self.place, self.roots, self.first, self.depth)
-        if any(a.ndim != 1 or a.dtype.kind != "i" for a in whole) or not (
+        n, indices = len(self.left), np.arange(len(self.left))
+        inner, integer_arrays = (
+            self.left != indices,
+            (self.left, self.slot, self.roots, self.first, self.depth),
+        )
+        if any(a.ndim != 1 or a.dtype.kind != "i" for a in integer_arrays) or not (
             isinstance(self.features, int) and 0 < self.features < 1 << 20
         ):
             raise ValueError("nodes are no numbers")
-        if not n == len(self.place) == len(self.bound) == len(self.leaf):
+        if not n == len(self.slot) == len(self.bound) == len(self.leaf):
             raise ValueError("nodes lack a part")
         if any(a.ndim != 1 or a.dtype != np.float32 for a in (self.bound, self.leaf)):
             raise ValueError("bounds or leaves are no numbers")
         ends = np.append(self.roots[1:], n)
-        refuse_tangled(
+        require_trees(
             self.left - np.repeat(self.roots, ends - self.roots),
             self.left - np.repeat(self.roots, ends - self.roots) + 1,
             inner,
             ends - self.roots,
         )
-        refuse_columns(self.place, 2 * self.features + 1)
+        require_known_columns(self.slot, 2 * self.features + 1)
         parts = len(self.first) == len(self.depth) + 1 and (np.diff(self.first) > 0).all()
         if self.roots[0] or not parts or (self.first[0], self.first[-1]) != (0, len(self.roots)):
             raise ValueError("trees are of no model")
-        aside = self.place[~inner] == 2 * self.features
+        at_sentinel = self.slot[~inner] == 2 * self.features
         if (
-            not (np.isposinf(self.bound[~inner]) & aside).all()
-            or not 0 <= self.depth.max() <= DEEPEST
+            not (np.isposinf(self.bound[~inner]) & at_sentinel).all()
+            or not 0 <= self.depth.max() <= MAX_DEPTH
         ):
             raise ValueError("a leaf goes on")
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
-        total = np.array([self._totals(row) for row in np.ascontiguousarray(X)])
+        total = np.array([self._row_sums(row) for row in np.ascontiguousarray(X)])
         result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
         return result.astype(np.float64)
 
     def sums(self, X: np.ndarray) -> np.ndarray:
         """Return each model's sum for many rows at once, shape (rows, models), nothing missing."""
-        seen = np.hstack([X, X, np.full((len(X), 1), -np.inf, dtype=np.float32)])
+        inputs = np.hstack([X, X, np.full((len(X), 1), -np.inf, dtype=np.float32)])
         node, row = self.roots[None, :], np.arange(len(X))[:, None]
         for _ in range(self.depth.max()):
-            node = self.left[node] + (seen[row, self.place[node]] >= self.bound[node])
+            node = self.left[node] + (inputs[row, self.slot[node]] >= self.bound[node])
         return np.add.reduceat(self.leaf[node], self.first[:-1], axis=1).astype(np.float64)
 
-    def _totals(self, row: np.ndarray) -> np.ndarray:
+    def _row_sums(self, row: np.ndarray) -> np.ndarray:
         """Return the sum of each model's leaves, added up in XGBoost's order."""
         n = self.features
-        seen = np.empty(2 * n + 1, dtype=np.float32)
-        seen[:n] = seen[n:-1] = row
-        seen[-1] = -np.inf
+        inputs = np.empty(2 * n + 1, dtype=np.float32)
+        inputs[:n] = inputs[n:-1] = row
+        inputs[-1] = -np.inf
         if (missing := np.isnan(row)).any():
-            seen[:n][missing], seen[n:-1][missing] = np.inf, -np.inf
+            inputs[:n][missing], inputs[n:-1][missing] = np.inf, -np.inf
         node = self.roots
         for _ in range(self.depth.max()):
-            node = self.left[node] + (seen[self.place[node]] >= self.bound[node])
+            node = self.left[node] + (inputs[self.slot[node]] >= self.bound[node])
         terms = self.leaf[node]
         parts = zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True)
         return np.array([np.add.accumulate(terms[start:end])[-1] for start, end in parts])

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from foretune.datasets import latest
+from foretune.datasets import newest_runs
 from foretune.datasets.schema import validate
 from foretune.errors import PredictorError
 from foretune.models.predictor import Predictor
-from foretune.models.target.repeats import repeats_of
+from foretune.models.target.repeats import matching_rows
 from foretune.models.target.targets import Target, usable_rows
 from foretune.models.validation.evaluation import evaluate_predictor
 from foretune.models.validation.splits import fold_of_rows
-from foretune.models.validation.suspicions import silent
+from foretune.models.validation.suspicions import silence_warnings
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 
@@ -36,9 +36,9 @@ def learning_curve(
     Raises:
         PredictorError: there is only one group.
     """
-    every = validate(runs).reset_index(drop=True)
-    runs = latest(every).reset_index(drop=True)
-    newest = repeats_of(runs, every)
+    all_runs = validate(runs).reset_index(drop=True)
+    runs = newest_runs(all_runs).reset_index(drop=True)
+    newest = matching_rows(runs, all_runs)
     folds = fold_of_rows(runs, "grouped", predictor.seed, group)
     if folds is None:
         raise PredictorError("all runs are of one group: nothing can be held out")
@@ -46,15 +46,15 @@ def learning_curve(
     order = np.random.default_rng(predictor.seed).permutation(len(train))
     points = []
     for share in shares:
-        some = train[order[: max(int(share * len(train)), 1)]]
+        sampled = train[order[: max(int(share * len(train)), 1)]]
         try:
-            usable_rows(target, runs.iloc[some])
+            usable_rows(target, runs.iloc[sampled])
         except PredictorError:  # too few to learn from
             continue
-        trial: Predictor = clone(predictor).set_params(targets=(target,))
-        with silent():
-            trial.fit(every[np.isin(newest, some)])
-        scores = evaluate_predictor(trial, test)[target]
+        subset_predictor: Predictor = clone(predictor).set_params(targets=(target,))
+        with silence_warnings():
+            subset_predictor.fit(all_runs[np.isin(newest, sampled)])
+        scores = evaluate_predictor(subset_predictor, test)[target]
         kept = {name: scores[name] for name in ("mape", "median_ape", "coverage90")}
-        points.append({"rows": len(some), **kept})
+        points.append({"rows": len(sampled), **kept})
     return pd.DataFrame(points)

@@ -15,38 +15,38 @@ from foretune.features.arrays import as_array
 from foretune.features.families.formats import FORMATS
 from foretune.kernel import Kernel
 from foretune.models.target.problems import (
-    FEW,
-    MANY_LIKE,
-    NEARLY_ALL,
+    MANY_DUPLICATES,
+    MIN_PROBLEMS,
+    MOSTLY_DUPLICATES,
     distinct_problems,
     exact_problems,
 )
 from foretune.models.target.targets import Target, measured_rows
-from foretune.models.validation.plausibility import named
+from foretune.models.validation.plausibility import format_rows
 
-LEAST_ROWS = 20
+MIN_ROWS = 20
 """Fewer rows show no pattern."""
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 """So many rows, drawn at random, stand for a table."""
-NEIGHBOURS = 9
+NEIGHBORS = 9
 """Rows whose median says what a row should be: wrong ones are outvoted."""
-ANOTHER_UNIT, BETWEEN = (300.0, 3000.0), (30.0, 300.0)
+OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
 """Factors from what a row should be: of units 1000 times apart, and where no unit leads."""
-LEAST_APART = 3
-MANY_MIXED = 0.01
+MIN_OUTLIERS = 3
+MAX_MIXED_SHARE = 0.01
 """Share of rows in another unit beyond which nothing is learned from the rest."""
 OVERHEAD_MS = 0.006
 """Of a launch: without it, the smallest work would be far from its roofline."""
-EXACT = 2e-3
+LEAK_ERROR = 2e-3
 """Nothing that was known before a measurement says its result as closely, by the logarithm."""
-CLOSER = 0.1
+LEAK_ERROR_RATIO = 0.1
 """Share of what is missed without a column that is missed with one that says it all."""
 GROUPS = ("problem", "config", "device")
-NAMES_OF_FORMATS = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
+FORMAT_SUFFIXES = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
 """How columns of number formats end."""
 
 
-def warn_of(
+def warn_about_data(
     family: Family | None, runs: pd.DataFrame, targets: Iterable[Target], compiled: bool = False
 ) -> None:
     """Warn (`DataWarning`) of all that is suspect in ``runs``; rows go by their index.
@@ -63,7 +63,7 @@ def warn_of(
     found = [*_unknown_formats(family, runs), *_unknown_devices(family, runs)]
     for target in targets:
         rows = measured_rows(target, runs, renumber=False)
-        if len(rows) >= LEAST_ROWS:
+        if len(rows) >= MIN_ROWS:
             found += [*_mixed_units(family, rows, target), *_leaks(rows, target, compiled)]
     found += _near_duplicates(runs)
     for text in found:
@@ -71,7 +71,7 @@ def warn_of(
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def silence_warnings() -> Iterator[None]:
     """Do not warn: of rows that were warned of before."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
@@ -83,12 +83,12 @@ def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
     if family is None or isinstance(family, Kernel):  # which knows its own
         return
     for column in columns:
-        if not column.endswith(NAMES_OF_FORMATS):
+        if not column.endswith(FORMAT_SUFFIXES):
             continue
         values = as_array(runs[column])
         for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():
             rows = runs.index[values == name]
-            yield f"{column}={name} is no format that is known: {named(rows)} count as 16 bits"
+            yield f"{column}={name} is no format that is known: {format_rows(rows)} count as 16 bits"
 
 
 def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
     if unknown.any() and not unknown.all():
         devices = ", ".join(sorted(map(str, runs["device"][unknown].unique())))
         yield (
-            f"{named(runs.index[unknown])} have no roofline: say the peak rates of {devices} "
+            f"{format_rows(runs.index[unknown])} have no roofline: say the peak rates of {devices} "
             "(device.fp32_gflops, device.memory_gbps), and every size"
         )
 
@@ -108,65 +108,65 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
     far from the roofline.
     """
     y = np.log(rows[target].to_numpy(float))
-    some = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
-    X = _places(rows)
-    apart = _apart(_from_neighbours(X, y, some, some))
-    if apart.any() and len(y) > len(some):
-        apart = _apart(_from_neighbours(X, y, some, np.arange(len(y))))
-    elif apart.any():
-        apart = apart[np.argsort(some)]
+    sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
+    X = _standardized_columns(rows)
+    outliers = _outliers(_neighbor_deviations(X, y, sampled, sampled))
+    if outliers.any() and len(y) > len(sampled):
+        outliers = _outliers(_neighbor_deviations(X, y, sampled, np.arange(len(y))))
+    elif outliers.any():
+        outliers = outliers[np.argsort(sampled)]
     elif target == "time_ms":
         roofline_ms = row_roofline_ms(family, rows)
         if np.isfinite(roofline_ms).sum() > len(y) / 2:
             ratio = y - np.log(roofline_ms + OVERHEAD_MS)
-            apart = _apart(ratio - np.nanmedian(ratio))
-    if apart.any():
+            outliers = _outliers(ratio - np.nanmedian(ratio))
+    if outliers.any():
         text = (
-            f"{target} of {named(rows.index[apart])} is about 1000 times off that of runs like "
+            f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off that of runs like "
             "them: are they in another unit?"
         )
-        if apart.mean() > MANY_MIXED:
+        if outliers.mean() > MAX_MIXED_SHARE:
             raise PredictorError(text)
         yield text
 
 
-def _apart(off: np.ndarray) -> np.ndarray:
-    """Return which of the logarithms ``off`` are of another unit: several, with a gap before."""
+def _outliers(deviations: np.ndarray) -> np.ndarray:
+    """Return which of the logarithms ``deviations`` are of another unit: several, with a gap before."""
     for sign in (1.0, -1.0):
-        apart, between = (
-            (sign * off >= np.log(low)) & (sign * off < np.log(high))
-            for low, high in (ANOTHER_UNIT, BETWEEN)
+        outliers, between = (
+            (sign * deviations >= np.log(low)) & (sign * deviations < np.log(high))
+            for low, high in (OTHER_UNIT_FACTORS, GAP_FACTORS)
         )
-        if apart.sum() >= LEAST_APART and apart.sum() > 2 * between.sum():
-            return np.asarray(apart)
-    return np.zeros(len(off), dtype=bool)
+        if outliers.sum() >= MIN_OUTLIERS and outliers.sum() > 2 * between.sum():
+            return np.asarray(outliers)
+    return np.zeros(len(deviations), dtype=bool)
 
 
-def _from_neighbours(
+def _neighbor_deviations(
     X: np.ndarray, y: np.ndarray, known: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
     """Return how far ``y`` of rows ``wanted`` is from the median of neighbours among ``known``."""
-    off = []
-    for at in np.array_split(wanted, -(-len(wanted) // MOST_ROWS)):
-        distances = (X[known] ** 2).sum(1) - 2.0 * X[at] @ X[known].T
-        distances[at[:, None] == known] = np.inf  # no row is its own neighbour
-        nearest = np.argpartition(distances, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
-        off.append(y[at] - np.median(y[known][nearest], axis=1))
-    return np.concatenate(off)
+    deviations = []
+    for chunk in np.array_split(wanted, -(-len(wanted) // MAX_ROWS)):
+        distances = (X[known] ** 2).sum(1) - 2.0 * X[chunk] @ X[known].T
+        distances[chunk[:, None] == known] = np.inf  # no row is its own neighbour
+        nearest = np.argpartition(distances, NEIGHBORS, axis=1)[:, :NEIGHBORS]
+        deviations.append(y[chunk] - np.median(y[known][nearest], axis=1))
+    return np.concatenate(deviations)
 
 
-def _places(rows: pd.DataFrame) -> np.ndarray:
+def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
     """Return numbers in deviations, positive ones in octaves, and indicators of texts."""
-    places = [np.zeros(len(rows))]
+    columns = [np.zeros(len(rows))]
     for column in [c for group in GROUPS for c in columns_of(rows, group)]:
         values = as_array(rows[column])
         if _is_text(values):
             codes = pd.factorize(values)[0]
-            places += [2.0 * (codes == code) for code in range(codes.max() + 1)]
+            columns += [2.0 * (codes == code) for code in range(codes.max() + 1)]
         elif np.ptp(values := np.nan_to_num(values)) > 0:
             values = np.log2(values) if (values > 0).all() else values
-            places.append((values - values.mean()) / (values.std() or 1.0))
-    return np.column_stack(places).astype(np.float32)
+            columns.append((values - values.mean()) / (values.std() or 1.0))
+    return np.column_stack(columns).astype(np.float32)
 
 
 def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
@@ -182,33 +182,35 @@ def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
         for c in columns_of(rows, group)
     }
     numbers = {c: v for c, v in numbers.items() if not _is_text(v) and np.isfinite(v).all()}
-    many = 0.5 * len(np.unique(y))
+    min_distinct = 0.5 * len(np.unique(y))
     suspects = {
         c: v
         for c, v in numbers.items()
-        if len(np.unique(v)) >= max(many, LEAST_ROWS) and not _are_chosen(v)
+        if len(np.unique(v)) >= max(min_distinct, MIN_ROWS) and not _look_like_sizes(v)
     }
     sizes = {c: np.log(v) for c, v in numbers.items() if c not in suspects and (v > 0).all()}
-    some = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
+    sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
     for column, values in suspects.items():
         terms = [*sizes.values(), *([np.log(values)] if (values > 0).all() else [])]
-        X = np.column_stack([np.ones(len(y)), *terms])[some]
-        left, without = (_rest(terms, y[some]) for terms in (X, X[:, : 1 + len(sizes)]))
-        order = np.argsort(values[some])
-        between = _bend(values[some][order], y[some][order])
-        closest = min(np.median(np.abs(left)), np.median(np.abs(between)))
-        if closest < min(EXACT * np.std(y), CLOSER * np.median(np.abs(without))):
+        X = np.column_stack([np.ones(len(y)), *terms])[sampled]
+        left, without = (
+            _regression_residuals(terms, y[sampled]) for terms in (X, X[:, : 1 + len(sizes)])
+        )
+        order = np.argsort(values[sampled])
+        interpolation_errors = _interpolation_errors(values[sampled][order], y[sampled][order])
+        closest = min(np.median(np.abs(left)), np.median(np.abs(interpolation_errors)))
+        if closest < min(LEAK_ERROR * np.std(y), LEAK_ERROR_RATIO * np.median(np.abs(without))):
             yield (
                 f"{column} says {target} as closely as only the measurement itself can: if it "
                 "was made from that, leave it out, a run to be predicted has none"
             )
 
 
-def _rest(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _regression_residuals(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
 
 
-def _bend(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return how far every other ``y`` is from the line between those beside it."""
     distinct = np.r_[True, np.diff(x) > 0]
     x, y = x[distinct], y[distinct]
@@ -217,14 +219,16 @@ def _bend(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
     distinct, exact = distinct_problems(runs), exact_problems(runs)
-    count, every = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
-    if every >= max(LEAST_ROWS, (MANY_LIKE if count < FEW else NEARLY_ALL) * count):
+    count, exact_count = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
+    if exact_count >= max(
+        MIN_ROWS, (MANY_DUPLICATES if count < MIN_PROBLEMS else MOSTLY_DUPLICATES) * count
+    ):
         _, first = np.unique(exact, return_index=True)
         first.sort()
         repeated = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
-            f"{every:,} problems are {count:,} and near-duplicates of them "
-            f"({named(runs.index[repeated])}): they say no more of a new problem than {count:,} do"
+            f"{exact_count:,} problems are {count:,} and near-duplicates of them "
+            f"({format_rows(runs.index[repeated])}): they say no more of a new problem than {count:,} do"
         )
 
 
@@ -232,9 +236,9 @@ def _is_text(values: np.ndarray) -> bool:
     return values.dtype.kind == "U"
 
 
-def _are_chosen(values: np.ndarray) -> bool:
+def _look_like_sizes(values: np.ndarray) -> bool:
     """Whether numbers are multiples of one, as sizes are that somebody chose; results are not."""
-    whole = values[values > 1]
-    if not len(whole) or (values != np.round(values)).any() or whole.max() >= 2**62:
+    above_one = values[values > 1]
+    if not len(above_one) or (values != np.round(values)).any() or above_one.max() >= 2**62:
         return False
-    return bool(np.gcd.reduce(whole.astype(np.int64)) > 1)
+    return bool(np.gcd.reduce(above_one.astype(np.int64)) > 1)

@@ -20,20 +20,20 @@ from foretune.collect.probe import cache_directory
 from foretune.errors import OutputError, PredictorError
 from foretune.family import Family
 from foretune.models import Predictor
-from foretune.models.trees.regressor import side_by_side
+from foretune.models.trees.regressor import parallel_map
 from foretune.progress import SILENT, Progress
 from foretune.source import packages_hash
 
-Draw = Callable[[], AbstractContextManager[Progress]]
+ShowProgress = Callable[[], AbstractContextManager[Progress]]
 """Begins to show progress, until the context ends."""
-FOLDER = "operators"
+CACHE_FOLDER = "operators"
 """Below the user's cache directory."""
-KEPT = 2
+MAX_PREDICTORS = 2
 """Predictors of one name: of the newest tables, and of those before or of the user's own."""
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingSet:
     """What a predictor is trained on.
 
     Attributes:
@@ -55,68 +55,74 @@ class Lesson:
         return f"{_file_name(self.name)}-{digest.hexdigest()[:16]}"
 
 
-class KeptPredictors:
+class TrainedPredictorCache:
     """Finds the predictors of operators, and trains those that are not there.
 
     Where the cache cannot be written, they serve this process alone.
 
     Args:
-        draw: shows the progress of training, which takes minutes for the first plan of a system.
+        show_progress: shows the progress of training, which takes minutes for the first plan of a system.
         folder: where they are kept; None takes the user's cache directory.
     """
 
     def __init__(
-        self, draw: Draw = lambda: nullcontext(SILENT), folder: Path | None = None
+        self, show_progress: ShowProgress = lambda: nullcontext(SILENT), folder: Path | None = None
     ) -> None:
-        self._draw = draw
-        self._folder = folder or cache_directory() / FOLDER
+        self._show_progress = show_progress
+        self._folder = folder or cache_directory() / CACHE_FOLDER
 
-    def of(self, lessons: Sequence[Lesson]) -> list[Predictor]:
+    def load_or_train(self, training_sets: Sequence[TrainingSet]) -> list[Predictor]:
         """Return the predictor of each lesson, trained if nobody did before.
 
         Raises:
             PredictorError: a table cannot be learned from.
         """
-        places = [self._folder / lesson.folder for lesson in lessons]
-        found = [_read(*pair) for pair in zip(places, lessons, strict=True)]
+        folders = [self._folder / training_set.folder for training_set in training_sets]
+        found = [_read(*pair) for pair in zip(folders, training_sets, strict=True)]
         missing = [i for i, predictor in enumerate(found) if predictor is None]
         if missing:
-            trained = self._train([lessons[i] for i in missing], [places[i] for i in missing])
+            trained = self._train(
+                [training_sets[i] for i in missing], [folders[i] for i in missing]
+            )
             for i, predictor in zip(missing, trained, strict=True):
                 found[i] = predictor
         return [predictor for predictor in found if predictor is not None]
 
-    def _train(self, lessons: Sequence[Lesson], places: Sequence[Path]) -> list[Predictor]:
-        def train(number: int) -> Predictor:
-            predictor = Predictor(kernel=lessons[number].family).fit(lessons[number].runs)
+    def _train(
+        self, training_sets: Sequence[TrainingSet], folders: Sequence[Path]
+    ) -> list[Predictor]:
+        def train(index: int) -> Predictor:
+            predictor = Predictor(kernel=training_sets[index].family).fit(training_sets[index].runs)
             with suppress(OutputError, OSError):  # this plan is worth more than a quick next one
-                predictor.save(places[number])
-                _forget_older(places[number])
-            progress.advance(lessons[number].name)
+                predictor.save(folders[index])
+                _remove_older(folders[index])
+            progress.advance(training_sets[index].name)
             return predictor
 
-        rows = sum(len(lesson.runs) for lesson in lessons)
-        with self._draw() as progress:
-            progress.start(f"learning from {rows:,} measured operators, once", len(lessons))
-            trained = side_by_side(train, range(len(lessons)))
+        rows = sum(len(training_set.runs) for training_set in training_sets)
+        with self._show_progress() as progress:
+            progress.start(f"learning from {rows:,} measured operators, once", len(training_sets))
+            trained = parallel_map(train, range(len(training_sets)))
             progress.say(f"predictors of operators: {self._folder}")
         return trained
 
 
-def _read(place: Path, lesson: Lesson) -> Predictor | None:
-    if not place.is_dir():
+def _read(folder: Path, training_set: TrainingSet) -> Predictor | None:
+    if not folder.is_dir():
         return None
     with suppress(PredictorError):
-        return Predictor.load(place, lesson.family)
-    shutil.rmtree(place, ignore_errors=True)  # damaged: nothing can be saved over it
+        return Predictor.load(folder, training_set.family)
+    shutil.rmtree(folder, ignore_errors=True)  # damaged: nothing can be saved over it
     return None
 
 
-def _forget_older(place: Path) -> None:
+def _remove_older(folder: Path) -> None:
     """Remove predictors of the same name but those trained last."""
-    name = place.name.rpartition("-")[0]
-    same = [path for path in place.parent.glob(f"{name}-*") if path.name.rpartition("-")[0] == name]
-    for old in sorted(same, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+    name = folder.name.rpartition("-")[0]
+    same = [
+        path for path in folder.parent.glob(f"{name}-*") if path.name.rpartition("-")[0] == name
+    ]
+    for old in sorted(same, key=lambda path: path.stat().st_mtime)[:-MAX_PREDICTORS]:
         shutil.rmtree(old, ignore_errors=True)
 
 

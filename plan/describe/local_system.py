@@ -10,7 +10,7 @@ from foretune.plan.describe.system import System, find_system
 LOCAL = "local"
 
 
-def planned_system(name: str, prices: Mapping[str, float] | None = None) -> System:
+def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return the system that ``name`` means: ``local`` is this machine, others as `find_system`.
 
     Args:
@@ -31,9 +31,9 @@ def local_system(prices: Mapping[str, float] | None = None) -> System:
     """
     gpus = local_gpus()
     if not gpus:
-        return System.of_device(local_device("cpu"))
+        return System.from_device(local_device("cpu"))
     first = gpus[0]
     try:
         return find_system(first.name, prices)
     except UnknownName:
-        return System.of_device(first, sum(gpu.name == first.name for gpu in gpus))
+        return System.from_device(first, sum(gpu.name == first.name for gpu in gpus))

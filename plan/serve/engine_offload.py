@@ -12,13 +12,13 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.offload import Offload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
 
-WEIGHTS = ("vllm", "sglang")
+WEIGHT_OFFLOAD_ENGINES = ("vllm", "sglang")
 """Engines that keep weights in the host's memory."""
 
 
-def cannot_offload(offload: Offload, engine: str) -> str:
+def unsupported_offload(offload: Offload, engine: str) -> str:
     """Return why an engine cannot keep these things in the host's memory; empty if it can."""
-    if offload.weights_gib and engine not in WEIGHTS:
+    if offload.weights_gib and engine not in WEIGHT_OFFLOAD_ENGINES:
         return (
             f"{ENGINE_NAMES[engine]} keeps no weights in the host's memory: plan it with "
             "--backend vllm, or without --offload"
@@ -26,29 +26,29 @@ def cannot_offload(offload: Offload, engine: str) -> str:
     return ""
 
 
-def vllm_words(offload: Offload, layout: Layout) -> list[str]:
+def vllm_flags(offload: Offload, layout: Layout) -> list[str]:
     """Return vLLM's flags."""
-    words = []
+    flags = []
     if offload.weights_gib:
-        words += ["--cpu-offload-gb", f"{offload.weights_gib:g}"]
+        flags += ["--cpu-offload-gb", f"{offload.weights_gib:g}"]
     if offload.cache_gib:
         size = offload.cache_gib * layout.tp
-        words += ["--kv-offloading-size", f"{size:g}", "--kv-offloading-backend", "native"]
-    return words
+        flags += ["--kv-offloading-size", f"{size:g}", "--kv-offloading-backend", "native"]
+    return flags
 
 
-def sglang_words(offload: Offload) -> list[str]:
+def sglang_flags(offload: Offload) -> list[str]:
     """Return SGLang's flags."""
-    words = []
+    flags = []
     if offload.weights_gib:
-        words += ["--cpu-offload-gb", f"{offload.weights_gib:.0f}", "--disable-cuda-graph"]
+        flags += ["--cpu-offload-gb", f"{offload.weights_gib:.0f}", "--disable-cuda-graph"]
     if offload.cache_gib:
         size = max(round(offload.cache_gib * GIB / 1e9), 1)
-        words += ["--enable-hierarchical-cache", "--hicache-size", str(size)]
-    return words
+        flags += ["--enable-hierarchical-cache", "--hicache-size", str(size)]
+    return flags
 
 
-def trtllm_line(offload: Offload) -> str:
+def trtllm_option(offload: Offload) -> str:
     """Return the option of TensorRT-LLM's cache; nothing where it has none."""
     size = round(offload.cache_gib * GIB)
     return f"  host_cache_size: {size}\n" if size else ""

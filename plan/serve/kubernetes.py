@@ -19,14 +19,14 @@ IMAGES = {
     "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{TRTLLM_VERSION}",
 }
 """Engine -> its published image for NVIDIA's GPUs."""
-FILES = "/etc/engine"
+CONFIG_DIRECTORY = "/etc/engine"
 """Where the files that commands name are mounted."""
-LONGEST_NAME = 52
+MAX_NAME_LENGTH = 52
 """Characters of a name, so that Kubernetes can append its own to it."""
 
 
 def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
-    """Return a Kubernetes manifest, as JSON: a ``Deployment`` and its ``Service``.
+    """Return a Kubernetes manifest, as JSON: a ``Deployment`` and its ``WorkerProcess``.
 
     Args:
         deployment: what one replica is: one pod.
@@ -38,8 +38,8 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
         UnknownName: there is no such engine.
     """
     system, gpus = deployment.system, deployment.layout.gpus
-    started = launch(deployment, engine)
-    reason = started.refused
+    launched = launch(deployment, engine)
+    reason = launched.unsupported
     if deployment.pools:
         reason = "a manifest is written for one pool of workers: plan without --pools"
     elif gpus > system.gpus_per_node:
@@ -50,12 +50,15 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
         raise UsageError(f"no Kubernetes manifest: {reason}")
     name = object_name(deployment.model.name, engine)
     labels, port = {"app": name}, {"containerPort": PORT, "name": "http"}
-    command = [f"{FILES}/{word}" if word in started.files else word for word in started.commands[0]]
-    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [_memory()]
+    command = [
+        f"{CONFIG_DIRECTORY}/{word}" if word in launched.files else word
+        for word in launched.commands[0]
+    ]
+    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [_shared_memory_volume()]
     items: list[dict[str, Any]] = []
-    if started.files:
-        items.append(config_map(name, started.files))
-        mounts.append({"name": "files", "mountPath": FILES})
+    if launched.files:
+        items.append(config_map(name, launched.files))
+        mounts.append({"name": "files", "mountPath": CONFIG_DIRECTORY})
         volumes.append({"name": "files", "configMap": {"name": name}})
     probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10}
     container = {
@@ -72,7 +75,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     }  # fmt: skip
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod}
-    notes = {"foretune/notes": "; ".join(started.notes)} if started.notes else {}
+    notes = {"foretune/notes": "; ".join(launched.notes)} if launched.notes else {}
     items.append(_object("apps/v1", "Deployment", name, notes, spec=spec))
     ports = [{"port": PORT, "targetPort": "http"}]
     items.append(_object("v1", "Service", name, spec={"selector": labels, "ports": ports}))
@@ -92,12 +95,12 @@ def _object(
             **content}  # fmt: skip
 
 
-def _memory() -> dict[str, Any]:
+def _shared_memory_volume() -> dict[str, Any]:
     """Return the volume through which ranks exchange tensors: a container's own is 64 MiB."""
     return {"name": "shm", "emptyDir": {"medium": "Memory"}}
 
 
-def object_name(model: str, engine: str, longest: int = LONGEST_NAME) -> str:
-    """Return a name that Kubernetes takes: small letters, digits, dashes, ``longest`` at most."""
+def object_name(model: str, engine: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a name that Kubernetes takes: small letters, digits, dashes, ``max_length`` at most."""
     short = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rpartition("/")[2].lower())
-    return f"{engine}-{short}"[:longest].strip("-")
+    return f"{engine}-{short}"[:max_length].strip("-")

@@ -13,25 +13,25 @@ from typing import Any
 import pandas as pd
 
 from foretune.errors import OutputError, TrackingError
-from foretune.plan.serve.deployments.physics import Clocks
-from foretune.plan.serve.explaining import named, notes, sentences
+from foretune.plan.serve.deployments.physics import StepTimers
+from foretune.plan.serve.explaining import describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report import Question, write_plan_report
-from foretune.plan.serve.requirements import AT_MOST
+from foretune.plan.serve.requirements import UPPER_LIMITS
 from foretune.tune.mlflow.tracking import Tracker
 
-CANDIDATES, ANSWER, REPORT, COMMANDS = (
+CANDIDATES_FILE, PLAN_FILE, REPORT_FILE, COMMANDS_FILE = (
     "candidates.parquet", "plan.json", "report.html", "commands.txt",
 )  # fmt: skip
 """Files of a plan's folder; the last only where there are commands."""
 PACKAGES = ("foretune", "aiconfigurator-core", "aisimulate")
 """Whose versions a plan depends on: the code, and the measured operators."""
-LONGEST_NAME = 80
+MAX_NAME_LENGTH = 80
 """Characters of a folder's name before its number."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedPlan:
     """Where a plan is kept.
 
     Attributes:
@@ -47,24 +47,24 @@ class Kept:
     @property
     def report(self) -> Path:
         """The HTML file."""
-        return self.folder / REPORT
+        return self.folder / REPORT_FILE
 
 
-def keep(
+def save_plan(
     plan: Plan,
     question: Question,
-    clocks: Clocks,
+    timers: StepTimers,
     out: Path = Path("plans"),
     tracking_uri: str | None = None,
     commands: Mapping[str, str] | None = None,
     checks: pd.DataFrame | None = None,
-) -> Kept:
+) -> SavedPlan:
     """Write a plan to a new folder under ``out``, then track it in MLflow.
 
     Args:
         plan: what was found.
         question: what was asked.
-        clocks: those the plan was made with.
+        timers: those the plan was made with.
         out: plans are kept in folders ``MODEL-SYSTEM-NNN`` under it.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         commands: what starts the best deployment, by engine.
@@ -75,43 +75,43 @@ def keep(
         OutputError: ``out`` cannot be written.
         TrackingError: MLflow cannot be reached; the folder is there all the same.
     """
-    folder = record_plan(plan, question, clocks, out, commands, checks)
+    folder = write_plan_folder(plan, question, timers, out, commands, checks)
     try:
         tracker = Tracker(tracking_uri)
         run_id = track_plan(tracker, plan, question, folder)
     except TrackingError as e:
         raise TrackingError(f"{e}; the plan is in {folder}") from e
-    return Kept(folder, tracker.name, run_id)
+    return SavedPlan(folder, tracker.name, run_id)
 
 
-def record_plan(
+def write_plan_folder(
     plan: Plan,
     question: Question,
-    clocks: Clocks,
+    timers: StepTimers,
     out: Path,
     commands: Mapping[str, str] | None = None,
     checks: pd.DataFrame | None = None,
 ) -> Path:
     """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out`` and return it.
 
-    It holds ``candidates.parquet``, ``plan.json`` (see `plan_answer`), ``report.html`` and, if
+    It holds ``candidates.parquet``, ``plan.json`` (see `plan_to_json`), ``report.html`` and, if
     there are any, ``commands.txt``.
 
     Raises:
         UsageError: no candidate keeps to the limits.
         OutputError: ``out`` cannot be written.
     """
-    answer = json.dumps(plan_answer(plan, question, commands, checks), indent=1, allow_nan=False)
+    answer = json.dumps(plan_to_json(plan, question, commands, checks), indent=1, allow_nan=False)
     try:
         folder = _new_folder(Path(out), question)
-        plan.candidates.to_parquet(folder / CANDIDATES, compression="zstd")
-        (folder / ANSWER).write_text(answer, encoding="utf-8")
+        plan.candidates.to_parquet(folder / CANDIDATES_FILE, compression="zstd")
+        (folder / PLAN_FILE).write_text(answer, encoding="utf-8")
         if commands:
             text = "\n\n".join(f"# {engine}\n{line}" for engine, line in commands.items())
-            (folder / COMMANDS).write_text(text + "\n", encoding="utf-8")
+            (folder / COMMANDS_FILE).write_text(text + "\n", encoding="utf-8")
     except OSError as e:
         raise OutputError(f"cannot write to {out}: {e.strerror or e}") from e
-    write_plan_report(plan, folder / REPORT, question, clocks, commands, checks)
+    write_plan_report(plan, folder / REPORT_FILE, question, timers, commands, checks)
     return folder
 
 
@@ -134,11 +134,11 @@ def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -
     tags = {"foretune.model": question.model.name, "foretune.device": systems}
     run_id = tracker.open_run(f"plan: {question}", None, tags)
     with tracker.running(run_id):
-        best = _plain(plan.best.drop(["keeps", "pareto"]))
+        best = _row_json(plan.best.drop(["keeps", "pareto"]))
         numbers = {name: value for name, value in best.items() if isinstance(value, float)}
-        words = {f"best.{k}": v for k, v in best.items() if k not in numbers and v is not None}
+        texts = {f"best.{k}": v for k, v in best.items() if k not in numbers and v is not None}
         looked_at = {"candidates": float(len(plan.candidates)), "seconds": question.seconds}
-        tracker.log(run_id, {**_asked(plan, question), **words}, numbers | looked_at)
+        tracker.log(run_id, {**_question_json(plan, question), **texts}, numbers | looked_at)
         tracker.log_steps(run_id, plan.pareto[list(numbers)].add_prefix("front."))
         tracker.describe(run_id, "\n\n".join(sentences(plan)))
         for path in sorted(folder.iterdir()):
@@ -146,7 +146,7 @@ def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -
     return run_id
 
 
-def plan_answer(
+def plan_to_json(
     plan: Plan,
     question: Question,
     commands: Mapping[str, str] | None = None,
@@ -163,12 +163,15 @@ def plan_answer(
     Raises:
         UsageError: no candidate keeps to the limits.
     """
-    others = {"runner_up": plan.runner_up, "step_up": plan.step_up}
+    alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}
     answer: dict[str, Any] = {
-        "question": _asked(plan, question),
-        "best": _candidate(plan, plan.best),
-        **{role: None if line is None else _candidate(plan, line) for role, line in others.items()},
-        "pareto": [_candidate(plan, line) for _, line in plan.pareto.iterrows()],
+        "question": _question_json(plan, question),
+        "best": _candidate_json(plan, plan.best),
+        **{
+            role: None if row is None else _candidate_json(plan, row)
+            for role, row in alternatives.items()
+        },
+        "pareto": [_candidate_json(plan, row) for _, row in plan.pareto.iterrows()],
         "candidates": len(plan.candidates),
         "sentences": sentences(plan),
         "notes": notes(plan, question.tables, question.corrected),
@@ -176,29 +179,29 @@ def plan_answer(
     if commands:
         answer["commands"] = dict(commands)
     if checks is not None:
-        answer["checks"] = [_plain(line) for _, line in checks.iterrows()]
+        answer["checks"] = [_row_json(row) for _, row in checks.iterrows()]
     return answer
 
 
-def _candidate(plan: Plan, line: "pd.Series[Any]") -> dict[str, Any]:
-    return {"deployment": named(plan, line), **_plain(line)}
+def _candidate_json(plan: Plan, row: "pd.Series[Any]") -> dict[str, Any]:
+    return {"deployment": describe_candidate(plan, row), **_row_json(row)}
 
 
-def _plain(line: "pd.Series[Any]") -> dict[str, Any]:
+def _row_json(row: "pd.Series[Any]") -> dict[str, Any]:
     """Return a row as JSON can say it: what is not known is None."""
-    values = {name: getattr(v, "item", lambda v=v: v)() for name, v in line.items()}
+    values = {name: getattr(v, "item", lambda v=v: v)() for name, v in row.items()}
     return {
         str(name): None if isinstance(v, float) and not math.isfinite(v) else v
         for name, v in values.items()
     }
 
 
-def _asked(plan: Plan, question: Question) -> dict[str, Any]:
+def _question_json(plan: Plan, question: Question) -> dict[str, Any]:
     """Return what was asked, and with which versions; without limits that nobody set."""
-    limits = {name: getattr(plan.requirements, name) for name in AT_MOST}
+    limits = {name: getattr(plan.requirements, name) for name in UPPER_LIMITS}
     if plan.requirements.accuracy > 0:
         limits["accuracy"] = plan.requirements.accuracy
-    asked = {
+    values = {
         "model": question.model.name,
         "systems": ", ".join(system.name for system in question.systems),
         "gpus": question.gpus,
@@ -217,7 +220,7 @@ def _asked(plan: Plan, question: Question) -> dict[str, Any]:
         "corrected": question.corrected,
         **_versions(),
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _versions() -> dict[str, str]:
@@ -231,7 +234,9 @@ def _versions() -> dict[str, str]:
 def _new_folder(out: Path, question: Question) -> Path:
     """Make the folder of the next free number, even where another process looks for one too."""
     systems = "+".join(system.name for system in question.systems)
-    name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:LONGEST_NAME].strip(".-")
+    name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:MAX_NAME_LENGTH].strip(
+        ".-"
+    )
     out.mkdir(parents=True, exist_ok=True)
     number = 0
     while True:

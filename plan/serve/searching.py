@@ -8,16 +8,16 @@ import pandas as pd
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.requirements import Requirements
 
-ALL = 200_000
+MAX_EXHAUSTIVE = 200_000
 """Candidates up to which predicting all is quicker than a search, which takes time of its own."""
-GENERATION = 100
+POPULATION_SIZE = 100
 GENERATIONS = 20
 SEED = 0
 
 Evaluate = Callable[[Sequence[Candidate]], pd.DataFrame]
 
 
-def searched(
+def search_candidates(
     candidates: Sequence[Candidate], requirements: Requirements, evaluate: Evaluate
 ) -> tuple[list[Candidate], pd.DataFrame]:
     """Return the candidates that a search looked at, and what was predicted of them.
@@ -34,17 +34,17 @@ def searched(
 
     loads: dict[tuple[str, str], list[int]] = {}
     for i, candidate in enumerate(candidates):
-        loads.setdefault(_service(candidate), []).append(i)
+        loads.setdefault(_search_key(candidate), []).append(i)
     formats, layouts = (sorted({key[i] for key in loads}) for i in (0, 1))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.NSGAIISampler(population_size=GENERATION, seed=SEED)
+    sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=SEED)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     seen: dict[tuple[str, str], list[float]] = {}
     order: list[int] = []
     tables: list[pd.DataFrame] = []
     for _ in range(GENERATIONS):
         drawn = []
-        for _ in range(GENERATION):
+        for _ in range(POPULATION_SIZE):
             trial = study.ask()
             key = (
                 trial.suggest_categorical("formats", formats),
@@ -61,7 +61,8 @@ def searched(
             ends = np.cumsum([len(loads[key]) for key in new])
             parts = np.split(np.arange(len(table)), ends[:-1])
             seen |= {
-                k: _worth(table.iloc[p], requirements) for k, p in zip(new, parts, strict=True)
+                k: _objective_values(table.iloc[p], requirements)
+                for k, p in zip(new, parts, strict=True)
             }
             order += numbers
             tables.append(table)
@@ -70,14 +71,14 @@ def searched(
     return [candidates[i] for i in order], pd.concat(tables, ignore_index=True)
 
 
-def _worth(table: pd.DataFrame, requirements: Requirements) -> list[float]:
+def _objective_values(table: pd.DataFrame, requirements: Requirements) -> list[float]:
     """Return the best that a deployment does for the goal, and the least time per token."""
-    kept = table[requirements.keeps(table)]
-    score = requirements.score_of_many(kept).max() if len(kept) else -np.inf
+    feasible = table[requirements.feasible(table)]
+    score = requirements.front_score(feasible).max() if len(feasible) else -np.inf
     return [float(np.clip(score, -1e12, 1e12)), float(table["tpot_ms"].min())]
 
 
-def _service(candidate: Candidate) -> tuple[str, str]:
+def _search_key(candidate: Candidate) -> tuple[str, str]:
     """Return what is drawn of a candidate: formats, and everything else but its load."""
     deployment, pools = candidate.deployment, candidate.deployment.pools
     layout = f"{deployment.system.name} {deployment.layout} {pools.prefill if pools else ''}"

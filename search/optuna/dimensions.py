@@ -3,7 +3,7 @@
 A row holds one number per parameter, Optuna's internal one: the number itself, or the position of
 a choice. In the cube every parameter goes from 0 to 1, on its own scale, and each value of a finite
 one has a cell. Points are what the Gaussian process sees: numbers on their scale, choices as
-`Coordinates` place them.
+`ConfigurationEncoder` place them.
 """
 
 import math
@@ -18,10 +18,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from foretune.search.coordinates import Coordinates
+from foretune.search.coordinates import ConfigurationEncoder
 from foretune.space import SearchSpace
 
-NEAREST, FARTHEST = 1e-3, 0.3
+MIN_MOVE, MAX_MOVE = 1e-3, 0.3
 """How far, in the cube, neighbours go."""
 
 
@@ -40,7 +40,7 @@ class Dimensions:
 
     def snap(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows rounded as all others are, so that equal ones are equal."""
-        return self.of_cube(self.cube(rows))
+        return self.from_cube(self.to_cube(rows))
 
     def params(self, row: np.ndarray) -> dict[str, Any]:
         """Return a row as values of parameters."""
@@ -53,37 +53,41 @@ class Dimensions:
         """Return the rows as points, shape (rows, axes)."""
         return np.hstack([d.axes(v) for d, v in zip(self._dimensions, rows.T, strict=True)])
 
-    def cube(self, rows: np.ndarray) -> np.ndarray:
+    def to_cube(self, rows: np.ndarray) -> np.ndarray:
         """Return where in the cube the rows are."""
-        return np.column_stack([d.unit(v) for d, v in zip(self._dimensions, rows.T, strict=True)])
+        return np.column_stack(
+            [d.to_unit(v) for d, v in zip(self._dimensions, rows.T, strict=True)]
+        )
 
-    def of_cube(self, units: np.ndarray) -> np.ndarray:
+    def from_cube(self, units: np.ndarray) -> np.ndarray:
         """Return the rows at these places of the cube."""
-        return np.column_stack([d.value(u) for d, u in zip(self._dimensions, units.T, strict=True)])
+        return np.column_stack(
+            [d.from_unit(u) for d, u in zip(self._dimensions, units.T, strict=True)]
+        )
 
     def grid(self) -> np.ndarray:
         """Return all rows of a finite search space."""
-        values = [d.unit(d.all()) for d in self._dimensions]
-        return self.of_cube(np.stack(np.meshgrid(*values), axis=-1).reshape(-1, len(values)))
+        values = [d.to_unit(d.all_values()) for d in self._dimensions]
+        return self.from_cube(np.stack(np.meshgrid(*values), axis=-1).reshape(-1, len(values)))
 
     def random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return ``n`` random rows, uniform in the cube."""
-        return self.of_cube(rng.random((n, len(self._dimensions))))
+        return self.from_cube(rng.random((n, len(self._dimensions))))
 
-    def near(self, rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    def neighbors(self, rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return ``n`` rows that differ from one of ``rows`` in some parameters.
 
         Numbers go a little or far, a step at least; choices change to any other.
         """
         shape = (n, len(self._dimensions))
-        units = self.cube(rows[rng.integers(len(rows), size=n)])
+        units = self.to_cube(rows[rng.integers(len(rows), size=n)])
         moves = rng.random(shape) < rng.random((n, 1))
         moves[np.arange(n), rng.integers(shape[1], size=n)] = True
-        far = np.exp(rng.uniform(np.log(NEAREST), np.log(FARTHEST), (n, 1)))
+        far = np.exp(rng.uniform(np.log(MIN_MOVE), np.log(MAX_MOVE), (n, 1)))
         moved = units + rng.normal(size=shape) * np.maximum(far, 1 / self.sizes)
         chosen = [isinstance(d, _Choice) for d in self._dimensions]
         moved = np.where(chosen, rng.random(shape), np.clip(moved, 0, 1))
-        return self.of_cube(np.where(moves, moved, units))
+        return self.from_cube(np.where(moves, moved, units))
 
 
 class _Number:
@@ -98,21 +102,21 @@ class _Number:
         if self._step:
             self.size = round((self._high - self._low) / self._step) + 1
 
-    def value(self, units: np.ndarray) -> np.ndarray:
+    def from_unit(self, units: np.ndarray) -> np.ndarray:
         values = self._start + units * self._width
         values = np.exp(values) if self._log else values
         if self._step:
             values = self._low + np.round((values - self._low) / self._step) * self._step
         return np.clip(values, self._low, self._high)
 
-    def unit(self, values: np.ndarray) -> np.ndarray:
+    def to_unit(self, values: np.ndarray) -> np.ndarray:
         return (self._scaled(values) - self._start) / self._width
 
     def axes(self, values: np.ndarray) -> np.ndarray:
         low, high = self._scaled(np.array([self._low, self._high]))
         return ((self._scaled(values) - low) / (high - low))[:, None]
 
-    def all(self) -> np.ndarray:
+    def all_values(self) -> np.ndarray:
         return self._low + self._step * np.arange(self.size)
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
@@ -131,18 +135,20 @@ class _Choice:
         ]
         words = [str(i) for i in range(self.size)]
         values = sizes if len(set(sizes)) == self.size else words
-        self._axes = Coordinates(SearchSpace({"choice": values})).of(np.arange(self.size))
+        self._axes = ConfigurationEncoder(SearchSpace({"choice": values})).encode(
+            np.arange(self.size)
+        )
 
-    def value(self, units: np.ndarray) -> np.ndarray:
+    def from_unit(self, units: np.ndarray) -> np.ndarray:
         return np.minimum(np.floor(units * self.size), self.size - 1)
 
-    def unit(self, values: np.ndarray) -> np.ndarray:
+    def to_unit(self, values: np.ndarray) -> np.ndarray:
         return (values + 0.5) / self.size
 
     def axes(self, values: np.ndarray) -> np.ndarray:
         return self._axes[values.astype(int)]
 
-    def all(self) -> np.ndarray:
+    def all_values(self) -> np.ndarray:
         return np.arange(self.size)
 
 

@@ -14,42 +14,42 @@ from foretune.search.optuna.pareto import AUGMENTATION
 
 SUGGESTED = "foretune:suggested"
 """Attribute of a trial: the row suggested to it, by name, before it asks for the last parameter."""
-WORST = 4.0
+MAX_LOSS = 4.0
 """Losses are cut here: what is far worse than most says nothing of the best."""
-FARTHEST = 3.0
+MAX_VIOLATION = 3.0
 """Constraints count this far below and above zero."""
-HUGE = 1e100
+MAX_RESULT = 1e100
 """What is larger, or no number, is the result of a failure."""
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Observations:
     """Rows of `Dimensions` and what came of them.
 
     Attributes:
-        tried: rows of the finished trials.
+        finished: rows of the finished trials.
         losses: of those; 0 is the best and 1 the median, infinite is a failure.
         violations: of those, the constraint that is worst, in units of its usual size; kept at
             zero and below, unknown where NaN.
-        under_way: rows of the running trials.
+        running: rows of the running trials.
         repeatable: whether there is more to a trial than its row.
         unit: by how much the first objective, or its logarithm, differs between a loss of 0 and 1.
     """
 
-    tried: np.ndarray
+    finished: np.ndarray
     losses: np.ndarray
     violations: np.ndarray
-    under_way: np.ndarray
+    running: np.ndarray
     repeatable: bool
     unit: float
 
     @property
-    def good(self) -> np.ndarray:
+    def feasible(self) -> np.ndarray:
         """Which trials ran and kept the constraints."""
         return np.isfinite(self.losses) & ~(self.violations > 0)
 
 
-class Reader:
+class StudyHistory:
     """Reads one study again and again: what finished stays as it was.
 
     Args:
@@ -63,7 +63,7 @@ class Reader:
         self._finished: dict[int, tuple[list[float] | None, bool]] = {}
         """By trial: its row of `_search_space`, and whether there is more to it."""
 
-    def common(self) -> dict[str, BaseDistribution]:
+    def common_parameters(self) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have."""
         return self._common.calculate(self.study)
 
@@ -72,7 +72,7 @@ class Reader:
         search_space: Mapping[str, BaseDistribution],
         dimensions: Dimensions,
         rng: np.random.Generator,
-    ) -> Evidence:
+    ) -> Observations:
         """Read the trials that have a value, or were suggested one, for every parameter.
 
         Args:
@@ -91,8 +91,8 @@ class Reader:
                     under_way.append(row)
                 continue
             if trial.number not in self._finished:
-                said = _row(trial, search_space), _has_more(trial, search_space)
-                self._finished[trial.number] = said
+                entry = _row(trial, search_space), _has_more(trial, search_space)
+                self._finished[trial.number] = entry
             row, more = self._finished[trial.number]
             if row is not None:
                 tried.append(row)
@@ -102,22 +102,30 @@ class Reader:
         rows = dimensions.snap(rows)
         losses, unit = _losses(finished, self.study.directions, rng)
         violations = _violations(finished)
-        return Evidence(rows[: len(tried)], losses, violations, rows[len(tried) :], has_more, unit)
+        return Observations(
+            rows[: len(tried)], losses, violations, rows[len(tried) :], has_more, unit
+        )
 
 
 def _row(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> list[float] | None:
-    own = trial.distributions
+    distributions = trial.distributions
     for name, d in search_space.items():  # no study has two lists of choices of one name
-        if name in own and not isinstance(d, CategoricalDistribution) and own[name] != d:
+        if (
+            name in distributions
+            and not isinstance(d, CategoricalDistribution)
+            and distributions[name] != d
+        ):
             return None
     known = dict(trial.system_attrs.get(SUGGESTED, {}))
-    known |= {name: own[name].to_internal_repr(v) for name, v in trial.params.items()}
+    known |= {name: distributions[name].to_internal_repr(v) for name, v in trial.params.items()}
     return [known[name] for name in search_space] if search_space.keys() <= known.keys() else None
 
 
 def _has_more(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> bool:
-    own = trial.distributions
-    return any(name not in search_space and not own[name].single() for name in own)
+    distributions = trial.distributions
+    return any(
+        name not in search_space and not distributions[name].single() for name in distributions
+    )
 
 
 def _losses(
@@ -136,7 +144,7 @@ def _losses(
             values[i] = trial.values
         elif trial.state == TrialState.PRUNED and trial.intermediate_values:
             values[i] = trial.intermediate_values[max(trial.intermediate_values)]
-    values[~(np.abs(values) < HUGE)] = np.nan
+    values[~(np.abs(values) < MAX_RESULT)] = np.nan
     complete = np.array([trial.state == TrialState.COMPLETE for trial in trials], dtype=bool)
     complete &= np.isfinite(values).all(axis=1)
     if not complete.any():
@@ -148,7 +156,7 @@ def _losses(
     width = np.median(values[complete], axis=0) - best
     width = np.where(width > 0, width, np.ptp(values[complete], axis=0))
     width = np.where(width > 0, width, 1)
-    values = np.minimum((values - best) / width, WORST)
+    values = np.minimum((values - best) / width, MAX_LOSS)
     weighted = values * rng.dirichlet(np.ones(len(directions)))
     losses = (weighted.max(axis=1) + AUGMENTATION * weighted.sum(axis=1)) / (1 + AUGMENTATION)
     known = losses[complete]
@@ -162,7 +170,7 @@ def _violations(trials: Sequence[FrozenTrial]) -> np.ndarray:
     worst = np.full(len(trials), np.nan)
     for name in names:
         values = np.array([c.get(name, np.nan) for c in constraints])
-        values = np.clip(values, -HUGE, HUGE)
+        values = np.clip(values, -MAX_RESULT, MAX_RESULT)
         usual = np.nanmedian(np.abs(values)) or 1.0
-        worst = np.fmax(worst, np.clip(values / usual, -FARTHEST, FARTHEST))
+        worst = np.fmax(worst, np.clip(values / usual, -MAX_VIOLATION, MAX_VIOLATION))
     return worst

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from foretune.device import Device
 from foretune.measurement import Measurement
-from foretune.objective import Goal, Objective
+from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher
 from foretune.search.searcher import Prior, Searcher
@@ -25,7 +25,7 @@ from foretune.space import Configuration, SearchSpace
 
 AUGMENTATION = 0.05
 """Knowles' weight of the sum beside the maximum: of two that tie, the one better in all wins."""
-STEPS = 4
+WEIGHT_STEPS = 4
 """Steps from one end of the weights to the other: five weightings of two objectives."""
 
 
@@ -84,18 +84,18 @@ class Chebyshev:
         ideal: logarithm of the best value of each, f*.
     """
 
-    objectives: Sequence[Goal]
+    objectives: Sequence[Scalarization]
     weights: Sequence[float]
     ideal: npt.NDArray[np.float64]
 
-    def measured(self, measurement: Measurement) -> float:
+    def value_of(self, measurement: Measurement) -> float:
         """Return the number of a measurement: infinite if an objective is, or unknown."""
-        values = np.array([goal.measured(measurement) for goal in self.objectives])
+        values = np.array([goal.value_of(measurement) for goal in self.objectives])
         if not np.isfinite(values).all():
             return float("inf")
-        return float(np.exp(self.of_logs(np.log(values))))
+        return float(np.exp(self.combine_logs(np.log(values))))
 
-    def of_logs(self, logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def combine_logs(self, logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the logarithm of the number from logarithms, shape (…, objectives)."""
         parts = np.asarray(self.weights) * (logs - self.ideal)
         combined: npt.NDArray[np.float64] = parts.max(-1) + AUGMENTATION * parts.sum(-1)
@@ -104,8 +104,10 @@ class Chebyshev:
 
 def weightings(objectives: int) -> list[tuple[float, ...]]:
     """Return weights evenly spread over all that add up to 1, none of them zero."""
-    lattice = (w for w in product(range(STEPS + 1), repeat=objectives) if sum(w) == STEPS)
-    return [tuple((i + 0.5) / (STEPS + objectives / 2) for i in w) for w in lattice]
+    lattice = (
+        w for w in product(range(WEIGHT_STEPS + 1), repeat=objectives) if sum(w) == WEIGHT_STEPS
+    )
+    return [tuple((i + 0.5) / (WEIGHT_STEPS + objectives / 2) for i in w) for w in lattice]
 
 
 class ParetoSearcher:
@@ -123,13 +125,13 @@ class ParetoSearcher:
         kind: of searcher to ask; it should learn from what it did not propose itself.
 
     Attributes:
-        told: what was measured, by configuration; the newest counts.
+        observed: what was measured, by configuration; the newest counts.
     """
 
     def __init__(
         self,
         space: SearchSpace,
-        objectives: Sequence[Goal] = (Objective.TIME, Objective.ENERGY),
+        objectives: Sequence[Scalarization] = (Objective.TIME, Objective.ENERGY),
         seed: int = 0,
         priors: Sequence[Prior] | None = None,
         problem: Problem | None = None,
@@ -139,11 +141,11 @@ class ParetoSearcher:
         self.space = space
         self.objectives = tuple(objectives)
         self.priors = priors and tuple(priors)
-        self.told: dict[Configuration, Measurement] = {}
+        self.observed: dict[Configuration, Measurement] = {}
         self._kind, self._problem, self._device = kind, problem, device
         self._rng = np.random.default_rng(seed)
         self._proposed: set[int] = set()
-        self._turns: list[tuple[float, ...]] = []
+        self._remaining_weights: list[tuple[float, ...]] = []
         self._searchers: dict[tuple[float, ...], Searcher] = {}
         self._ideal: npt.NDArray[np.float64] | None = None
 
@@ -163,55 +165,57 @@ class ParetoSearcher:
         Raises:
             SpaceError: one is of a configuration outside the space.
         """
-        news = list(measurements)
-        self._proposed.update([self.space.index(m.config) for m in news])
-        self.told.update({m.config: m for m in news})
+        new_measurements = list(measurements)
+        self._proposed.update([self.space.index(m.config) for m in new_measurements])
+        self.observed.update({m.config: m for m in new_measurements})
         for searcher in self._searchers.values():
-            searcher.tell(news)
+            searcher.tell(new_measurements)
 
     def front(self) -> list[Measurement]:
         """Return the measurements that no other dominates, least of the first objective first."""
-        if not self.told:
+        if not self.observed:
             return []
-        runs, values = list(self.told.values()), self._values()
+        runs, values = list(self.observed.values()), self._values()
         on_it = np.flatnonzero(pareto_front(values))
         return [runs[i] for i in on_it[np.argsort(values[on_it, 0], kind="stable")]]
 
     def _next_searcher(self) -> Searcher:
         """Return the searcher of the next weighting; all are new when the ideal has moved."""
-        beliefs = self._beliefs()
-        ideal = self._best(beliefs)
+        prior_logs = self._prior_logs()
+        ideal = self._ideal_point(prior_logs)
         if self._ideal is None or (ideal != self._ideal).any():
             self._ideal, self._searchers = ideal, {}
-        if not self._turns:
+        if not self._remaining_weights:
             every = weightings(len(self.objectives))
-            self._turns = [every[i] for i in self._rng.permutation(len(every))]
-        weights = self._turns.pop()
+            self._remaining_weights = [every[i] for i in self._rng.permutation(len(every))]
+        weights = self._remaining_weights.pop()
         if weights not in self._searchers:
-            self._searchers[weights] = self._make(
-                Chebyshev(self.objectives, weights, ideal), beliefs
+            self._searchers[weights] = self._make_searcher(
+                Chebyshev(self.objectives, weights, ideal), prior_logs
             )
         return self._searchers[weights]
 
-    def _make(self, goal: Chebyshev, beliefs: npt.NDArray[np.float64]) -> Searcher:
+    def _make_searcher(
+        self, scalarization: Chebyshev, prior_logs: npt.NDArray[np.float64]
+    ) -> Searcher:
         prior = None
         if self.priors:
             spread = max(p.log_spread for p in self.priors)
             p_valid = np.min([p.p_valid for p in self.priors], axis=0)
-            prior = Prior(goal.of_logs(beliefs), spread, p_valid)
+            prior = Prior(scalarization.combine_logs(prior_logs), spread, p_valid)
         seed = int(self._rng.integers(2**31))
         searcher = make_searcher(
-            self._kind, self.space, goal, seed, prior, self._problem, self._device
+            self._kind, self.space, scalarization, seed, prior, self._problem, self._device
         )
-        searcher.tell(self.told.values())
+        searcher.tell(self.observed.values())
         return searcher
 
     def _values(self) -> npt.NDArray[np.float64]:
         """Return the objectives of everything told, shape (measurements, objectives)."""
-        rows = [[goal.measured(m) for goal in self.objectives] for m in self.told.values()]
+        rows = [[goal.value_of(m) for goal in self.objectives] for m in self.observed.values()]
         return np.array(rows).reshape(-1, len(self.objectives))
 
-    def _beliefs(self) -> npt.NDArray[np.float64]:
+    def _prior_logs(self) -> npt.NDArray[np.float64]:
         """Return the priors' logarithms, each less what it is usually off by here."""
         if not self.priors:
             return np.empty((0, len(self.objectives)))
@@ -220,12 +224,12 @@ class ParetoSearcher:
         known = np.isfinite(values).all(axis=1)
         if not known.any():
             return logs
-        numbers = np.array([self.space.index(c) for c in self.told])[known]
+        numbers = np.array([self.space.index(c) for c in self.observed])[known]
         return logs + np.median(np.log(values[known]) - logs[numbers], axis=0)
 
-    def _best(self, beliefs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def _ideal_point(self, prior_logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the logarithm of the best value of each objective, measured or else believed."""
         values = self._values()
         known = values[np.isfinite(values).all(axis=1)]
-        logs = np.log(known) if len(known) else beliefs
+        logs = np.log(known) if len(known) else prior_logs
         return logs.min(axis=0) if len(logs) else np.zeros(len(self.objectives))

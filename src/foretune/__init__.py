@@ -8,7 +8,7 @@ Names are imported when first used, so that ``import foretune`` costs next to no
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 from foretune.version import __version__
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "collect": ("InProcessRunner", "IsolatedRunner", "RayRunner", "Timing",

@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 """Of a file, and of what is packed in one."""
-MOST_CELLS = 1 << 30
+MAX_CELLS = 1 << 30
 """Of a table: a column that is all the same takes no room in a file."""
-Place = str | os.PathLike[str]
+StrPath = str | os.PathLike[str]
 
 
 @contextmanager
-def decoding(
-    place: object,
+def translate_read_errors(
+    source: object,
     error: type[ForetuneError],
-    says: str,
-    passes: type[ForetuneError] = ForetuneError,
+    message: str,
+    passthrough: type[ForetuneError] = ForetuneError,
 ) -> Iterator[None]:
     """Turn what readers raise into one of our errors; let ours pass.
 
     Args:
-        place: what is read; the message begins with it.
+        source: what is read; the message begins with it.
         error: what is raised. Readers raise whatever they stumble over, so all is caught.
-        says: the rest of the message; ``{}`` stands for the reason.
-        passes: which of our errors pass as they are.
+        message: the rest of the message; ``{}`` stands for the reason.
+        passthrough: which of our errors pass as they are.
     """
     try:
         yield
-    except passes:
+    except passthrough:
         raise
     except Exception as e:
-        raise error(f"{place} {says.replace('{}', _reason(e))}") from e
+        raise error(f"{source} {message.replace('{}', _reason(e))}") from e
 
 
 def _reason(e: Exception) -> str:
@@ -60,7 +60,7 @@ def _reason(e: Exception) -> str:
     return text or type(e).__name__
 
 
-def regular(path: Place) -> Path:
+def require_regular_file(path: StrPath) -> Path:
     """Return ``path`` if it is a regular file that is not too large.
 
     Raises:
@@ -70,26 +70,26 @@ def regular(path: Place) -> Path:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is no regular file")
-    _refuse_size(found.st_size)
+    _check_size(found.st_size)
     return Path(path)
 
 
-def read_bytes(path: Place) -> bytes:
+def read_bytes(path: StrPath) -> bytes:
     """Return the content of a regular file, unpacked if its name ends with ``.gz``.
 
     Raises:
         OSError, EOFError, ValueError, zlib.error: it cannot be read, is damaged, or too large.
     """
-    data = regular(path).read_bytes()
+    data = require_regular_file(path).read_bytes()
     if not os.fspath(path).endswith(".gz"):
         return data
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        unpacked = file.read(MOST_BYTES + 1)
-    _refuse_size(len(unpacked))
+        unpacked = file.read(MAX_BYTES + 1)
+    _check_size(len(unpacked))
     return unpacked
 
 
-def read_json(path: Place, kind: type = dict) -> Any:
+def read_json(path: StrPath, kind: type = dict) -> Any:
     """Return the JSON document in a file of ours: see `parse_json`.
 
     Raises:
@@ -104,13 +104,13 @@ def parse_json(text: bytes | str, kind: type = dict) -> Any:
     Raises:
         RecursionError, ValueError: it is something else.
     """
-    document = json.loads(text, object_pairs_hook=_once)
+    document = json.loads(text, object_pairs_hook=_reject_duplicate_names)
     if not isinstance(document, kind):
         raise ValueError(f"it is no {'object' if kind is dict else 'list'}")
     return document
 
 
-def read_arrays(path: Place) -> "dict[str, np.ndarray]":
+def read_arrays(path: StrPath) -> "dict[str, np.ndarray]":
     """Return the arrays that NumPy wrote to an archive.
 
     Raises:
@@ -120,12 +120,12 @@ def read_arrays(path: Place) -> "dict[str, np.ndarray]":
 
     packed = io.BytesIO(read_bytes(path))
     with zipfile.ZipFile(packed) as archive:
-        _refuse_size(sum(part.file_size for part in archive.infolist()))
+        _check_size(sum(part.file_size for part in archive.infolist()))
     with np.load(packed, allow_pickle=False) as data:
         return {name: np.asarray(data[name]) for name in data.files}
 
 
-def open_parquet(path: Place, dictionaries: bool = False) -> "pq.ParquetFile":
+def open_parquet(path: StrPath, dictionaries: bool = False) -> "pq.ParquetFile":
     """Return a Parquet file, opened; its text as dictionaries if they are wanted.
 
     Raises:
@@ -134,9 +134,9 @@ def open_parquet(path: Place, dictionaries: bool = False) -> "pq.ParquetFile":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    about = pq.read_metadata(regular(path))
-    if about.num_rows * max(1, about.num_columns) > MOST_CELLS:
-        raise ValueError(f"it says that it has {about.num_rows:,} rows")
+    metadata = pq.read_metadata(require_regular_file(path))
+    if metadata.num_rows * max(1, metadata.num_columns) > MAX_CELLS:
+        raise ValueError(f"it says that it has {metadata.num_rows:,} rows")
     texts = [
         field.name for field in pq.read_schema(path)
         if dictionaries and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
@@ -144,12 +144,12 @@ def open_parquet(path: Place, dictionaries: bool = False) -> "pq.ParquetFile":
     return pq.ParquetFile(path, read_dictionary=texts)
 
 
-def read_parquet(path: Place, dictionaries: bool = False) -> "pa.Table":
+def read_parquet(path: StrPath, dictionaries: bool = False) -> "pa.Table":
     """Return a Parquet table, with what `open_parquet` says."""
     return open_parquet(path, dictionaries).read()
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -157,6 +157,6 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_size(size: int) -> None:
-    if size > MOST_BYTES:
-        raise ValueError(f"it has {size >> 20:,} MiB or more, {MOST_BYTES >> 20:,} are read")
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise ValueError(f"it has {size >> 20:,} MiB or more, {MAX_BYTES >> 20:,} are read")

@@ -22,30 +22,30 @@ class Lock:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             while True:
-                self._held = self._file.open("w")
-                _take(self._held, path)
-                if self._is_there():  # else whoever held it has just removed it
+                self._handle = self._file.open("w")
+                _acquire(self._handle, path)
+                if self._is_current():  # else whoever held it has just removed it
                     return
-                self._held.close()
+                self._handle.close()
         except OSError as e:
             raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
 
     def release(self) -> None:
         """Let go; do nothing the second time."""
-        if not self._held.closed:
-            if self._is_there():
+        if not self._handle.closed:
+            if self._is_current():
                 self._file.unlink(missing_ok=True)
-            self._held.close()
+            self._handle.close()
 
-    def _is_there(self) -> bool:
+    def _is_current(self) -> bool:
         """Whether the file that is locked is the one that others would find."""
         try:
-            return os.path.samestat(os.fstat(self._held.fileno()), self._file.stat())
+            return os.path.samestat(os.fstat(self._handle.fileno()), self._file.stat())
         except OSError:
             return False
 
 
-def _take(file: IO[str], path: Path) -> None:
+def _acquire(file: IO[str], path: Path) -> None:
     try:
         import fcntl
 

@@ -12,7 +12,7 @@ Value = int | float | bool | str
 """What a problem or configuration may hold; exactly what a run table can store."""
 
 
-class NamedValues(Mapping[str, Value]):
+class FrozenParameters(Mapping[str, Value]):
     """A hashable mapping from names to numbers, booleans or strings.
 
     Two are equal when they hold the same names and values in any order, where ``1``, ``1.0`` and
@@ -42,7 +42,7 @@ class NamedValues(Mapping[str, Value]):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, NamedValues):
+        if isinstance(other, FrozenParameters):
             return type(self) is type(other) and self._items == other._items
         return isinstance(other, Mapping) and self._items == dict(other)
 
@@ -72,8 +72,8 @@ class NamedValues(Mapping[str, Value]):
         values: dict[str, Value] = {}
         for part in filter(None, (p.strip() for p in text.split(","))):
             name, equals, value = part.partition("=")
-            no_comma = "=" in value and " " in value.strip()  # M=300 N=700
-            if not equals or not name.strip() or not value.strip() or no_comma:
+            missing_comma = "=" in value and " " in value.strip()  # M=300 N=700
+            if not equals or not name.strip() or not value.strip() or missing_comma:
                 raise UsageError(f"cannot read {part!r}: write NAME=VALUE,NAME=VALUE")
             if name.strip() in values:
                 raise UsageError(f"{name.strip()!r} is given twice in {text!r}")
@@ -112,5 +112,5 @@ def parse_value(text: str) -> Value:
 
 def canonical_value(value: Value) -> Value:
     """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
-    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
-    return int(value) if whole else value
+    integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return int(value) if integral else value

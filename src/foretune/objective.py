@@ -11,10 +11,10 @@ from foretune.measurement import Measurement
 Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
 
 
-class Goal(Protocol):
+class Scalarization(Protocol):
     """What a searcher minimises: an objective, one within limits, or several made into one."""
 
-    def measured(self, measurement: Measurement) -> float:
+    def value_of(self, measurement: Measurement) -> float:
         """Return a number above 0: infinite if the run does not count, NaN if nobody knows."""
 
 
@@ -35,15 +35,15 @@ class Objective(StrEnum):
         """The unit of its values."""
         return {"time": "ms", "energy": "mJ", "edp": "mJ·ms"}[self.value]
 
-    def of(self, time_ms: Number, power_w: Number) -> Number:
+    def compute(self, time_ms: Number, power_w: Number) -> Number:
         """Return the objective from time (ms) and mean power (W); energy is power × time (mJ)."""
         if self is Objective.TIME:
             return time_ms
         energy_mj = power_w * time_ms
         return energy_mj if self is Objective.ENERGY else energy_mj * time_ms
 
-    def measured(self, measurement: Measurement) -> float:
+    def value_of(self, measurement: Measurement) -> float:
         """Return the objective of a measurement: infinite if it failed, NaN without power."""
         if not measurement.ok:
             return float("inf")
-        return self.of(measurement.time_ms, measurement.power_w)
+        return self.compute(measurement.time_ms, measurement.power_w)

@@ -15,12 +15,12 @@ from typing import Any
 from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
 from foretune.extras import EXTRA_OF
 from foretune.kernel import Kernel
-from foretune.place import full_place, is_place, kernel_at
+from foretune.place import absolute_location, is_code_location, kernel_at
 
 TRITON_PREFIX = "triton_"
 """How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
 
-_OURS: dict[str, dict[str, str]] = {
+_BUILTIN: dict[str, dict[str, str]] = {
     "kernels": {
         "matmul": "foretune.collect.kernels.matmul:Matmul",
         "quantized_matvec": "foretune.collect.kernels.quantized_matvec:QuantizedMatvec",
@@ -91,7 +91,7 @@ _OURS: dict[str, dict[str, str]] = {
     },
 }
 
-_ONE_OF = {
+_SINGULAR = {
     "kernels": "kernel",
     "families": "family",
     "meters": "meter",
@@ -107,12 +107,12 @@ def registered(group: str) -> dict[str, str]:
 
     Warns (`ForetuneWarning`) where another package uses a name that is taken.
     """
-    found = dict(_OURS[group])
+    found = dict(_BUILTIN[group])
     for point in entry_points(group=f"foretune.{group}"):
-        holder = found.setdefault(point.name, point.value)
-        if holder != point.value:
+        existing = found.setdefault(point.name, point.value)
+        if existing != point.value:
             warnings.warn(
-                f"{_ONE_OF[group]} {point.name!r} is {holder}: {point.value} is ignored until its "
+                f"{_SINGULAR[group]} {point.name!r} is {existing}: {point.value} is ignored until its "
                 "package registers it under another name",
                 ForetuneWarning,
                 stacklevel=2,
@@ -129,8 +129,8 @@ def load(group: str, name: str) -> Any:
         ForetuneError: another package registered it, and it cannot be imported.
     """
     if name not in registered(group):
-        raise UnknownName(_ONE_OF[group], name, registered(group))
-    what = f"{_ONE_OF[group]} {name!r}"
+        raise UnknownName(_SINGULAR[group], name, registered(group))
+    what = f"{_SINGULAR[group]} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -154,9 +154,9 @@ def get_kernel(name: str) -> Kernel:
         UnknownName: there is none.
         UsageError: there is no such place, or no kernel at it.
     """
-    if is_place(name):
+    if is_code_location(name):
         kernel = kernel_at(name)
-        kernel.place = full_place(name)
+        kernel.location = absolute_location(name)
         kind = type(kernel)
         if not hasattr(kernel, "knobs"):  # of a class, which can be made again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")

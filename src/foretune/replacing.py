@@ -9,7 +9,7 @@ from foretune.errors import ForetuneError, OutputError
 
 
 @contextlib.contextmanager
-def replacing(
+def atomic_write(
     path: str | os.PathLike[str], error: type[ForetuneError] = OutputError, what: str = ""
 ) -> Iterator[Path]:
     """Yield a path to write to; what is there when all went well becomes ``path``.

@@ -9,6 +9,6 @@ _NAMED = re.compile(
 )
 
 
-def without_secrets(text: str) -> str:
+def redact(text: str) -> str:
     """Return a text without who signs in, how, and with what token, in any address in it."""
     return _NAMED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))

@@ -25,48 +25,50 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-OURS = ("foretune.collect.", "foretune.features.families.")
-INSTALLED = ("site-packages", "dist-packages")
+HASHED_PREFIXES = ("foretune.collect.", "foretune.features.families.")
+INSTALL_FOLDERS = ("site-packages", "dist-packages")
 """Folders in which files that lie side by side have nothing to do with each other."""
-_OWN = Path(__file__).parents[1]
+_FORETUNE_ROOT = Path(__file__).parents[1]
 """Where Foretune itself is found."""
 
 
 @cache
-def code_hash(kind: type, noun: type) -> str:
+def code_hash(kind: type, base: type) -> str:
     """Return sixteen hexadecimal digits that identify the code of a class.
 
     Args:
         kind: the class. Typed into an interpreter, without a file, its methods count.
-        noun: what it derives from: bases that do not derive from it do not count.
+        base: what it derives from: bases that do not derive from it do not count.
     """
-    text = "\n".join(sorted(_code_of(kind, noun)[0].values())) or function_hash(kind)
+    text = "\n".join(sorted(_class_code(kind, base)[0].values())) or source_hash_of_function(kind)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def loose_code(kind: type, noun: type) -> list[Path]:
+def uninstalled_sources(kind: type, base: type) -> list[Path]:
     """Return the files and folders that hold the code of a class and are not installed.
 
     Another machine needs them to import it.
     """
-    files, roots = _code_of(kind, noun)
-    loose = {root for root in roots if root.name not in INSTALLED and root != _OWN}
-    inside = ((root, file) for root in loose for file in files if file.is_relative_to(root))
+    files, roots = _class_code(kind, base)
+    uninstalled = {
+        root for root in roots if root.name not in INSTALL_FOLDERS and root != _FORETUNE_ROOT
+    }
+    inside = ((root, file) for root in uninstalled for file in files if file.is_relative_to(root))
     return sorted({root / file.relative_to(root).parts[0] for root, file in inside})
 
 
-def _code_of(kind: type, noun: type) -> tuple[dict[Path, str], set[Path]]:
+def _class_code(kind: type, base: type) -> tuple[dict[Path, str], set[Path]]:
     """Return the text that counts of each file of a class, and where its modules are found."""
     found: dict[Path, str] = {}
     roots = set()
-    for module in {c.__module__ for c in kind.__mro__ if issubclass(c, noun)}:
+    for module in {c.__module__ for c in kind.__mro__ if issubclass(c, base)}:
         file = getattr(sys.modules.get(module), "__file__", None)
         if file and module.rpartition(".")[0] != "foretune":  # that is the noun itself
-            roots.add(_collect(module, Path(file), found))
+            roots.add(_collect_module(module, Path(file), found))
     return found, roots
 
 
-def function_hash(function: Any) -> str:
+def source_hash_of_function(function: Any) -> str:
     """Return sixteen hexadecimal digits that identify the code of a function, and of what it calls.
 
     Its own code counts, that of functions and classes of yours that it names, modules of yours, and
@@ -76,7 +78,7 @@ def function_hash(function: Any) -> str:
         function: or a class, or an object that is called.
     """
     found: dict[int, str] = {}
-    _note(function, found)
+    _collect_object(function, found)
     text = "\n".join(sorted(found.values()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -96,20 +98,22 @@ def packages_hash(*packages: ModuleType) -> str:
     return digest.hexdigest()
 
 
-def _collect(module: str, file: Path, found: dict[Path, str]) -> Path:
+def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
     """Add the code of a module, and of what it imports, to ``found``; return where it lies."""
-    top, *inside = module.split(".") + ["__init__"] * (file.stem == "__init__")
-    root = file.parents[len(inside)]
-    beside = not inside and root.name not in INSTALLED
-    mine = OURS if top == "foretune" else (f"{top}.", "") if beside else (f"{top}.",)
-    left = [(module, file)]
-    while left:
-        name, path = left.pop()
+    top, *submodules = module.split(".") + ["__init__"] * (file.stem == "__init__")
+    root = file.parents[len(submodules)]
+    is_standalone = not submodules and root.name not in INSTALL_FOLDERS
+    prefixes = (
+        HASHED_PREFIXES if top == "foretune" else (f"{top}.", "") if is_standalone else (f"{top}.",)
+    )
+    pending = [(module, file)]
+    while pending:
+        name, path = pending.pop()
         if path not in found:
             tree, found[path] = _read(path)
             package = name if path.stem == "__init__" else name.rpartition(".")[0]
-            imported = _imported(tree, package, root)
-            left += [(n, p) for n, p in imported if f"{n}.".startswith(mine)]
+            imported = _imported_modules(tree, package, root)
+            pending += [(n, p) for n, p in imported if f"{n}.".startswith(prefixes)]
     return root
 
 
@@ -117,10 +121,10 @@ def _collect(module: str, file: Path, found: dict[Path, str]) -> Path:
 def _read(path: Path) -> tuple[ast.AST, str]:
     """Return the syntax of a file, and as text what counts of it."""
     tree = ast.parse(path.read_bytes())
-    return tree, repr(_code(tree))
+    return tree, repr(_normalized_syntax(tree))
 
 
-def _imported(tree: ast.AST, package: str, root: Path) -> Iterator[tuple[str, Path]]:
+def _imported_modules(tree: ast.AST, package: str, root: Path) -> Iterator[tuple[str, Path]]:
     """Yield the modules below ``root`` that a module of ``package`` imports, and their files."""
     names: list[tuple[str, ...]] = []
     for node in ast.walk(tree):
@@ -131,28 +135,28 @@ def _imported(tree: ast.AST, package: str, root: Path) -> Iterator[tuple[str, Pa
             parts = [*above[: len(above) + 1 - node.level], node.module or ""]
             base = ".".join(filter(None, parts))
             names += [(f"{base}.{alias.name}", base) for alias in node.names]
-    for either in names:  # what is imported from a package may be a module of it
-        files = ((name, _file(name, root)) for name in either)
+    for candidates in names:  # what is imported from a package may be a module of it
+        files = ((name, _module_file(name, root)) for name in candidates)
         yield from [(name, path) for name, path in files if path][:1]
 
 
-def _file(module: str, root: Path) -> Path | None:
+def _module_file(module: str, root: Path) -> Path | None:
     base = root.joinpath(*module.split("."))
-    there = (base.with_name(f"{base.name}.py"), base / "__init__.py")
-    return next((path for path in there if path.is_file()), None)
+    candidates = (base.with_name(f"{base.name}.py"), base / "__init__.py")
+    return next((path for path in candidates if path.is_file()), None)
 
 
-def _code(node: Any) -> Any:
+def _normalized_syntax(node: Any) -> Any:
     """Return syntax as lists, without positions, docstrings, and fields new Pythons have empty."""
     if isinstance(node, ast.AST):
-        fields = ((name, _code(value)) for name, value in ast.iter_fields(node))
+        fields = ((name, _normalized_syntax(value)) for name, value in ast.iter_fields(node))
         return [type(node).__name__, *(f for f in fields if f[1] not in (None, []))]
     if isinstance(node, list):
-        return [_code(each) for each in node if not _is_text(each)]
+        return [_normalized_syntax(each) for each in node if not _is_docstring(each)]
     return node
 
 
-def _is_text(node: Any) -> bool:
+def _is_docstring(node: Any) -> bool:
     """Whether a statement is nothing but a text: a docstring."""
     return (
         isinstance(node, ast.Expr)
@@ -161,34 +165,34 @@ def _is_text(node: Any) -> bool:
     )
 
 
-def _note(thing: Any, found: dict[int, str]) -> None:
+def _collect_object(obj: Any, found: dict[int, str]) -> None:
     """Add the code of one thing that a function names, and of what that names in turn."""
-    if id(thing) in found:
+    if id(obj) in found:
         return
-    found[id(thing)] = ""
-    if isinstance(thing, functools.partial):
-        named = [thing.func, *thing.args, *thing.keywords.values()]
+    found[id(obj)] = ""
+    if isinstance(obj, functools.partial):
+        references = [obj.func, *obj.args, *obj.keywords.values()]
         text = "partial"
-    elif isinstance(thing, ModuleType):
-        named, text = [], _module_code(thing)
-    elif isinstance(thing, type):
-        named = [getattr(v, "__func__", v) for v in vars(thing).values() if _is_mine(thing)]
-        text = thing.__qualname__
-    elif isinstance(thing, int | float | str | bytes | bool | None):
-        named, text = [], repr(thing)
+    elif isinstance(obj, ModuleType):
+        references, text = [], _module_code(obj)
+    elif isinstance(obj, type):
+        references = [getattr(v, "__func__", v) for v in vars(obj).values() if _is_user_code(obj)]
+        text = obj.__qualname__
+    elif isinstance(obj, int | float | str | bytes | bool | None):
+        references, text = [], repr(obj)
     else:
-        plain = inspect.unwrap(getattr(thing, "py_func", getattr(thing, "__func__", thing)))
-        if inspect.isfunction(plain) and _is_mine(plain):
-            named, text = _around(plain), _own_code(plain)
+        plain = inspect.unwrap(getattr(obj, "py_func", getattr(obj, "__func__", obj)))
+        if inspect.isfunction(plain) and _is_user_code(plain):
+            references, text = _captured_values(plain), _function_code(plain)
         else:
-            named = [] if inspect.isroutine(plain) else [type(plain)]
+            references = [] if inspect.isroutine(plain) else [type(plain)]
             text = getattr(plain, "__qualname__", "object")
-    found[id(thing)] = text
-    for each in named:
-        _note(each, found)
+    found[id(obj)] = text
+    for each in references:
+        _collect_object(each, found)
 
 
-def _own_code(function: Any) -> str:
+def _function_code(function: Any) -> str:
     """Return what counts of one function: its syntax, or where there is no file, its bytecode."""
     if function.__name__ != "<lambda>":  # its line may hold anything else
         with contextlib.suppress(OSError, TypeError, SyntaxError):
@@ -197,14 +201,14 @@ def _own_code(function: Any) -> str:
             tree.decorator_list = [  # type: ignore[attr-defined]
                 d for d in getattr(tree, "decorator_list", []) if "tunable" not in ast.unparse(d)
             ]  # its knobs are no code
-            return repr(_code(tree))
+            return repr(_normalized_syntax(tree))
     return repr([(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
-                 for c in _codes(function.__code__)])  # fmt: skip
+                 for c in _nested_code_objects(function.__code__)])  # fmt: skip
 
 
-def _around(function: Any) -> list[Any]:
+def _captured_values(function: Any) -> list[Any]:
     """Return what a function finds around it: closed over, in its module, as its defaults."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in _nested_code_objects(function.__code__) for name in code.co_names}
     found = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # empty
@@ -212,27 +216,27 @@ def _around(function: Any) -> list[Any]:
     return found
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_code_objects(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from _nested_code_objects(constant)
 
 
 def _module_code(module: ModuleType) -> str:
     file = getattr(module, "__file__", None)
-    if not file or not file.endswith(".py") or not _is_mine(module):
+    if not file or not file.endswith(".py") or not _is_user_code(module):
         return module.__name__
     found: dict[Path, str] = {}
-    _collect(module.__name__, Path(file), found)
+    _collect_module(module.__name__, Path(file), found)
     return "\n".join(sorted(found.values()))
 
 
-def _is_mine(thing: Any) -> bool:
+def _is_user_code(obj: Any) -> bool:
     """Whether somebody's own code defines it: no installed package, not Python, not Foretune."""
-    name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
     top = (name or "builtins").partition(".")[0]
     if top in sys.stdlib_module_names or top == "foretune":
         return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return not set(INSTALLED) & set(Path(file).parts)
+    return not set(INSTALL_FOLDERS) & set(Path(file).parts)

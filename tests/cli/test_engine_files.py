@@ -14,7 +14,7 @@ from foretune.tune.exporting.winners import PARAMETERS
 
 B200 = "NVIDIA B200"
 MODEL = "Qwen/Qwen3-30B-A3B"
-SOME = Layer(128, 384, B200).named("vllm")
+SOME = Layer(128, 384, B200).file_name_for("vllm")
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def tuned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = dict(zip(PARAMETERS, (16, 64, 128, 1, 4, 3), strict=True))
     for experts, size in ((128, 384), (64, 384)):
-        path = tmp_path / "tuned" / Layer(experts, size, B200).named("vllm")
+        path = tmp_path / "tuned" / Layer(experts, size, B200).file_name_for("vllm")
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"1": config, "64": config}))
     return str(path.parent)
@@ -61,7 +61,7 @@ def test_a_model_without_any(capsys):
 
 def test_sglang_learns_from_vllms_files_too(tuned, capsys, tmp_path):
     (tmp_path / "own").mkdir()
-    name = Layer(8, 64, "AMD Instinct MI300X").named("sglang")
+    name = Layer(8, 64, "AMD Instinct MI300X").file_name_for("sglang")
     (tmp_path / "own" / name).write_text((tmp_path / "tuned" / SOME).read_text())
     arguments = ["sglang", MODEL, "--device", "NVIDIA_B200", "--tp", "2", "--tuned", "own"]
     assert main(["engine-config", *arguments]) == 0

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from foretune.collect import conditions
-from foretune.collect.conditions import Conditions, Watch, wait_until_quiet
+from foretune.collect.conditions import LoadMonitor, MachineLoad, wait_until_idle
 from foretune.device import Device
 
 CPU, GPU = Device("a CPU", "cpu"), Device("a GPU", "gpu")
@@ -24,39 +24,39 @@ def spinning(**more):
 
 
 def seen_beside(process, seconds=0.4):
-    with process, Watch(CPU) as watch:
+    with process, LoadMonitor(CPU) as watch:
         time.sleep(seconds)
         process.kill()
-    return watch.conditions
+    return watch.load
 
 
 def test_what_we_start_is_not_others():
     ours = seen_beside(spinning())
-    assert ours.others >= 0.0
-    assert 0.0 <= ours.stolen <= 1.0
+    assert ours.other_load >= 0.0
+    assert 0.0 <= ours.steal <= 1.0
     shares = []
     for own in (True, False):
         times = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 0.1, 1.0 if own else 0.2)])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(conditions, "_cpu_seconds", lambda times=times: next(times))
-            with Watch(CPU) as watch:
+            with LoadMonitor(CPU) as watch:
                 pass
-        shares.append((watch.conditions.others, watch.conditions.stolen))
+        shares.append((watch.load.other_load, watch.load.steal))
     assert shares == [(0.0, 0.05), (0.4, 0.05)]
 
 
 def test_our_seconds_hold_those_of_children_that_ended():
-    before = conditions._own_seconds()
+    before = conditions._process_tree_seconds()
     work = "sum(i for i in range(3_000_000))"
     subprocess.run([sys.executable, "-c", work], check=True)
-    assert conditions._own_seconds() - before > 0.05
+    assert conditions._process_tree_seconds() - before > 0.05
 
 
 def test_words(monkeypatch):
-    monkeypatch.setattr(conditions, "BUSY", 0.1)
-    monkeypatch.setattr(conditions, "STOLEN", 0.02)
-    assert Conditions().disturbed == Conditions(0.05, 0.01).disturbed == ""
-    said = Conditions(0.5, 0.1, "the GPU was slowed down by heat", 2).disturbed
+    monkeypatch.setattr(conditions, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(conditions, "MAX_STEAL", 0.02)
+    assert MachineLoad().disturbance == MachineLoad(0.05, 0.01).disturbance == ""
+    said = MachineLoad(0.5, 0.1, "the GPU was slowed down by heat", 2).disturbance
     assert said == (
         "other processes kept the CPU busy for 50% of the time; the host took away 10% of the "
         "CPU's time; 2 other processes were on the GPU; the GPU was slowed down by heat"
@@ -65,10 +65,10 @@ def test_words(monkeypatch):
 
 def test_reasons_for_a_slow_cpu(monkeypatch):
     counts = iter([{"heat": 3, "quota": 1}, {"heat": 3, "quota": 4}])
-    monkeypatch.setattr(conditions, "_slowed", lambda: next(counts))
-    with Watch(CPU) as watch:
+    monkeypatch.setattr(conditions, "_throttle_counts", lambda: next(counts))
+    with LoadMonitor(CPU) as watch:
         time.sleep(0.02)
-    assert watch.conditions.slowed == "quota"
+    assert watch.load.slowdown == "quota"
 
 
 class FakeNvml:
@@ -99,10 +99,10 @@ class FakeNvml:
 
 def test_a_gpu(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with Watch(GPU, FakeNvml()) as watch:
+    with LoadMonitor(GPU, FakeNvml()) as watch:
         pass
-    seen = watch.conditions
-    assert (seen.neighbors, seen.slowed) == (1, "the GPU was slowed down by heat")
+    seen = watch.load
+    assert (seen.gpu_neighbors, seen.slowdown) == (1, "the GPU was slowed down by heat")
 
 
 def test_a_gpu_that_nobody_can_look_at(monkeypatch):
@@ -110,17 +110,17 @@ def test_a_gpu_that_nobody_can_look_at(monkeypatch):
         def nvmlInit(self):  # noqa: N802
             raise self.NVMLError("no driver")
 
-    with Watch(GPU, Broken()) as watch:
+    with LoadMonitor(GPU, Broken()) as watch:
         pass
-    assert watch.conditions.disturbed == ""
+    assert watch.load.disturbance == ""
 
 
 def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
-    monkeypatch.setattr(conditions, "BUSY", 0.1)
-    monkeypatch.setattr(conditions, "LOOK_S", 0.001)
+    monkeypatch.setattr(conditions, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(conditions, "OBSERVE_S", 0.001)
     shares = iter([0.9, 0.8, 0.0])
-    monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(next(shares), 0.0))
-    assert wait_until_quiet(partial(Watch, CPU), 60.0).others == 0.0
-    monkeypatch.setattr(conditions._Cpu, "end", lambda self: Conditions(0.9, 0.0))
-    assert wait_until_quiet(partial(Watch, CPU), 1e-9).disturbed
-    assert not wait_until_quiet(partial(Watch, CPU), 0.0).disturbed, "nobody looked"
+    monkeypatch.setattr(conditions._CpuSampler, "end", lambda self: MachineLoad(next(shares), 0.0))
+    assert wait_until_idle(partial(LoadMonitor, CPU), 60.0).other_load == 0.0
+    monkeypatch.setattr(conditions._CpuSampler, "end", lambda self: MachineLoad(0.9, 0.0))
+    assert wait_until_idle(partial(LoadMonitor, CPU), 1e-9).disturbance
+    assert not wait_until_idle(partial(LoadMonitor, CPU), 0.0).disturbance, "nobody looked"

@@ -305,20 +305,20 @@ class TestFinding:
         assert isinstance(meters.find_meter("cpu"), Stopwatch)
         assert isinstance(meters.find_meter("gpu"), Gpu)
         assert meters.find_meter("gpu", 1).index == 1
-        assert meters.why_no_meter("cpu") == ""
+        assert meters.explain_missing_meter("cpu") == ""
 
     def test_none_works(self, register):
         register(broken=Broken, bad=ForetuneError("meter 'bad' cannot be imported: oh"))
         assert meters.find_meter("cpu") is None
-        reason = meters.why_no_meter("cpu")
+        reason = meters.explain_missing_meter("cpu")
         assert reason == "broken: it is broken; meter 'bad' cannot be imported: oh"
-        assert meters.why_no_meter() == reason
+        assert meters.explain_missing_meter() == reason
 
     def test_none_for_this_kind(self, register):
         register(gpu=Gpu)
         assert meters.find_meter("cpu") is None
-        assert "no meter is registered for a cpu" in meters.why_no_meter("cpu")
+        assert "no meter is registered for a cpu" in meters.explain_missing_meter("cpu")
 
     @pytest.mark.parametrize("kind", ["cpu", "gpu"])
     def test_this_machine_has_one_or_says_why_not(self, kind):
-        assert (meters.find_meter(kind) is None) == bool(meters.why_no_meter(kind))
+        assert (meters.find_meter(kind) is None) == bool(meters.explain_missing_meter(kind))

@@ -57,7 +57,7 @@ def test_triad_computes_what_it_says(store):
     a, b, c = (peaks._aligned(64) for _ in range(3))
     a[:], b[:], c[:] = 0, range(64), 2
     assert a.ctypes.data % 64 == 0
-    peaks.compiled(peaks._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
+    peaks.compile_function(peaks._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
     assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
 
 

@@ -14,7 +14,7 @@ from foretune.errors import MeasurementError, MissingExtra, UsageError
 from foretune.measurement import Status
 from foretune.testing import check_runner
 
-TIMING = Timing(box_s=0.03, warmup_s=0.002)
+TIMING = Timing(max_seconds=0.03, warmup_s=0.002)
 PROBLEM = Toy().problem(n=100)
 
 

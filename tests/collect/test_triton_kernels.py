@@ -117,7 +117,7 @@ def test_numbers_of_a_gpu():
 def test_a_gpu_is_measured(kernel, cache):
     device = next(d for d in local_devices() if d.kind == "gpu")
     problem = kernel.problem(REAL[kernel.name], cache=cache)
-    timing = Timing(box_s=0.1)
+    timing = Timing(max_seconds=0.1)
     default = kernel.default(problem)
     measured = next(InProcessRunner(device, timing).run(kernel, problem, [default]))
     assert measured.ok, measured.error
@@ -260,7 +260,7 @@ def test_poison_leaves_nothing_right(dtype):
     of = torch.int32 if dtype == "int32" else triton_kernel.torch_dtype(dtype)
     output = torch.ones(6, 10).to(of)
     expected = output.clone()
-    kernel.poison(output)
+    kernel.invalidate_output(output)
     assert kernel.relative_error(output, expected) > 10
 
 

@@ -93,7 +93,7 @@ def taken(monkeypatch):
 def run(kernel, problem, *changes):
     device = Device("A GPU", "gpu", specs={"cores": 2.0})
     configs = [Configuration({**CHOSEN, **change}) for change in changes]
-    with InProcessRunner(device, Timing(box_s=0.01, warmup_s=0.001)) as runner:
+    with InProcessRunner(device, Timing(max_seconds=0.01, warmup_s=0.001)) as runner:
         return list(runner.run(kernel, problem, configs))
 
 
@@ -112,10 +112,10 @@ def test_experts_take_a_configuration_and_are_checked(taken, dtype):
 
 def test_quantized_weights_are_what_they_were():
     weights = torch.randn(2, 300, 200)
-    for kind, limit in (("fp8", 0.05), (vllm_layers.IN_BLOCKS, 0.05)):
+    for kind, limit in (("fp8", 0.05), (vllm_layers.FP8_BLOCK, 0.05)):
         small, scale = vllm_layers._quantized(weights, kind)
         assert small.dtype == torch.float8_e4m3fn
-        block = [128, 128] if kind == vllm_layers.IN_BLOCKS else None
+        block = [128, 128] if kind == vllm_layers.FP8_BLOCK else None
         assert scale.shape == ((2, 3, 2) if block else (2,))
         back = _dequantized(small, scale, block)
         assert float((back - weights).norm() / weights.norm()) < limit

@@ -268,7 +268,7 @@ def test_the_installed_data(tmp_path, monkeypatch, package):
 
 @pytest.mark.parametrize("place", ["installed", "h200_sxm"])
 def test_nothing_is_installed(monkeypatch, place):
-    monkeypatch.setattr(aiconfigurator_data, "installed_data", lambda: None)
+    monkeypatch.setattr(aiconfigurator_data, "installed_tables", lambda: None)
     with pytest.raises(RunTableError, match="pip install aiconfigurator-core, or give a folder"):
         import_runs(place, "aiconfigurator")
 

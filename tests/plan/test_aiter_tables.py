@@ -7,9 +7,9 @@ import pytest
 
 from foretune.errors import OutputError, UsageError
 from foretune.plan import Formats, Layout, describe_model
-from foretune.plan.aiter_tables import fill, layers_in_tables, read_tables, write_tables
+from foretune.plan.aiter_tables import fill_tables, layers_in_tables, read_tables, write_tables
 from foretune.problem import Problem
-from foretune.tune.exporting.winners import CARD
+from foretune.tune.exporting.winners import MANIFEST_NAME
 
 DEVICE = ("gfx942", 304)
 BLOCKS, SHUFFLED = "a8w8_blockscale_tuned_gemm", "a8w8_blockscale_bpreshuffle_tuned_gemm"
@@ -68,7 +68,8 @@ def test_a_layout_that_cannot_be_served_is_refused():
 
 def test_what_is_there_and_what_is_guessed(folder):
     found = {
-        (e.layer["N"], e.layer["K"]): e for e in fill(layers(), read_tables([folder]), *DEVICE)
+        (e.layer["N"], e.layer["K"]): e
+        for e in fill_tables(layers(), read_tables([folder]), *DEVICE)
     }
     assert found[3072, 1536].status == "there"
     assert found[3072, 1536].guesses == {}
@@ -79,12 +80,12 @@ def test_what_is_there_and_what_is_guessed(folder):
     }  # fmt: skip
     assert 0.5 < guessed.agreement <= 1
     assert found[2112, 7168].status == "nothing similar"  # no multiple of 512
-    assert fill(layers(), read_tables([folder]), "gfx950", 256) == []
+    assert fill_tables(layers(), read_tables([folder]), "gfx950", 256) == []
 
 
 def test_tables_are_written_whole_and_once(folder, tmp_path):
     tables = read_tables([folder])
-    filled = fill(layers(), tables, *DEVICE)
+    filled = fill_tables(layers(), tables, *DEVICE)
     out = tmp_path / "out"
     for _ in range(2):  # ours may be replaced
         written = write_tables(out, filled, tables, *DEVICE)
@@ -92,7 +93,7 @@ def test_tables_are_written_whole_and_once(folder, tmp_path):
     read = pd.read_csv(out / f"{BLOCKS}.csv")
     assert list(read.columns) == list(COLUMNS)
     assert len(read) == 4 + sum(len(e.guesses) for e in filled)
-    card = json.loads((out / CARD).read_text())
+    card = json.loads((out / MANIFEST_NAME).read_text())
     assert card["engine"] == "aiter"
     assert all(not entry["measured"] for entry in card["files"][f"{BLOCKS}.csv"])
     assert Problem(card["files"][f"{BLOCKS}.csv"][0]["layer"]) in {e.layer for e in filled}
@@ -100,7 +101,7 @@ def test_tables_are_written_whole_and_once(folder, tmp_path):
 
 def test_what_is_not_ours_stays(folder, tmp_path):
     tables = read_tables([folder])
-    filled = fill(layers(), tables, *DEVICE)
+    filled = fill_tables(layers(), tables, *DEVICE)
     (tmp_path / f"{BLOCKS}.csv").write_text("mine")
     with pytest.raises(OutputError, match=r"is not Foretune's"):
         write_tables(tmp_path, filled, tables, *DEVICE)

@@ -13,13 +13,13 @@ from foretune.device import find_device
 from foretune.errors import OutputError, ProblemError
 from foretune.measurement import Status
 from foretune.plan import describe_model
-from foretune.plan.engine_files import BLOCK, EngineFile, engine_files
+from foretune.plan.engine_files import BLOCK_SHAPE, EngineFile, engine_files
 from foretune.plan.engine_folder import check_folder, write_files
 from foretune.plan.engine_measuring import measure_file, problem_of
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Layer
 from foretune.tune.exporting.vllm import TunedLayer, read_layer
-from foretune.tune.exporting.winners import Winners
+from foretune.tune.exporting.winners import TunedLayerIndex
 
 pytest.importorskip("torch")  # which says how much memory a block has
 
@@ -38,18 +38,18 @@ def mixtral(monkeypatch):
 
 @pytest.fixture
 def guessed():
-    known = Winners([TunedLayer(Layer(8, 2048, H200), {16: GUESS})])
-    (file,) = engine_files({LAYER: ("experts",)}, Winners([]), known)
+    known = TunedLayerIndex([TunedLayer(Layer(8, 2048, H200), {16: GUESS})])
+    (file,) = engine_files({LAYER: ("experts",)}, TunedLayerIndex([]), known)
     return file
 
 
 def test_a_layer_is_a_problem_of_vllms_kernel(mixtral):
     deepseek = describe_model("deepseek-ai/DeepSeek-V3")
-    kernel, problem = problem_of(Layer(256, 256, H200, "fp8_w8a8", BLOCK), deepseek, 16)
+    kernel, problem = problem_of(Layer(256, 256, H200, "fp8_w8a8", BLOCK_SHAPE), deepseek, 16)
     asked = {"M": 16, "E": 256, "top_k": 8, "N": 256, "K": 7168, "dtype": "fp8_block"}
     assert kernel.name == "vllm_experts"
     assert {name: problem[name] for name in asked} == asked
-    kernel, problem = problem_of(Layer(0, 512, H200, "fp8_w8a8", BLOCK, 7168), deepseek, 4)
+    kernel, problem = problem_of(Layer(0, 512, H200, "fp8_w8a8", BLOCK_SHAPE, 7168), deepseek, 4)
     assert (kernel.name, problem["N"], problem["K"]) == ("vllm_linear", 512, 7168)
     assert problem_of(LAYER, mixtral, 1)[1]["dtype"] == "bf16"
     for layer in (Layer(8, 64, H200, "int4_w4a16"), Layer(8, 64, H200, "fp8_w8a8", (64, 64))):
@@ -65,14 +65,14 @@ def test_entries_beat_the_default_or_are_the_default(mixtral, guessed, tmp_path)
         Configuration(vllm_times.DEFAULT), GUESS,
     ]  # fmt: skip
     small, large = file.measured[16], file.measured[512]
-    assert small.wins
-    assert small.gain_low <= small.gain <= small.gain_high
+    assert small.beats_default
+    assert small.speedup_low <= small.speedup <= small.speedup_high
     assert vllm_times.time_ms({"M": 16}, small.config) <= vllm_times.time_ms({"M": 16}, GUESS)
-    assert (large.config, large.gain, large.wins) == (vllm_times.DEFAULT, 1.0, False)
+    assert (large.config, large.speedup, large.beats_default) == (vllm_times.DEFAULT, 1.0, False)
     (path,) = write_files(tmp_path, [file], "vllm")
     assert dict(read_layer(LAYER, path).configs) == {16: small.config, 512: large.config}
     about = json.loads((tmp_path / "foretune.json").read_text())["files"][path.name]
-    assert about["entries"]["16"]["gain"] == [small.gain, small.gain_low, small.gain_high]
+    assert about["entries"]["16"]["gain"] == [small.speedup, small.speedup_low, small.speedup_high]
 
 
 def test_no_file_where_the_default_is_best_but_the_card_knows(mixtral, guessed, tmp_path):
@@ -108,14 +108,14 @@ def test_an_interrupted_run_resumes(mixtral, guessed, tmp_path):
     assert len(again.asked) <= 4
     same = measure_file(guessed, mixtral, last, tokens=(16, 64), budget=8, store=store)
     assert sum(p["M"] == 16 for p, _ in last.asked) <= 1
-    assert same.measured[16].gain == pytest.approx(done.measured[16].gain, rel=0.2)
+    assert same.measured[16].speedup == pytest.approx(done.measured[16].speedup, rel=0.2)
     assert 64 in same.measured
 
 
 def test_a_folder_is_looked_at_before_anything_is_measured(tmp_path):
     check_folder(tmp_path / "new" / "folder", [LAYER], "vllm")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
-    (tmp_path / LAYER.named("vllm")).write_text("{}")
+    (tmp_path / LAYER.file_name_for("vllm")).write_text("{}")
     with pytest.raises(OutputError, match="is not Foretune's"):
         check_folder(tmp_path, [LAYER], "vllm")
     (tmp_path / "file").write_text("")

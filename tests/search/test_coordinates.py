@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from foretune.device import Device
 from foretune.problem import Problem
-from foretune.search.coordinates import Coordinates
+from foretune.search.coordinates import ConfigurationEncoder
 from foretune.space import SearchSpace
 
 TILES = {"block_size_x": (16, 32, 48, 64), "tile_size_x": (1, 2, 4)}
 
 
 def points(space, **known):
-    coordinates = Coordinates(space, **known)
-    return coordinates.of(np.arange(len(space))), coordinates
+    coordinates = ConfigurationEncoder(space, **known)
+    return coordinates.encode(np.arange(len(space))), coordinates
 
 
 @given(
@@ -72,13 +72,13 @@ def test_what_does_not_vary_has_no_axis():
 
 def test_the_launch_geometry_is_seen():
     space = SearchSpace(TILES)
-    alone = len(Coordinates(space))
+    alone = len(ConfigurationEncoder(space))
     problem = Problem(size_0=1000)
     device = Device("Toy GPU", "gpu", specs={"cores": 10})
     assert (
-        len(Coordinates(space, problem, device))
+        len(ConfigurationEncoder(space, problem, device))
         > alone
-        > len(Coordinates(SearchSpace({"b": (16, 32), "t": (1, 2)})))
+        > len(ConfigurationEncoder(SearchSpace({"b": (16, 32), "t": (1, 2)})))
     )
 
 
@@ -86,4 +86,4 @@ def test_the_launch_geometry_is_seen():
 def test_some_are_placed_like_all(numbers):
     space = SearchSpace(TILES)
     X, coordinates = points(space)
-    assert np.array_equal(coordinates.of(np.array(numbers, dtype=int)), X[numbers])
+    assert np.array_equal(coordinates.encode(np.array(numbers, dtype=int)), X[numbers])

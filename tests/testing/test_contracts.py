@@ -122,7 +122,7 @@ class Runner(InProcessRunner):
     change: dict = {}  # noqa: RUF012
 
     def __init__(self):
-        super().__init__(CPU, Timing(box_s=0.01, warmup_s=0.0), power=False)
+        super().__init__(CPU, Timing(max_seconds=0.01, warmup_s=0.0), power=False)
 
     def run(self, *args, **named):
         for m in super().run(*args, **named):
@@ -143,9 +143,9 @@ class OfNowhere(Runner):
 
 
 class DoesTwice(Runner):
-    def spread(self, kernel, work, incumbent_ms=math.inf):
+    def run_many(self, kernel, work, incumbent_ms=math.inf):
         work = list(work)
-        return super().spread(kernel, work + work[:1], incumbent_ms)
+        return super().run_many(kernel, work + work[:1], incumbent_ms)
 
 
 class TakesAnything(Runner):

@@ -8,7 +8,7 @@ import foretune.collect
 from foretune.datasets import RunLog
 from foretune.errors import UsageError
 from foretune.tune import Calls, session, tune_pareto, tune_problem, tune_workload
-from foretune.tune.session import Session
+from foretune.tune.session import TuningJob
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(Session, "clock", lambda self: clock.now)
+    monkeypatch.setattr(TuningJob, "clock", lambda self: clock.now)
     return clock
 
 

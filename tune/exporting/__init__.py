@@ -1,7 +1,7 @@
 """From measurements to a Python function of the problem that imports nothing."""
 
-from foretune.tune.exporting.function import Exported, export_function
+from foretune.tune.exporting.function import ExportedFunction, export_function
 from foretune.tune.exporting.score import Score
-from foretune.tune.exporting.shares import Shares, shares_of
+from foretune.tune.exporting.shares import EfficiencyTable, efficiency_table
 
-__all__ = ["Exported", "Score", "Shares", "export_function", "shares_of"]
+__all__ = ["EfficiencyTable", "ExportedFunction", "Score", "efficiency_table", "export_function"]

@@ -19,15 +19,15 @@ import pandas as pd
 from foretune.errors import StoreError
 from foretune.mapping import Value
 from foretune.problem import Problem
-from foretune.tune.exporting.winners import NEAR, NEIGHBOURS, OTHER_DEVICE
+from foretune.tune.exporting.winners import DISTANCE_OFFSET, MAX_NEIGHBORS, OTHER_DEVICE_DISTANCE
 
-__all__ = ["KINDS", "Choice", "TableKind", "TunedTable"]
+__all__ = ["TABLE_KINDS", "KernelChoice", "TableKind", "TunedTable"]
 
-CATEGORIES = (
+CATEGORY_COLUMNS = (
     "q_dtype_w", "act_type", "dtype", "q_dtype_a", "q_type", "use_g1u1", "doweight_stage1",
 )  # fmt: skip
 """Columns that say what a layer is, beside its sizes."""
-MEASURED = {"us", "us1", "us2", "err1", "err2", "errRatio", "err_ratio", "tflops", "bw"}
+RESULT_COLUMNS = {"us", "us1", "us2", "err1", "err2", "errRatio", "err_ratio", "tflops", "bw"}
 """Columns that say how fast and how exact a winner was; all others are its choice."""
 ARCHITECTURES = {80: "gfx942", 228: "gfx942", 304: "gfx942", 128: "gfx950", 256: "gfx950"}
 """Compute units -> architecture, in tables of versions that have no column for it."""
@@ -52,7 +52,7 @@ class TableKind:
 
 _LINEAR = {"N": 0.5, "K": 0.5}
 _EXPERTS = {"model_dim": 0.5, "inter_dim": 0.5, "expert": 1.0, "topk": 1.0}
-KINDS = {
+TABLE_KINDS = {
     kind.name: kind
     for kind in (
         TableKind("a8w8_blockscale_tuned_gemm", "AITER_CONFIG_GEMM_A8W8_BLOCKSCALE", "M", _LINEAR),
@@ -67,7 +67,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """The kernel that rows of similar layers agree on.
 
     Attributes:
@@ -92,7 +92,7 @@ class TunedTable:
 
     Attributes:
         rows: that count.
-        choices: columns that name a kernel.
+        kernel_columns: columns that name a kernel.
         architectures: that rows are for.
 
     Raises:
@@ -103,12 +103,12 @@ class TunedTable:
         if missing := {kind.tokens, *kind.sizes, "cu_num", "us"} - set(rows.columns):
             raise StoreError(f"a table {kind.name} has no column {', '.join(sorted(missing))}")
         self.kind = kind
-        self._named = [c for c in (*kind.sizes, *CATEGORIES) if c in rows.columns]
-        self._device = [c for c in ("gfx", "cu_num") if c in rows.columns]
-        keys = [*self._device, kind.tokens, *self._named]
+        self._layer_columns = [c for c in (*kind.sizes, *CATEGORY_COLUMNS) if c in rows.columns]
+        self._device_columns = [c for c in ("gfx", "cu_num") if c in rows.columns]
+        keys = [*self._device_columns, kind.tokens, *self._layer_columns]
         rows = rows.sort_values("us", kind="stable").drop_duplicates(keys).sort_index()
         self.rows = rows.reset_index(drop=True)
-        self.choices = [c for c in rows.columns if c not in {*keys, *MEASURED}]
+        self.kernel_columns = [c for c in rows.columns if c not in {*keys, *RESULT_COLUMNS}]
         self._layers = [self.layer_of(row) for row in self.rows.to_dict("records")]
         sizes = self.rows[[kind.tokens, *kind.sizes]].to_numpy(dtype=float)
         self._sizes = np.log2(np.maximum(sizes, 1))
@@ -118,8 +118,10 @@ class TunedTable:
         else:
             self._architectures = np.array([ARCHITECTURES.get(n, "") for n in self._units])
         self.architectures = {str(name) for name in self._architectures} - {""}
-        self._kernels = list(self.rows[self.choices].fillna("").itertuples(index=False, name=None))
-        self._steps = self._find_steps()
+        self._kernels = list(
+            self.rows[self.kernel_columns].fillna("").itertuples(index=False, name=None)
+        )
+        self._size_divisors = self._find_size_divisors()
 
     @classmethod
     def read(cls, folder: Path, kind: TableKind) -> Self | None:
@@ -145,21 +147,21 @@ class TunedTable:
 
     def layer_of(self, row: Mapping[str, Value]) -> Problem:
         """Return the layer of a row, or what this table tells apart of a layer."""
-        return Problem({name: row[name] for name in self._named})
+        return Problem({name: row[name] for name in self._layer_columns})
 
     def tuned(self, architecture: str, units: int) -> dict[Problem, list[int]]:
         """Return the layers tuned on a device, and for which numbers of tokens."""
         found: dict[Problem, list[int]] = defaultdict(list)
-        for i in np.flatnonzero(self._on(architecture) & (self._units == units)):
+        for i in np.flatnonzero(self._architecture_mask(architecture) & (self._units == units)):
             found[self._layers[i]].append(int(self.rows[self.kind.tokens].iat[i]))
         return dict(found)
 
-    def usual_tokens(self, architecture: str) -> list[int]:
+    def common_token_counts(self, architecture: str) -> list[int]:
         """Return the numbers of tokens that most layers of an architecture are tuned for.
 
         AITER rounds others up to these.
         """
-        counts = self.rows[self._on(architecture)][self.kind.tokens].value_counts()
+        counts = self.rows[self._architecture_mask(architecture)][self.kind.tokens].value_counts()
         return sorted(int(n) for n in counts.index[counts >= counts.max() / 2])
 
     def guess(
@@ -169,7 +171,7 @@ class TunedTable:
         architecture: str,
         units: int,
         without: Iterable[Problem] = (),
-    ) -> Choice | None:
+    ) -> KernelChoice | None:
         """Return the kernel that rows of similar layers agree on; None if there is none similar.
 
         A kernel has a vote only where the layer's sizes are as divisible as all those that it was
@@ -182,53 +184,58 @@ class TunedTable:
             units: compute units of the GPU.
             without: layers that have no vote.
         """
-        silent = set(without)
+        excluded_layers = set(without)
         of_kind = self._categories(layer)
-        fits = {k for k, steps in self._steps.items() if _divisible(layer, steps)}
-        may = self._on(architecture) & np.array([
-            kernel in fits and self._categories(other) == of_kind and other not in silent
+        fits = {k for k, steps in self._size_divisors.items() if _is_divisible(layer, steps)}
+        may = self._architecture_mask(architecture) & np.array([
+            kernel in fits and self._categories(other) == of_kind and other not in excluded_layers
             for kernel, other in zip(self._kernels, self._layers, strict=True)
         ], dtype=bool)  # fmt: skip
         sizes = np.log2([tokens, *(int(layer[name]) for name in self.kind.sizes)])
         away = (self._sizes - sizes) * [1.0, *self.kind.sizes.values()]
-        distance = np.linalg.norm(away, axis=1) + OTHER_DEVICE * (self._units != units)
+        distance = np.linalg.norm(away, axis=1) + OTHER_DEVICE_DISTANCE * (self._units != units)
         distance[~may] = np.inf
-        nearest = np.argsort(distance, kind="stable")[:NEIGHBOURS]
+        nearest = np.argsort(distance, kind="stable")[:MAX_NEIGHBORS]
         nearest = nearest[np.isfinite(distance[nearest])]
         if not len(nearest):
             return None
         votes: dict[tuple[object, ...], float] = defaultdict(float)
         for i in nearest:
-            votes[self._kernels[i]] += float((distance[i] + NEAR) ** -2.0)
+            votes[self._kernels[i]] += float((distance[i] + DISTANCE_OFFSET) ** -2.0)
         best = max(votes, key=votes.__getitem__)
-        values = dict(zip(self.choices, best, strict=True))
-        return Choice(values, votes[best] / sum(votes.values()), self._layers[nearest[0]])
+        values = dict(zip(self.kernel_columns, best, strict=True))
+        return KernelChoice(values, votes[best] / sum(votes.values()), self._layers[nearest[0]])
 
-    def completed(
-        self, architecture: str, units: int, guesses: Mapping[tuple[Problem, int], Choice]
+    def with_guesses(
+        self, architecture: str, units: int, guesses: Mapping[tuple[Problem, int], KernelChoice]
     ) -> pd.DataFrame:
         """Return a device's rows, and one for each guess, without a time.
 
         It is a whole table: AITER drops rows as repeated that only another device has where it
         reads several.
         """
-        known = self.rows[self._on(architecture) & (self._units == units)]
+        known = self.rows[self._architecture_mask(architecture) & (self._units == units)]
         device: dict[str, Value] = {"gfx": architecture, "cu_num": units}
         new = [
-            {**{c: device[c] for c in self._device}, **layer, self.kind.tokens: n, **choice.values}
+            {
+                **{c: device[c] for c in self._device_columns},
+                **layer,
+                self.kind.tokens: n,
+                **choice.values,
+            }
             for (layer, n), choice in guesses.items()
         ]
         if not new:
             return known
         return pd.concat([known, pd.DataFrame(new, columns=self.rows.columns)], ignore_index=True)
 
-    def _on(self, architecture: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def _architecture_mask(self, architecture: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         return np.asarray(self._architectures == architecture, dtype=bool)
 
     def _categories(self, layer: Problem) -> tuple[object, ...]:
-        return tuple(layer.get(name) for name in self._named if name not in self.kind.sizes)
+        return tuple(layer.get(name) for name in self._layer_columns if name not in self.kind.sizes)
 
-    def _find_steps(self) -> dict[tuple[object, ...], dict[str, int]]:
+    def _find_size_divisors(self) -> dict[tuple[object, ...], dict[str, int]]:
         """Return what divides all sizes that each kernel was chosen for, as a power of two."""
         steps: dict[tuple[object, ...], dict[str, int]] = {}
         for kernel, layer in zip(self._kernels, self._layers, strict=True):
@@ -242,5 +249,5 @@ class TunedTable:
         return steps
 
 
-def _divisible(layer: Problem, steps: Mapping[str, int]) -> bool:
+def _is_divisible(layer: Problem, steps: Mapping[str, int]) -> bool:
     return all(int(layer[name]) % step == 0 for name, step in steps.items())

@@ -7,16 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.problem import Problem
-from foretune.tune.exporting.tree import Node, ask, choices, grow, renumber
+from foretune.tune.exporting.tree import Node, fit_tree, follow_path, leaf_choices, renumber
 
 DEPTHS = (0, 1, 2, 3, 4, 6, 8)
 FOLDS = 5
-ENOUGH = 1e-4
+MIN_GAIN = 1e-4
 """A configuration that adds less to the mean share is not worth compiling."""
-_AS_GOOD = 1e-3
+_SHARE_TOLERANCE = 1e-3
 """Of trees whose held-out shares differ by less the smallest is taken."""
 
-UNSEEN_FAILURES = 3
+PRIOR_FAILURES = 3
 """What was not measured is expected to do as the same configuration did elsewhere, had it failed
 this many times more there: what was seen once and did well is not the best everywhere."""
 
@@ -25,7 +25,7 @@ Gains = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Chooser:
+class TreeChooser:
     """Some configurations and a tree that picks one of them.
 
     Attributes:
@@ -40,79 +40,82 @@ class Chooser:
 
     def choose(self, problem: Problem) -> int:
         """Return the column of the configuration for a problem."""
-        return self.subset[ask(self.tree, problem)]
+        return self.subset[follow_path(self.tree, problem)]
 
 
-def expected(gains: Gains, known: Gains | None = None) -> Gains:
+def fill_missing_gains(gains: Gains, known: Gains | None = None) -> Gains:
     """Return ``gains`` with what was not measured filled in from ``known`` (by default itself)."""
     known = gains if known is None else known
     measured = (~np.isnan(known)).sum(axis=0)
-    elsewhere = np.nansum(known, axis=0) / (measured + UNSEEN_FAILURES)
-    return np.where(np.isnan(gains), elsewhere, gains)
+    column_means = np.nansum(known, axis=0) / (measured + PRIOR_FAILURES)
+    return np.where(np.isnan(gains), column_means, gains)
 
 
 def best_single(gains: Gains) -> int:
     """Return the column that is expected to be best on average."""
-    return int(expected(gains).mean(axis=0).argmax())
+    return int(fill_missing_gains(gains).mean(axis=0).argmax())
 
 
-def choose_subset(gains: Gains, most: int) -> list[int]:
-    """Return up to ``most`` columns of which the best one per problem is best on average.
+def choose_subset(gains: Gains, max_configs: int) -> list[int]:
+    """Return up to ``max_configs`` columns of which the best one per problem is best on average.
 
     Each is the one that adds most to those before it: this greedy choice keeps at least 1 − 1/e of
     what the best subset would (the mean of maxima is submodular), in practice nearly all.
 
     Args:
         gains: complete, as `expected` returns them.
-        most: at least 1.
+        max_configs: at least 1.
     """
     subset: list[int] = []
     reached = np.zeros(len(gains))
-    while len(subset) < min(most, gains.shape[1]):
+    while len(subset) < min(max_configs, gains.shape[1]):
         means = np.maximum(gains, reached[:, None]).mean(axis=0)
         best = int(means.argmax())
-        if subset and means[best] - reached.mean() <= ENOUGH:
+        if subset and means[best] - reached.mean() <= MIN_GAIN:
             break
         subset.append(best)
         reached = np.maximum(reached, gains[:, best])
     return subset
 
 
-def learn(
-    problems: Sequence[Problem], gains: Gains, most: int, depth: int | None, seed: int = 0
-) -> Chooser:
+def fit_chooser(
+    problems: Sequence[Problem], gains: Gains, max_configs: int, depth: int | None, seed: int = 0
+) -> TreeChooser:
     """Return a chooser.
 
     Args:
         problems: what to learn from.
         gains: the shares of all configurations on them.
-        most: how many configurations it may use.
+        max_configs: how many configurations it may use.
         depth: of the tree; None takes what keeps most of problems held out here.
         seed: of the folds.
     """
-    filled = expected(gains)
-    subset = choose_subset(filled, most)
+    filled = fill_missing_gains(gains)
+    subset = choose_subset(filled, max_configs)
     if depth is None:
-        depth = _best_depth(problems, gains, most, seed)
-    tree = grow(problems, filled[:, subset], depth)
-    used = sorted(choices(tree))
+        depth = _best_depth(problems, gains, max_configs, seed)
+    tree = fit_tree(problems, filled[:, subset], depth)
+    used = sorted(leaf_choices(tree))
     renumbered = renumber(tree, {old: new for new, old in enumerate(used)})
-    return Chooser([subset[i] for i in used], renumbered, subset)
+    return TreeChooser([subset[i] for i in used], renumbered, subset)
 
 
-def _best_depth(problems: Sequence[Problem], gains: Gains, most: int, seed: int) -> int:
+def _best_depth(problems: Sequence[Problem], gains: Gains, max_configs: int, seed: int) -> int:
     folds = min(FOLDS, len(problems))
-    if folds < 2 or most == 1:
+    if folds < 2 or max_configs == 1:
         return 0
     fold = np.random.default_rng(seed).permutation(np.arange(len(problems)) % folds)
     kept = np.zeros(len(DEPTHS))
     for held_out in range(folds):
         known, new = np.flatnonzero(fold != held_out), np.flatnonzero(fold == held_out)
-        filled, truth = expected(gains[known]), expected(gains[new], gains[known])
-        subset = choose_subset(filled, most)
+        filled, truth = (
+            fill_missing_gains(gains[known]),
+            fill_missing_gains(gains[new], gains[known]),
+        )
+        subset = choose_subset(filled, max_configs)
         for i, depth in enumerate(DEPTHS):
-            tree = grow([problems[j] for j in known.tolist()], filled[:, subset], depth)
-            chosen = [subset[ask(tree, problems[j])] for j in new.tolist()]
+            tree = fit_tree([problems[j] for j in known.tolist()], filled[:, subset], depth)
+            chosen = [subset[follow_path(tree, problems[j])] for j in new.tolist()]
             kept[i] += truth[np.arange(len(new)), chosen].sum()
     kept /= len(problems)
-    return DEPTHS[int(np.argmax(kept >= kept.max() - _AS_GOOD))]
+    return DEPTHS[int(np.argmax(kept >= kept.max() - _SHARE_TOLERANCE))]

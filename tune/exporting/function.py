@@ -10,18 +10,18 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.models.validation.splits import fold_of_rows
 from foretune.space import Configuration
-from foretune.tune.exporting.chooser import Chooser, best_single, learn
+from foretune.tune.exporting.chooser import TreeChooser, best_single, fit_chooser
 from foretune.tune.exporting.score import Score, score
-from foretune.tune.exporting.shares import Shares
+from foretune.tune.exporting.shares import EfficiencyTable
 from foretune.tune.exporting.source import write_source
-from foretune.tune.exporting.tree import leaves
+from foretune.tune.exporting.tree import count_leaves
 from foretune.version import __version__
 
-MOST_CONFIGS = 8
+MAX_CONFIGS = 8
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedFunction:
     """A function and what it keeps of the best performance measured.
 
     Attributes:
@@ -29,9 +29,9 @@ class Exported:
         configs: what it chooses from.
         leaves: of its decision tree.
         chooser: the same, as an object.
-        same: what it keeps on the problems it was made from.
-        same_single: what the single best configuration keeps there.
-        any_of_them: what would be kept there if, for each problem, one could know which of the
+        training_score: what it keeps on the problems it was made from.
+        training_score_single: what the single best configuration keeps there.
+        oracle_share: what would be kept there if, for each problem, one could know which of the
             configurations considered (`Chooser.considered`) is best.
         held_out: what functions made the same way keep on problems they were not made from; None
             if there are not enough problems.
@@ -41,21 +41,21 @@ class Exported:
     source: str
     configs: list[Configuration]
     leaves: int
-    chooser: Chooser
-    same: Score
-    same_single: Score
-    any_of_them: float
+    chooser: TreeChooser
+    training_score: Score
+    training_score_single: Score
+    oracle_share: float
     held_out: Score | None
     held_out_single: Score | None
 
 
 def export_function(
-    shares: Shares,
-    most_configs: int = MOST_CONFIGS,
+    shares: EfficiencyTable,
+    max_configs: int = MAX_CONFIGS,
     depth: int | None = None,
     group: str = "problem",
     seed: int = 0,
-) -> Exported:
+) -> ExportedFunction:
     """Return a function from problems to configurations.
 
     What was not measured is guessed, cautiously, while configurations are chosen (see `expected` in
@@ -63,7 +63,7 @@ def export_function(
 
     Args:
         shares: what was measured.
-        most_configs: how many configurations the function may use.
+        max_configs: how many configurations the function may use.
         depth: of its decision tree; None takes what keeps most of problems held out.
         group: what is held out together (see `foretune.models.validation.splits.group_columns`).
         seed: of the folds.
@@ -72,30 +72,30 @@ def export_function(
         UsageError: no configuration may be used.
         UnknownName: the group has a column that the problems have not.
     """
-    if most_configs < 1:
-        raise UsageError(f"--max-configs {most_configs} leaves nothing to choose: give at least 1")
-    chooser = learn(shares.problems, shares.share, most_configs, depth, seed)
-    single = best_single(shares.share)
-    held_out, held_out_single = _held_out(shares, most_configs, depth, group, seed)
-    same = score(shares.share, [chooser.choose(p) for p in shares.problems])
-    same_single = score(shares.share, [single] * len(shares.problems))
+    if max_configs < 1:
+        raise UsageError(f"--max-configs {max_configs} leaves nothing to choose: give at least 1")
+    chooser = fit_chooser(shares.problems, shares.efficiency, max_configs, depth, seed)
+    single = best_single(shares.efficiency)
+    held_out, held_out_single = _held_out(shares, max_configs, depth, group, seed)
+    same = score(shares.efficiency, [chooser.choose(p) for p in shares.problems])
+    same_single = score(shares.efficiency, [single] * len(shares.problems))
     configs = [shares.configs[i] for i in chooser.subset]
     notes = _notes(shares, same, same_single, held_out)
-    return Exported(
+    return ExportedFunction(
         source=write_source(_title(shares), notes, shares.problems, configs, chooser.tree),
         configs=configs,
-        leaves=leaves(chooser.tree),
+        leaves=count_leaves(chooser.tree),
         chooser=chooser,
-        same=same,
-        same_single=same_single,
-        any_of_them=float(shares.at_least[:, chooser.considered].max(axis=1).mean()),
+        training_score=same,
+        training_score_single=same_single,
+        oracle_share=float(shares.efficiency_or_zero[:, chooser.considered].max(axis=1).mean()),
         held_out=held_out,
         held_out_single=held_out_single,
     )
 
 
 def _held_out(
-    shares: Shares, most: int, depth: int | None, group: str, seed: int
+    shares: EfficiencyTable, max_configs: int, depth: int | None, group: str, seed: int
 ) -> tuple[Score | None, Score | None]:
     """Return what choosers learned on other problems keep, and what one configuration does."""
     fold = fold_of_rows(_table(shares), "grouped", seed, group)
@@ -105,14 +105,14 @@ def _held_out(
     single = np.zeros(len(fold), dtype=np.intp)
     for number in np.unique(fold):
         known, new = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        share = shares.share[known]
-        chooser = learn([shares.problems[i] for i in known], share, most, depth, seed)
+        share = shares.efficiency[known]
+        chooser = fit_chooser([shares.problems[i] for i in known], share, max_configs, depth, seed)
         chosen[new] = [chooser.choose(shares.problems[i]) for i in new]
         single[new] = best_single(share)
-    return score(shares.share, chosen), score(shares.share, single)
+    return score(shares.efficiency, chosen), score(shares.efficiency, single)
 
 
-def _table(shares: Shares) -> pd.DataFrame:
+def _table(shares: EfficiencyTable) -> pd.DataFrame:
     nothing = Configuration()
     return from_measurements(
         Measurement(shares.kernel, problem, nothing, shares.device, Status.OK)
@@ -120,12 +120,12 @@ def _table(shares: Shares) -> pd.DataFrame:
     )
 
 
-def _title(shares: Shares) -> str:
+def _title(shares: EfficiencyTable) -> str:
     return f"Which configuration of {shares.kernel} to run on {shares.device}."
 
 
-def _notes(shares: Shares, same: Score, single: Score, held_out: Score | None) -> str:
-    measured = int((~np.isnan(shares.share)).sum())
+def _notes(shares: EfficiencyTable, same: Score, single: Score, held_out: Score | None) -> str:
+    measured = int((~np.isnan(shares.efficiency)).sum())
     others = "it was never tried on others."
     if held_out is not None:
         others = f"on problems held out, {_percent(held_out.kept)}."

@@ -51,7 +51,7 @@ class Layer:
     depth: int = 0
 
     @classmethod
-    def of_file(cls, path: str | os.PathLike[str]) -> Self:
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """Return what a file's name says.
 
         Raises:
@@ -72,7 +72,7 @@ class Layer:
     @property
     def file_name(self) -> str:
         """The name vLLM looks for."""
-        return self.named("vllm")
+        return self.file_name_for("vllm")
 
     @property
     def sizes(self) -> str:
@@ -81,7 +81,7 @@ class Layer:
             return f"E={self.experts},N={self.size}"
         return f"N={self.size},K={self.depth}"
 
-    def named(self, engine: Engine) -> str:
+    def file_name_for(self, engine: Engine) -> str:
         """Return the name an engine looks for."""
         device, between = self.device.replace(" ", "_"), ","
         if engine == "sglang":

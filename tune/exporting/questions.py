@@ -19,7 +19,7 @@ class AtMost:
     name: str
     limit: float
 
-    def of(self, problem: Problem) -> bool:
+    def answer(self, problem: Problem) -> bool:
         """Return the answer: no where the problem has no such number."""
         value = problem.get(self.name)
         return isinstance(value, (int, float)) and value <= self.limit
@@ -32,7 +32,7 @@ class Equals:
     name: str
     value: Value | None
 
-    def of(self, problem: Problem) -> bool:
+    def answer(self, problem: Problem) -> bool:
         """Return the answer."""
         return problem.get(self.name) == self.value
 
@@ -40,7 +40,7 @@ class Equals:
 Question = AtMost | Equals
 
 
-class Questions:
+class SplitCandidates:
     """The columns that a tree is grown on, one per question that could tell problems apart.
 
     Sizes become ranks, so that no number is too large or too close to another for a tree that
@@ -57,7 +57,7 @@ class Questions:
         columns: list[npt.NDArray[np.float64]] = []
         for name in dict.fromkeys(n for p in problems for n in p):
             values = [p.get(name) for p in problems]
-            distinct = sorted(dict.fromkeys(values), key=_order)
+            distinct = sorted(dict.fromkeys(values), key=_sort_key)
             if len(distinct) > 1 and all(map(_is_number, distinct)):
                 rank = {v: i for i, v in enumerate(distinct)}
                 self._sizes.append(name)
@@ -68,7 +68,7 @@ class Questions:
                     columns.append(np.array([v == value for v in values], float))
         self.columns = np.column_stack(columns) if columns else np.zeros((len(problems), 0))
 
-    def between(
+    def split_between(
         self, column: int, low: npt.NDArray[np.intp], high: npt.NDArray[np.intp]
     ) -> tuple[Question, bool]:
         """Return the question that parts two sets of problems, and whether ``low`` answers yes.
@@ -83,10 +83,10 @@ class Questions:
         name = self._sizes[column]
         largest = max(self._problems[i][name] for i in low)
         smallest = min(self._problems[i][name] for i in high)
-        return AtMost(name, _middle(largest, smallest)), True
+        return AtMost(name, _midpoint(largest, smallest)), True
 
 
-def _order(value: Value | None) -> tuple[bool, bool, Any]:
+def _sort_key(value: Value | None) -> tuple[bool, bool, Any]:
     return value is None, isinstance(value, str), value
 
 
@@ -94,7 +94,7 @@ def _is_number(value: Value | None) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _middle(low: float, high: float) -> float:
+def _midpoint(low: float, high: float) -> float:
     """Return a number in [low, high): half-way in ratio, as sizes go, where both are positive."""
     if isinstance(low, int) and isinstance(high, int):
         return math.isqrt(low * high) if low > 0 else (low + high) // 2

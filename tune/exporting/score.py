@@ -35,11 +35,11 @@ def score(share: npt.NDArray[np.float64], chosen: Sequence[int] | npt.NDArray[np
         chosen: the number of a configuration for each problem.
     """
     kept = share[np.arange(len(share)), np.asarray(chosen, dtype=np.intp)]
-    there = kept[~np.isnan(kept)]
+    measured = kept[~np.isnan(kept)]
     return Score(
-        kept=float(there.mean()) if len(there) else np.nan,
-        at_least=float(there.sum() / len(kept)),
-        worst=float(there.min()) if len(there) else np.nan,
+        kept=float(measured.mean()) if len(measured) else np.nan,
+        at_least=float(measured.sum() / len(kept)),
+        worst=float(measured.min()) if len(measured) else np.nan,
         problems=len(kept),
         unmeasured=int(np.isnan(kept).sum()),
     )

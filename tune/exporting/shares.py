@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from foretune.datasets.runs import latest, problems_of, to_measurements
+from foretune.datasets.runs import newest_runs, problems_of, to_measurements
 from foretune.datasets.schema import columns_of
 from foretune.errors import UsageError
 from foretune.measurement import Status
@@ -16,7 +16,7 @@ from foretune.space import Configuration
 
 
 @dataclass(frozen=True)
-class Shares:
+class EfficiencyTable:
     """Best value measured on a problem, divided by that of a configuration: 1 is the best one.
 
     Attributes:
@@ -25,8 +25,8 @@ class Shares:
         objective: what is minimised.
         problems: the rows.
         configs: the columns.
-        share: shape (problems, configs); 0 where it failed, NaN where it was not measured.
-        nothing_ran: how many problems were left out because no configuration ran on them.
+        efficiency: shape (problems, configs); 0 where it failed, NaN where it was not measured.
+        excluded_problems: how many problems were left out because no configuration ran on them.
     """
 
     kernel: str
@@ -34,28 +34,28 @@ class Shares:
     objective: Objective
     problems: list[Problem]
     configs: list[Configuration]
-    share: npt.NDArray[np.float64]
-    nothing_ran: int = 0
+    efficiency: npt.NDArray[np.float64]
+    excluded_problems: int = 0
 
     @property
-    def at_least(self) -> npt.NDArray[np.float64]:
+    def efficiency_or_zero(self) -> npt.NDArray[np.float64]:
         """`share`, where what was not measured counts as a failure."""
-        return np.nan_to_num(self.share, nan=0.0)
+        return np.nan_to_num(self.efficiency, nan=0.0)
 
 
-def shares_of(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> Shares:
+def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> EfficiencyTable:
     """Return the shares in a run table of one kernel on one device; the newest runs count.
 
     Raises:
         UsageError: it holds several kernels or devices, or nothing that ran (or was metered).
     """
-    kernel, device = (_only(runs, column) for column in ("kernel", "device"))
-    runs = latest(runs).reset_index(drop=True)
-    problem, problem_rows = _numbered(runs, "problem")
-    config, config_rows = _numbered(runs, "config")
+    kernel, device = (_single_value(runs, column) for column in ("kernel", "device"))
+    runs = newest_runs(runs).reset_index(drop=True)
+    problem, problem_rows = _group_numbers(runs, "problem")
+    config, config_rows = _group_numbers(runs, "config")
     configs = [m.config for m in to_measurements(runs.iloc[config_rows])]
     value = np.full((len(problem_rows), len(configs)), np.nan)
-    value[problem, config] = _values(runs, objective)
+    value[problem, config] = _objective_values(runs, objective)
     ran = np.isfinite(value).any(axis=1)
     if not ran.any():
         why = "no run succeeded" if not objective.needs_power else "no run has a power_w"
@@ -66,18 +66,18 @@ def shares_of(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> Shar
     # Not the order of the file: the same measurements make the same function.
     rows = sorted(range(len(problems)), key=lambda i: problems[i].id)
     columns = sorted(range(len(configs)), key=lambda i: configs[i].id)
-    return Shares(
+    return EfficiencyTable(
         kernel=kernel,
         device=device,
         objective=objective,
         problems=[problems[i] for i in rows],
         configs=[configs[i] for i in columns],
-        share=(best / value)[np.ix_(rows, columns)],
-        nothing_ran=int((~ran).sum()),
+        efficiency=(best / value)[np.ix_(rows, columns)],
+        excluded_problems=int((~ran).sum()),
     )
 
 
-def _only(runs: pd.DataFrame, column: str) -> str:
+def _single_value(runs: pd.DataFrame, column: str) -> str:
     names = sorted(map(str, runs[column].unique()))
     if len(names) != 1:
         listed = ", ".join(names) or "none"
@@ -85,16 +85,18 @@ def _only(runs: pd.DataFrame, column: str) -> str:
     return names[0]
 
 
-def _values(runs: pd.DataFrame, objective: Objective) -> npt.NDArray[np.float64]:
+def _objective_values(runs: pd.DataFrame, objective: Objective) -> npt.NDArray[np.float64]:
     """Return the objective of each run: infinite if it failed, NaN if it is not known."""
     ok = (runs["status"].astype(object) == Status.OK.value).to_numpy()
     time_ms = runs["time_ms"].to_numpy(dtype=float)
     missing = np.full(len(runs), np.nan)
     power_w = runs["power_w"].to_numpy(dtype=float) if "power_w" in runs else missing
-    return np.where(ok, objective.of(time_ms, power_w), np.inf)
+    return np.where(ok, objective.compute(time_ms, power_w), np.inf)
 
 
-def _numbered(runs: pd.DataFrame, group: str) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _group_numbers(
+    runs: pd.DataFrame, group: str
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Return the number of each row's problem or configuration, and a row that has each number."""
     columns = columns_of(runs, group)
     if not columns:

@@ -14,7 +14,7 @@ from foretune.tune.exporting.tree import Leaf, Node
 
 _WIDTH = 100
 _CONFIGURATION = "dict[str, int | float | bool | str]"
-_TAKEN = {"dict", "float", "_CONFIGURATIONS"}
+_RESERVED = {"dict", "float", "_CONFIGURATIONS"}
 """What the function's body uses: an argument of that name would hide it."""
 
 
@@ -36,16 +36,16 @@ def write_source(
     """
     arguments = name_arguments(problems)
     lines = [
-        '"""' + _quoted(title), "", *textwrap.wrap(_quoted(notes), _WIDTH), '"""', "",
+        '"""' + _escape_docstring(title), "", *textwrap.wrap(_escape_docstring(notes), _WIDTH), '"""', "",
         f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
         *(f"    {_dict(config)}," for config in configs),
         ")", "", "",
-        *_head(list(_declared(arguments, problems))),
+        *_signature(list(_parameters(arguments, problems))),
         '    """Return the configuration for a problem.',
         "",
-        *(f"    {line}" for line in _meanings(arguments, problems)),
+        *(f"    {line}" for line in _describe_arguments(arguments, problems)),
         '    """',
-        *_body(tree, arguments, _switches(problems), "    "),
+        *_body(tree, arguments, _boolean_names(problems), "    "),
     ]  # fmt: skip
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -60,12 +60,19 @@ def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
     order = sorted(names, key=lambda n: any(n not in p for p in problems))
     arguments: dict[str, str] = {}
     for name in order:
-        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        if not plain or plain[0].isdigit() or keyword.iskeyword(plain) or plain in _TAKEN:
-            plain = f"{plain}_" if plain and not plain[0].isdigit() else f"_{plain}"
-        while plain in arguments.values():
-            plain += "_"
-        arguments[name] = plain
+        identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        if (
+            not identifier
+            or identifier[0].isdigit()
+            or keyword.iskeyword(identifier)
+            or identifier in _RESERVED
+        ):
+            identifier = (
+                f"{identifier}_" if identifier and not identifier[0].isdigit() else f"_{identifier}"
+            )
+        while identifier in arguments.values():
+            identifier += "_"
+        arguments[name] = identifier
     return arguments
 
 
@@ -75,7 +82,7 @@ def _fixed(problems: Sequence[Problem]) -> dict[str, Value]:
     return {n: v for n, v in first.items() if all(n in p and p[n] == v for p in problems)}
 
 
-def _head(declared: list[str]) -> list[str]:
+def _signature(declared: list[str]) -> list[str]:
     """Return the line that begins the function; several where it would be too long."""
     line = f"def choose({', '.join(declared)}) -> {_CONFIGURATION}:"
     if len(line) <= _WIDTH:
@@ -87,7 +94,7 @@ def _head(declared: list[str]) -> list[str]:
     ]
 
 
-def _declared(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
+def _parameters(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
     for name, argument in arguments.items():
         kinds = sorted({type(p[name]).__name__ for p in problems if name in p})
         if any(name not in p for p in problems):
@@ -96,7 +103,7 @@ def _declared(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterato
             yield f"{argument}: {' | '.join(kinds)}"
 
 
-def _meanings(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
+def _describe_arguments(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
     """Yield what each argument was among the problems: beyond that nobody has measured."""
     if arguments:
         yield "Measured with:"
@@ -105,26 +112,26 @@ def _meanings(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterato
         numbers = [v for v in values if not isinstance(v, (str, bool))]
         distinct = list(dict.fromkeys(values))
         if len(distinct) > 1 and len(numbers) == len(values):
-            said = f"{min(numbers)} … {max(numbers)}"
+            values_text = f"{min(numbers)} … {max(numbers)}"
         else:
-            said = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
+            values_text = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
         called = "" if name == argument else f" ({name})"
-        yield from _listed(f"{argument}{called}: {said}")
+        yield from _list_item(f"{argument}{called}: {values_text}")
     if fixed := _fixed(problems):
         yield "The same in all of them:"
         for name, value in fixed.items():
-            yield from _listed(f"{name}: {value}")
+            yield from _list_item(f"{name}: {value}")
 
 
-def _listed(text: str) -> list[str]:
+def _list_item(text: str) -> list[str]:
     """Return an entry of a list in a docstring."""
     return textwrap.wrap(
-        _quoted(text), _WIDTH - 4, initial_indent="    ", subsequent_indent="        ",
+        _escape_docstring(text), _WIDTH - 4, initial_indent="    ", subsequent_indent="        ",
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 
 
-def _switches(problems: Sequence[Problem]) -> set[str]:
+def _boolean_names(problems: Sequence[Problem]) -> set[str]:
     """Return the names that are true or false in every problem."""
     names = {n for p in problems for n in p}
     return {n for n in names if all(isinstance(p.get(n), bool) for p in problems)}
@@ -161,7 +168,7 @@ def _literal(value: Value) -> str:
     return ascii(value)
 
 
-def _quoted(text: str) -> str:
+def _escape_docstring(text: str) -> str:
     """Return text that can stand in a docstring, on one line."""
     visible = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return visible.replace("\\", "\\\\").replace('"', '\\"')

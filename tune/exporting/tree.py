@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.problem import Problem
-from foretune.tune.exporting.questions import Question, Questions
+from foretune.tune.exporting.questions import Question, SplitCandidates
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,23 @@ class Branch:
 Node = Leaf | Branch
 
 
-def ask(node: Node, problem: Problem) -> int:
+def follow_path(node: Node, problem: Problem) -> int:
     """Return the number of the configuration for a problem."""
     while isinstance(node, Branch):
-        node = node.yes if node.question.of(problem) else node.no
+        node = node.yes if node.question.answer(problem) else node.no
     return node.choice
 
 
-def leaves(node: Node) -> int:
+def count_leaves(node: Node) -> int:
     """Return how many leaves a tree has."""
-    return 1 if isinstance(node, Leaf) else leaves(node.yes) + leaves(node.no)
+    return 1 if isinstance(node, Leaf) else count_leaves(node.yes) + count_leaves(node.no)
 
 
-def choices(node: Node) -> set[int]:
+def leaf_choices(node: Node) -> set[int]:
     """Return the numbers of the configurations that a tree may choose."""
-    return {node.choice} if isinstance(node, Leaf) else choices(node.yes) | choices(node.no)
+    return (
+        {node.choice} if isinstance(node, Leaf) else leaf_choices(node.yes) | leaf_choices(node.no)
+    )
 
 
 def renumber(node: Node, number: Mapping[int, int]) -> Node:
@@ -54,7 +56,7 @@ def renumber(node: Node, number: Mapping[int, int]) -> Node:
     return Branch(node.question, renumber(node.yes, number), renumber(node.no, number))
 
 
-def grow(problems: Sequence[Problem], gains: npt.NDArray[np.float64], depth: int) -> Node:
+def fit_tree(problems: Sequence[Problem], gains: npt.NDArray[np.float64], depth: int) -> Node:
     """Return a tree of at most ``depth`` questions that keeps much of the best performance.
 
     It parts problems on which the configurations do differently well (a regression tree on all
@@ -66,35 +68,35 @@ def grow(problems: Sequence[Problem], gains: npt.NDArray[np.float64], depth: int
         gains: shape (problems, configurations), larger is better.
         depth: most questions on the way to a leaf.
     """
-    questions = Questions(problems)
+    questions = SplitCandidates(problems)
     everything = np.arange(len(problems))
     if depth == 0 or gains.shape[1] == 1 or questions.columns.shape[1] == 0:
-        return _leaf(gains, everything)
+        return _best_leaf(gains, everything)
     from sklearn.tree import DecisionTreeRegressor
 
     fitted = DecisionTreeRegressor(max_depth=depth, random_state=0).fit(questions.columns, gains)
-    return _node(fitted.tree_, 0, everything, questions, gains)
+    return _build_node(fitted.tree_, 0, everything, questions, gains)
 
 
-def _node(
+def _build_node(
     tree: Any,
     number: int,
     rows: npt.NDArray[np.intp],
-    questions: Questions,
+    questions: SplitCandidates,
     gains: npt.NDArray[np.float64],
 ) -> Node:
     column = tree.feature[number]
     if column < 0:
-        return _leaf(gains, rows)
+        return _best_leaf(gains, rows)
     goes_left = questions.columns[rows, column] <= tree.threshold[number]
     low, high = rows[goes_left], rows[~goes_left]
-    question, low_says_yes = questions.between(column, low, high)
-    left = _node(tree, tree.children_left[number], low, questions, gains)
-    right = _node(tree, tree.children_right[number], high, questions, gains)
+    question, low_says_yes = questions.split_between(column, low, high)
+    left = _build_node(tree, tree.children_left[number], low, questions, gains)
+    right = _build_node(tree, tree.children_right[number], high, questions, gains)
     if left == right:  # whatever the answer
         return left
     return Branch(question, left, right) if low_says_yes else Branch(question, right, left)
 
 
-def _leaf(gains: npt.NDArray[np.float64], rows: npt.NDArray[np.intp]) -> Leaf:
+def _best_leaf(gains: npt.NDArray[np.float64], rows: npt.NDArray[np.intp]) -> Leaf:
     return Leaf(int(gains[rows].mean(axis=0).argmax()))

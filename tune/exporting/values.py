@@ -16,7 +16,7 @@ def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> s
         if not re.fullmatch(r"[A-Za-z_]\w*", knob):
             raise UsageError(f"knob {knob!r} is no name that C has: export JSON instead")
         option = isinstance(value, str) and value.startswith("-")
-        text = f"{knob} {c_text(value)}"
+        text = f"{knob} {c_literal(value)}"
         lines.append(f"/* compile with {text} */" if option else f"#define {text}")
     return "\n".join([f"#ifndef {guard}", f"#define {guard}", *lines, "#endif", ""])
 
@@ -39,7 +39,7 @@ FORMATS = tuple(_WRITERS)
 """Endings of files that a configuration can be written to."""
 
 
-def values_as(kind: str, name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+def format_values(kind: str, name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
     """Return a configuration as the content of a file.
 
     Args:
@@ -54,6 +54,6 @@ def values_as(kind: str, name: str, config: Mapping[str, Any], notes: Mapping[st
     return _WRITERS[kind](name, config, notes)
 
 
-def c_text(value: Any) -> str:
+def c_literal(value: Any) -> str:
     """Return a value as C has it: booleans are 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

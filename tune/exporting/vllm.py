@@ -18,19 +18,19 @@ from typing import Any
 from foretune.errors import StoreError, UsageError
 from foretune.mapping import Value
 from foretune.problem import Problem
-from foretune.replacing import replacing
+from foretune.replacing import atomic_write
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import TOKENS, Layer
 from foretune.tune.store import Choice, Store, Subject
 from foretune.tune.store.problems import matches
-from foretune.tune.store.subject import GOAL
-from foretune.tune.store.tuned import Tuned
+from foretune.tune.store.subject import OBJECTIVE_TAG
+from foretune.tune.store.tuned import StoreReader
 
 REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps")
 OPTIONAL = ("num_stages", "SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 """What most files, or some, hold beside: Triton has a default of stages; the last three are for
 AMD GPUs."""
-LARGEST = 2**31
+MAX_SIZE = 2**31
 """No size in a file reaches it."""
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
@@ -38,20 +38,20 @@ _VERSION = "triton_version"
 
 
 @dataclass(frozen=True)
-class Naming:
+class ParameterNames:
     """How a kernel's problems call what vLLM's files speak of.
 
     Attributes:
         names: our name (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) -> the kernel's.
-        also: what else every problem of the kernel holds, e.g. ``{"top_k": 8}``.
+        extra: what else every problem of the kernel holds, e.g. ``{"top_k": 8}``.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
-    also: Mapping[str, Value] = field(default_factory=dict)
+    extra: Mapping[str, Value] = field(default_factory=dict)
 
-    def of(self, problem: Problem) -> Problem:
+    def to_kernel_problem(self, problem: Problem) -> Problem:
         """Return one of our problems as the kernel's."""
-        return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.also})
+        return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.extra})
 
     def tokens(self, problem: Problem, layer: Layer) -> int | None:
         """Return the number of tokens of a kernel's problem; None if it is of another layer.
@@ -61,7 +61,11 @@ class Naming:
         tokens = problem.get(self.names.get(TOKENS, TOKENS))
         if tokens is None or isinstance(tokens, str):
             return None
-        return int(tokens) if matches(problem, self.of(layer.problem(int(tokens)))) else None
+        return (
+            int(tokens)
+            if matches(problem, self.to_kernel_problem(layer.problem(int(tokens))))
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
         UsageError: it is not named as vLLM names them.
         StoreError: it cannot be read, or holds something else.
     """
-    layer, path = Layer.of_file(path), Path(path)
+    layer, path = Layer.from_file(path), Path(path)
     if not layer.experts:
         raise UsageError(f"{path.name} is of a linear layer, not of experts: its name has no E=…")
     return read_layer(layer, path)
@@ -111,7 +115,7 @@ def read_layer(layer: Layer, path: Path) -> TunedLayer:
             raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
         sizes = {TOKENS: tokens, **{n: config[n] for n in (*REQUIRED, "num_stages") if n in config}}
         for name, value in sizes.items():
-            if type(value) is not int or not 0 < value < LARGEST:
+            if type(value) is not int or not 0 < value < MAX_SIZE:
                 raise StoreError(f"{path}: {name} is {value!r}, which is no size")
     return TunedLayer(layer, configs, triton)
 
@@ -133,8 +137,8 @@ def write_layer(path: Path, tuned: TunedLayer) -> Path:
         UsageError, StoreError: see `write_vllm`.
     """
     head = {_VERSION: tuned.triton} if tuned.triton else {}
-    configs = {str(m): _as_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
-    with replacing(path, StoreError) as new:
+    configs = {str(m): _to_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
+    with atomic_write(path, StoreError) as new:
         new.write_text(json.dumps({**head, **configs}, indent=4) + "\n", encoding="utf-8")
     return path
 
@@ -144,7 +148,7 @@ def import_vllm(
     path: str | os.PathLike[str],
     kernel: str = "fused_moe",
     subject: Subject | None = None,
-    naming: Naming | None = None,
+    naming: ParameterNames | None = None,
 ) -> tuple[Subject, int, int]:
     """Take the configurations of one of vLLM's files as choices; what was chosen before stands.
 
@@ -165,13 +169,13 @@ def import_vllm(
     Raises:
         UsageError, StoreError: see `read_vllm`; or the subject is of another device.
     """
-    tuned, naming = read_vllm(path), naming or Naming()
+    tuned, naming = read_vllm(path), naming or ParameterNames()
     versions = f"triton {tuned.triton}" if tuned.triton else ""
     subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
     if Layer(1, 1, subject.device).file_name != Layer(1, 1, tuned.layer.device).file_name:
         raise UsageError(f"{Path(path).name} is for {tuned.layer.device}, not {subject.device}")
     before = store.choices(subject)
-    problems = {m: naming.of(tuned.layer.problem(m)) for m in tuned.configs}
+    problems = {m: naming.to_kernel_problem(tuned.layer.problem(m)) for m in tuned.configs}
     for tokens, problem in problems.items():
         if problem not in before:
             choice = Choice(tuned.configs[tokens], 0, math.nan, "measured")
@@ -181,11 +185,11 @@ def import_vllm(
 
 
 def export_vllm(
-    tuned: Tuned,
+    tuned: StoreReader,
     folder: str | os.PathLike[str],
     subject: Subject,
     layer: Layer,
-    naming: Naming | None = None,
+    naming: ParameterNames | None = None,
 ) -> tuple[Path, int]:
     """Write a subject's choices for one layer as a file of vLLM's.
 
@@ -205,15 +209,15 @@ def export_vllm(
         UsageError: there is no choice for that layer, or one that vLLM cannot use.
         StoreError: the store cannot be read, or the file not be written.
     """
-    naming = naming or Naming()
+    naming = naming or ParameterNames()
     configs = {
         tokens: choice.config
         for problem, choice in tuned.choices(subject).items()
-        if GOAL not in problem and (tokens := naming.tokens(problem, layer)) is not None
+        if OBJECTIVE_TAG not in problem and (tokens := naming.tokens(problem, layer)) is not None
     }
     if not configs:
         raise UsageError(
-            f"nothing was chosen for {naming.of(layer.problem(1))} with any {TOKENS}: "
+            f"nothing was chosen for {naming.to_kernel_problem(layer.problem(1))} with any {TOKENS}: "
             "'foretune store show' lists the choices"
         )
     found = re.search(r"triton ([^\s,]+)", subject.versions)
@@ -221,7 +225,7 @@ def export_vllm(
     return write_vllm(folder, content), len(configs)
 
 
-def _as_vllm(config: Configuration) -> dict[str, Any]:
+def _to_vllm(config: Configuration) -> dict[str, Any]:
     renamed = {_ALIASES.get(name, name): value for name, value in config.items()}
     if missing := [name for name in REQUIRED if name not in renamed]:
         raise UsageError(f"vLLM needs {', '.join(missing)}, and {config} has none")

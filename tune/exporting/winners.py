@@ -16,25 +16,25 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from foretune.device import named_device
+from foretune.device import find_device_or_none
 from foretune.errors import StoreError, UsageError
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Layer
 from foretune.tune.exporting.vllm import OPTIONAL, REQUIRED, TunedLayer, read_layer
 
-__all__ = ["CARD", "PARAMETERS", "Guess", "Winners", "architecture_of"]
+__all__ = ["MANIFEST_NAME", "PARAMETERS", "Guess", "TunedLayerIndex", "architecture_of"]
 
 PARAMETERS = (*REQUIRED, "num_stages")
 """What is voted on."""
-NEIGHBOURS = 15
+MAX_NEIGHBORS = 15
 """Winners that vote."""
-WEIGHTS = np.array([1.0, 1.0, 0.5, 0.5])
+DISTANCE_WEIGHTS = np.array([1.0, 1.0, 0.5, 0.5])
 """What a doubling of tokens, experts, N and K adds to the distance between two layers."""
-OTHER_DEVICE = 1.0
+OTHER_DEVICE_DISTANCE = 1.0
 """What another device of the same architecture adds."""
-NEAR = 0.5
+DISTANCE_OFFSET = 0.5
 """A vote counts ``1 / (distance + NEAR)²``."""
-CARD = "foretune.json"
+MANIFEST_NAME = "foretune.json"
 """Lies beside files that were guessed: they have no vote."""
 ARCHITECTURES = {
     "NVIDIA H100": "sm_90", "NVIDIA H20": "sm_90", "NVIDIA H20-3e": "sm_90",
@@ -46,7 +46,7 @@ ARCHITECTURES = {
 """Of GPUs in names of files that the spec table lacks."""
 Group = tuple[bool, str, tuple[int, int] | None, str]
 """Experts or not, quantization, its blocks, the architecture."""
-_Winner = tuple[Layer, npt.NDArray[np.float64], Configuration]
+_TunedEntry = tuple[Layer, npt.NDArray[np.float64], Configuration]
 
 
 @dataclass(frozen=True)
@@ -78,27 +78,27 @@ class _Table:
         return np.array(rows, dtype=float)
 
 
-class Winners:
+class TunedLayerIndex:
     """Tuned layers to learn from.
 
     Args:
         tuned: of several files for the same layer, the first counts.
-        left_out: files that could not be read.
+        skipped: files that could not be read.
 
     Attributes:
         layers: that are known.
     """
 
-    def __init__(self, tuned: Iterable[TunedLayer], left_out: int = 0) -> None:
-        self.left_out = left_out
+    def __init__(self, tuned: Iterable[TunedLayer], skipped: int = 0) -> None:
+        self.skipped = skipped
         self.layers: dict[Layer, TunedLayer] = {}
         for each in tuned:
             self.layers.setdefault(each.layer, each)
-        entries: dict[Group, list[_Winner]] = defaultdict(list)
+        entries: dict[Group, list[_TunedEntry]] = defaultdict(list)
         for layer, each in self.layers.items():
             for tokens, config in each.configs.items():
-                if plain := _runnable(layer, config):
-                    entries[_group(layer)].append((layer, _sizes(layer, tokens), plain))
+                if runnable := _runnable(layer, config):
+                    entries[_group(layer)].append((layer, _sizes(layer, tokens), runnable))
         self._tables = {group: _table(rows) for group, rows in entries.items()}
 
     @classmethod
@@ -111,12 +111,12 @@ class Winners:
         Raises:
             UsageError: there is none.
         """
-        folders, tuned, left_out = list(folders), [], 0
+        folders, tuned, skipped = list(folders), [], 0
         for path in (path for folder in folders for path in _paths(folder)):
             try:
-                read = read_layer(Layer.of_file(path), path)
+                read = read_layer(Layer.from_file(path), path)
             except (UsageError, StoreError):
-                left_out += 1
+                skipped += 1
             else:
                 tuned.append(read)
         if not any(each.configs for each in tuned):
@@ -124,7 +124,7 @@ class Winners:
             raise UsageError(
                 f"no tuned file in {names}: give the folder of an installed engine, or of its wheel"
             )
-        return cls((each for each in tuned if each.configs), left_out)
+        return cls((each for each in tuned if each.configs), skipped)
 
     def guess(self, layer: Layer, tokens: int, without: Iterable[Layer] = ()) -> Guess | None:
         """Return the configuration that similar layers agree on; None if there is none similar.
@@ -137,15 +137,17 @@ class Winners:
         table = self._tables.get(_group(layer))
         if table is None:
             return None
-        distance = np.linalg.norm((table.sizes - _sizes(layer, tokens)) * WEIGHTS, axis=1)
-        distance += [OTHER_DEVICE * (other.device != layer.device) for other in table.layers]
-        if silent := set(without):
-            distance[[other in silent for other in table.layers]] = np.inf
-        nearest = np.argsort(distance, kind="stable")[:NEIGHBOURS]
+        distance = np.linalg.norm((table.sizes - _sizes(layer, tokens)) * DISTANCE_WEIGHTS, axis=1)
+        distance += [
+            OTHER_DEVICE_DISTANCE * (other.device != layer.device) for other in table.layers
+        ]
+        if excluded_layers := set(without):
+            distance[[other in excluded_layers for other in table.layers]] = np.inf
+        nearest = np.argsort(distance, kind="stable")[:MAX_NEIGHBORS]
         nearest = nearest[np.isfinite(distance[nearest])]
         if not len(nearest):
             return None
-        votes = (distance[nearest] + NEAR) ** -2.0
+        votes = (distance[nearest] + DISTANCE_OFFSET) ** -2.0
         values = table.values[nearest]
         agreement = (values[:, None] == values[None]).mean(axis=2) @ votes / votes.sum()
         best = int(np.argmax(agreement))
@@ -155,14 +157,18 @@ class Winners:
 
 def architecture_of(device: str) -> str | None:
     """Return the architecture of a GPU by its driver's name; None if it is not known."""
-    known = named_device(device)
+    known = find_device_or_none(device)
     return known.architecture if known else ARCHITECTURES.get(device)
 
 
 def _paths(folder: Path) -> list[Path]:
     """Return the files in a folder, those for the newest Triton first, without what was guessed."""
-    guessed = {card.parent for card in folder.rglob(CARD)}
-    paths = [p for p in folder.rglob("*device_name=*.json") if not guessed.intersection(p.parents)]
+    guessed_folders = {card.parent for card in folder.rglob(MANIFEST_NAME)}
+    paths = [
+        p
+        for p in folder.rglob("*device_name=*.json")
+        if not guessed_folders.intersection(p.parents)
+    ]
     return sorted(sorted(paths), key=_triton_of, reverse=True)
 
 
@@ -196,6 +202,6 @@ def _sizes(layer: Layer, tokens: int) -> npt.NDArray[np.float64]:
     return np.log2(np.maximum(sizes, 1).astype(float))
 
 
-def _table(rows: list[_Winner]) -> _Table:
+def _table(rows: list[_TunedEntry]) -> _Table:
     layers, sizes, configs = zip(*rows, strict=True)
     return _Table(list(layers), np.array(sizes), list(configs))

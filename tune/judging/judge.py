@@ -20,31 +20,31 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.conditions import Watch
-from foretune.collect.judging.contestant import Code, Contestant, Outcome
-from foretune.collect.service import Service
+from foretune.collect.conditions import LoadMonitor
+from foretune.collect.judging.contestant import CallOutputs, Code, IsolatedImplementation
+from foretune.collect.service import WorkerProcess
 from foretune.collect.wrapped.values import relative_difference
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.tune.judging.verdict import Ruling, Verdict
-from foretune.tune.verify import compare, steadiness
+from foretune.tune.judging.verdict import ProblemVerdict, Verdict
+from foretune.tune.verify import compare, estimate_noise
 
-CHECKS = 3
+CHECK_SEEDS = 3
 """Seeds on which every output is looked at before anything is timed."""
-LEAST_ROUNDS, MOST_ROUNDS = 9, 200
-LOOKED_AT = 1 / 3
+MIN_ROUNDS, MAX_ROUNDS = 9, 200
+OUTPUT_CHECK_SHARE = 1 / 3
 """Share of the timed rounds whose outputs are looked at, too; nobody knows which."""
-LIES = 1.5
+MAX_CLOCK_RATIO = 1.5
 """The judge's clock may show a contestant's time times this: the processes' own work is in it."""
-CLOCK_MS = 0.002
+CLOCK_OVERHEAD_MS = 0.002
 """What calling and reading a clock takes at most."""
-ASKS, BURSTS, BURST_S = 5, 40, 0.02
-CANDIDATE, REFERENCE, AGAIN = "candidate", "reference", "again"
+OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
+CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", "again"
 
 
-class Refusal(Exception):
+class CandidateRejected(Exception):
     """Raised where a candidate cannot be accepted; the message says why."""
 
 
@@ -54,9 +54,9 @@ def judge(
     problems: Sequence[Mapping[str, Any]],
     *,
     inputs: Code,
-    beside: Mapping[str, Code] | None = None,
+    rivals: Mapping[str, Code] | None = None,
     tolerance: float = 1e-4,
-    box_s: float = 2.0,
+    max_seconds: float = 2.0,
     limit_s: float = 30.0,
     device: Device | None = None,
     progress: Progress = SILENT,
@@ -73,10 +73,10 @@ def judge(
         problems: parameters of ``inputs``: several shapes, for what is right for one only.
         inputs: ``inputs(**problem, seed=…)`` returns the arguments: arrays, tensors, numbers. Other
             seeds must give other values.
-        beside: more rivals by name, such as a library's call, ``torch.compile`` of the reference or
+        rivals: more rivals by name, such as a library's call, ``torch.compile`` of the reference or
             a tuned kernel; the speed-up is over the fastest, the reference among them.
         tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
-        box_s: seconds of comparison per problem.
+        max_seconds: seconds of comparison per problem.
         limit_s: seconds one call may take, loading and compiling included.
         device: where it runs, to see what disturbs it; the CPU if not given.
         progress: told about every problem.
@@ -89,16 +89,16 @@ def judge(
     if not wanted:
         raise UsageError("there is no problem to judge on: give at least one")
     # The reference comes first: what is wrong with the inputs is not the candidate's fault.
-    codes = {REFERENCE: reference, CANDIDATE: candidate, **(beside or {})}
+    codes = {REFERENCE: reference, CANDIDATE: candidate, **(rivals or {})}
     for code in (inputs, *codes.values()):
         file = code.rpartition(":")[0] if isinstance(code, str) else ""
         if file.endswith(".py") and not Path(file).is_file():
             raise UsageError(f"there is no file {file}: give FILE.py:NAME or MODULE:NAME")
-    if len(codes) != 2 + len(beside or {}):
+    if len(codes) != 2 + len(rivals or {}):
         raise UsageError(f"{CANDIDATE!r} and {REFERENCE!r} are names of the judge's own")
     device = device or Device("CPU", "cpu")
     with ExitStack() as stack:
-        bench = Bench({name: Service(partial(Contestant, code, inputs), _UNSENT)
+        bench = JudgeBenchmark({name: WorkerProcess(partial(IsolatedImplementation, code, inputs), _PICKLE_ADVICE)
                        for name, code in codes.items()}, tolerance, limit_s)  # fmt: skip
         stack.callback(bench.close)
         try:
@@ -109,34 +109,34 @@ def judge(
             progress.start("comparing", len(wanted))
             rulings = []
             for problem in wanted:
-                rulings.append(bench.compare(problem, box_s, Watch(device)))
+                rulings.append(bench.compare(problem, max_seconds, LoadMonitor(device)))
                 progress.advance(str(problem))
-        except Refusal as e:
+        except CandidateRejected as e:
             return Verdict(str(e))
     return Verdict("", tuple(rulings))
 
 
-class Bench:
+class JudgeBenchmark:
     """The contestants, each in its process.
 
     Args:
-        contestants: by name.
+        implementations: by name.
         tolerance: largest accepted relative error.
         limit_s: seconds one call may take.
     """
 
     def __init__(
-        self, contestants: Mapping[str, Service], tolerance: float, limit_s: float
+        self, implementations: Mapping[str, WorkerProcess], tolerance: float, limit_s: float
     ) -> None:
-        self.contestants = contestants
+        self.implementations = implementations
         self.tolerance = tolerance
         self.limit_s = limit_s
-        self.worst = 0.0
+        self.max_error = 0.0
         self._random = random.Random(secrets.randbits(64))
 
     def close(self) -> None:
         """End all processes."""
-        for service in self.contestants.values():
+        for service in self.implementations.values():
             service.close()
 
     def check(self, problem: Problem) -> None:
@@ -148,139 +148,147 @@ class Bench:
             MeasurementError: a rival fails or is wrong.
         """
         rights = []
-        for seed in self._seeds(CHECKS):
-            for name in self.contestants:
-                self._ask(name, problem, "run", seed)
+        for seed in self._new_seeds(CHECK_SEEDS):
+            for name in self.implementations:
+                self._call(name, problem, "run", seed)
             rights.append(self._compare_outputs(problem))
-        if _same(rights[0], rights[1]):
+        if _equal_outputs(rights[0], rights[1]):
             raise UsageError(
                 f"the reference gives the same for different inputs of {problem}: nothing can be "
                 "proved; let inputs() use its seed, or choose another problem"
             )
 
-    def compare(self, problem: Problem, box_s: float, watch: Watch) -> Ruling:
+    def compare(self, problem: Problem, max_seconds: float, watch: LoadMonitor) -> ProblemVerdict:
         """Time all contestants in turn, each round on new inputs.
 
         Raises:
             Refusal: the candidate is wrong in a round, or its clock is.
             MeasurementError: a rival fails.
         """
-        self.worst = 0.0
-        names = [*self.contestants, AGAIN]
+        self.max_error = 0.0
+        names = [*self.implementations, REFERENCE_REPEATED]
         times: dict[str, list[float]] = {name: [] for name in names}
         with watch:
-            deadline = time.monotonic() + box_s
-            while len(times[AGAIN]) < MOST_ROUNDS and (
-                len(times[AGAIN]) < LEAST_ROUNDS or time.monotonic() < deadline
+            deadline = time.monotonic() + max_seconds
+            while len(times[REFERENCE_REPEATED]) < MAX_ROUNDS and (
+                len(times[REFERENCE_REPEATED]) < MIN_ROUNDS or time.monotonic() < deadline
             ):
-                (seed,) = self._seeds(1)
+                (seed,) = self._new_seeds(1)
                 for name in self._random.sample(names, len(names)):
-                    who = REFERENCE if name == AGAIN else name
-                    times[name].append(self._ask(who, problem, "run", seed))
-                if self._random.random() < LOOKED_AT:
+                    implementation = REFERENCE if name == REFERENCE_REPEATED else name
+                    times[name].append(self._call(implementation, problem, "run", seed))
+                if self._random.random() < OUTPUT_CHECK_SHARE:
                     self._compare_outputs(problem)
             self._compare_outputs(problem)
-        self._distrust_clock(problem, float(np.median(times[CANDIDATE])))
+        self._verify_clock(problem, float(np.median(times[CANDIDATE])))
         values = {name: np.array(ms) for name, ms in times.items()}
-        again = values.pop(AGAIN)
+        repeated = values.pop(REFERENCE_REPEATED)
         rivals = [name for name in values if name != CANDIDATE]
         best = min(rivals, key=lambda name: float(np.median(values[name])))
         order = [best, CANDIDATE, *(name for name in rivals if name != best)]
         contenders = tuple(compare(n, None, values[best], values[n], 0.95) for n in order)
-        steady = steadiness(values[REFERENCE], again, watch.conditions)
-        return Ruling(problem, contenders, len(again), steady, self.worst)
+        steady = estimate_noise(values[REFERENCE], repeated, watch.load)
+        return ProblemVerdict(problem, contenders, len(repeated), steady, self.max_error)
 
-    def _compare_outputs(self, problem: Problem) -> Outcome:
+    def _compare_outputs(self, problem: Problem) -> CallOutputs:
         """Compare what the last calls left behind; return what is right."""
-        right: Outcome = self._ask(REFERENCE, problem, "outcome")
-        for name in self.contestants:
+        expected: CallOutputs = self._call(REFERENCE, problem, "outputs")
+        for name in self.implementations:
             if name == REFERENCE:
                 continue
-            got = self._ask(name, problem, "outcome")
-            with self._blaming(name, problem):
-                error = _error(got, right)
+            output = self._call(name, problem, "outputs")
+            with self._attribute_errors(name, problem):
+                error = _relative_error(output, expected)
                 if not error <= self.tolerance:
-                    raise Refusal(
+                    raise CandidateRejected(
                         f"wrong: relative error {error:.2g} is above {self.tolerance:.2g}"
                     )
             if name == CANDIDATE:
-                self.worst = max(self.worst, error)
-        return right
+                self.max_error = max(self.max_error, error)
+        return expected
 
-    def _distrust_clock(self, problem: Problem, time_ms: float) -> None:
+    def _verify_clock(self, problem: Problem, time_ms: float) -> None:
         """Let the candidate run for a while, and look at our own clock."""
-        (seed,), calls, least_ms = self._seeds(1), 1, math.inf
-        asking_s = min(self._burst_s(problem, seed, 0) for _ in range(ASKS))
-        for _ in range(BURSTS):  # one that others did not disturb is enough
+        (seed,), calls, min_ms = self._new_seeds(1), 1, math.inf
+        asking_s = min(self._burst_s(problem, seed, 0) for _ in range(OVERHEAD_SAMPLES))
+        for _ in range(MAX_BURSTS):  # one that others did not disturb is enough
             seconds = self._burst_s(problem, seed, calls) - asking_s
             if seconds < BURST_S:  # the noise of asking could hide it
                 calls *= 2
                 continue
-            least_ms = min(least_ms, 1e3 * seconds / calls)
-            if least_ms <= LIES * time_ms + CLOCK_MS:
+            min_ms = min(min_ms, 1e3 * seconds / calls)
+            if min_ms <= MAX_CLOCK_RATIO * time_ms + CLOCK_OVERHEAD_MS:
                 return
-        raise Refusal(
-            f"its process says {time_ms:.3g} ms, the judge's clock {least_ms:.3g} ms, on {problem}"
+        raise CandidateRejected(
+            f"its process says {time_ms:.3g} ms, the judge's clock {min_ms:.3g} ms, on {problem}"
         )
 
     def _burst_s(self, problem: Problem, seed: int, calls: int) -> float:
         """Return the seconds that asking for some calls takes by our own clock."""
         start = time.perf_counter()
-        self._ask(CANDIDATE, problem, "burst", seed, calls)
+        self._call(CANDIDATE, problem, "run_repeatedly", seed, calls)
         return time.perf_counter() - start
 
-    def _ask(self, name: str, problem: Problem, method: str, *arguments: Any) -> Any:
-        given = () if method == "outcome" else (dict(problem), *arguments)
-        with self._blaming(name, problem):
-            return self.contestants[name].ask(self.limit_s, method, *given)
+    def _call(self, name: str, problem: Problem, method: str, *arguments: Any) -> Any:
+        call_arguments = () if method == "outputs" else (dict(problem), *arguments)
+        with self._attribute_errors(name, problem):
+            return self.implementations[name].call(self.limit_s, method, *call_arguments)
 
     @contextmanager
-    def _blaming(self, name: str, problem: Problem) -> Any:
+    def _attribute_errors(self, name: str, problem: Problem) -> Any:
         """Refuse the candidate for what goes wrong; of any other it is an error."""
         try:
             yield
-        except (Refusal, TimeoutError, ChildProcessError, ForetuneError) as e:
-            said = f"not done after {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
+        except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:
+            message = (
+                f"not done after {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
+            )
             if name == CANDIDATE:
-                raise Refusal(
-                    said if "on " + str(problem) in said else f"{said}, on {problem}"
+                raise CandidateRejected(
+                    message if "on " + str(problem) in message else f"{message}, on {problem}"
                 ) from e
-            raise MeasurementError(f"{name} cannot be compared on {problem}: {said}") from e
+            raise MeasurementError(f"{name} cannot be compared on {problem}: {message}") from e
 
-    def _seeds(self, n: int) -> list[int]:
+    def _new_seeds(self, n: int) -> list[int]:
         """Return numbers that no earlier judge has used."""
         return [self._random.getrandbits(32) for _ in range(n)]
 
 
-def _error(got: Outcome, right: Outcome) -> float:
+def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
     """Return the largest relative error.
 
     Raises:
         Refusal: the outputs are others than the right ones, whatever their values.
     """
-    for number in sorted(got.written.keys() - right.written.keys()):
-        raise Refusal(f"it changes its argument {number}, which the reference leaves alone")
-    for number in sorted(right.written.keys() - got.written.keys()):
-        raise Refusal(f"it does not write into its argument {number}")
-    if len(got.returned) != len(right.returned):
-        raise Refusal(f"it returns {len(got.returned)} arrays instead of {len(right.returned)}")
+    for number in sorted(output.written.keys() - expected.written.keys()):
+        raise CandidateRejected(
+            f"it changes its argument {number}, which the reference leaves alone"
+        )
+    for number in sorted(expected.written.keys() - output.written.keys()):
+        raise CandidateRejected(f"it does not write into its argument {number}")
+    if len(output.returned) != len(expected.returned):
+        raise CandidateRejected(
+            f"it returns {len(output.returned)} arrays instead of {len(expected.returned)}"
+        )
     pairs = [
-        *zip(got.returned, right.returned, strict=True),
-        *((got.written[i], right.written[i]) for i in sorted(right.written)),
+        *zip(output.returned, expected.returned, strict=True),
+        *((output.written[i], expected.written[i]) for i in sorted(expected.written)),
     ]
     for ours, theirs in pairs:
         if ours.kind != theirs.kind:
-            raise Refusal(f"it gives {ours.kind} instead of {theirs.kind}")
+            raise CandidateRejected(f"it gives {ours.kind} instead of {theirs.kind}")
         if ours.values.shape != theirs.values.shape:
-            raise Refusal(f"it gives shape {ours.values.shape} instead of {theirs.values.shape}")
+            raise CandidateRejected(
+                f"it gives shape {ours.values.shape} instead of {theirs.values.shape}"
+            )
     return max((relative_difference(o.values, t.values) for o, t in pairs), default=0.0)
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
+def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
     try:
-        return _error(one, other) == 0.0
-    except Refusal:
+        return _relative_error(one, other) == 0.0
+    except CandidateRejected:
         return False
 
 
-_UNSENT = ("the function", "name it FILE.py:NAME")
+_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")

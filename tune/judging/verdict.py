@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from foretune.problem import Problem
-from foretune.tune.results import Contender, Steadiness
+from foretune.tune.results import Comparison, NoiseEstimate
 
 
 @dataclass(frozen=True)
-class Ruling:
+class ProblemVerdict:
     """The comparison on one problem.
 
     Attributes:
         problem: what was computed.
-        contenders: the candidate's best rival first, then the candidate, then other rivals; times
+        comparisons: the candidate's best rival first, then the candidate, then other rivals; times
             in ms, ratios are the best rival's time over theirs.
         rounds: how many rounds were compared.
         steadiness: of the machine.
@@ -24,20 +24,20 @@ class Ruling:
     """
 
     problem: Problem
-    contenders: tuple[Contender, ...]
+    comparisons: tuple[Comparison, ...]
     rounds: int
-    steadiness: Steadiness
+    steadiness: NoiseEstimate
     relative_error: float
 
     @property
-    def candidate(self) -> Contender:
+    def candidate(self) -> Comparison:
         """The one that is judged."""
-        return self.contenders[1]
+        return self.comparisons[1]
 
     @property
-    def rival(self) -> Contender:
+    def rival(self) -> Comparison:
         """The fastest of the others."""
-        return self.contenders[0]
+        return self.comparisons[0]
 
     @property
     def unstable(self) -> str:
@@ -45,12 +45,14 @@ class Ruling:
         if self.steadiness.disturbed:
             return self.steadiness.disturbed
         ratio = max(self.candidate.ratio, 1.0 / self.candidate.ratio)
-        if self.certain and self.steadiness.doubt >= ratio:
-            return f"{self.rival.name} differs from itself by up to {self.steadiness.doubt:.2f}×"
+        if self.is_significant and self.steadiness.noise_ratio >= ratio:
+            return (
+                f"{self.rival.name} differs from itself by up to {self.steadiness.noise_ratio:.2f}×"
+            )
         return ""
 
     @property
-    def certain(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the interval of the ratio excludes 1."""
         return not self.candidate.ratio_low <= 1.0 <= self.candidate.ratio_high
 
@@ -61,11 +63,11 @@ class Verdict:
 
     Attributes:
         refused: why it cannot be accepted, with the problem; empty if it can.
-        rulings: one per problem that was compared; none where it was refused.
+        problem_verdicts: one per problem that was compared; none where it was refused.
     """
 
     refused: str
-    rulings: tuple[Ruling, ...] = ()
+    problem_verdicts: tuple[ProblemVerdict, ...] = ()
 
     @property
     def accepted(self) -> bool:
@@ -75,18 +77,20 @@ class Verdict:
     @property
     def unstable(self) -> str:
         """Why the times do not count; empty if they do."""
-        return next((r.unstable for r in self.rulings if r.unstable), "")
+        return next((r.unstable for r in self.problem_verdicts if r.unstable), "")
 
     @property
     def speedup(self) -> float:
         """Geometric mean over problems of the best rival's time over the candidate's; or NaN."""
-        return _mean([r.candidate.ratio for r in self.rulings])
+        return _geometric_mean([r.candidate.ratio for r in self.problem_verdicts])
 
     @property
     def interval(self) -> tuple[float, float]:
         """Geometric means of the ends of the problems' 95 % intervals."""
-        candidates = [r.candidate for r in self.rulings]
-        return _mean([c.ratio_low for c in candidates]), _mean([c.ratio_high for c in candidates])
+        candidates = [r.candidate for r in self.problem_verdicts]
+        return _geometric_mean([c.ratio_low for c in candidates]), _geometric_mean(
+            [c.ratio_high for c in candidates]
+        )
 
     @property
     def faster(self) -> bool:
@@ -97,10 +101,10 @@ class Verdict:
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
-        said = f"{self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
+        text = f"{self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
         if self.unstable:
-            return f"right, but unstable ({self.unstable}): {said}"
-        return f"right, and {'faster' if self.faster else 'no faster'}: {said}"
+            return f"right, but unstable ({self.unstable}): {text}"
+        return f"right, and {'faster' if self.faster else 'no faster'}: {text}"
 
     def summary(self) -> dict[str, Any]:
         """Return it as the command line's JSON gives it."""
@@ -118,15 +122,15 @@ class Verdict:
                     "rounds": r.rounds,
                     "relative_error": r.relative_error,
                     "steadiness": asdict(r.steadiness),
-                    "time_ms": {c.name: c.value for c in r.contenders},
+                    "time_ms": {c.name: c.value for c in r.comparisons},
                     "speedup": r.candidate.ratio,
                     "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
                     "rival": r.rival.name,
                 }
-                for r in self.rulings
+                for r in self.problem_verdicts
             ],
         }
 
 
-def _mean(values: list[float]) -> float:
+def _geometric_mean(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(values)))) if values else math.nan

@@ -62,14 +62,14 @@ def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "Mode
         name=name,
         loader_module=MODULE,
         data_path=str(folder),
-        signature=signature_of(predictor),
+        signature=infer_model_signature(predictor),
         input_example=example,
         pip_requirements=[f"foretune=={__version__}"],
         metadata={"kernel": predictor.kernel_name_, "model": predictor.model},
     )
 
 
-def signature_of(predictor: Predictor) -> "ModelSignature":
+def infer_model_signature(predictor: Predictor) -> "ModelSignature":
     """Return the signature: run-table columns to the prediction table.
 
     A column that has gaps in training may be missing or empty. Numbers in it come as integers or as
@@ -82,10 +82,10 @@ def signature_of(predictor: Predictor) -> "ModelSignature":
     rows = input_columns(predictor.runs_)
     gaps = {c for c in rows if rows[c].isna().any() or c.startswith("static.")}
     open_ = {c for c in gaps if not pd.api.types.is_string_dtype(rows[c].dropna())}
-    whole = rows.drop(columns=sorted(open_)).dropna()
-    if whole.empty:  # columns of text with a gap in every row
-        whole = rows.drop(columns=sorted(gaps))
-    inferred = {c.name: c.type for c in infer_signature(whole).inputs}
+    complete = rows.drop(columns=sorted(open_)).dropna()
+    if complete.empty:  # columns of text with a gap in every row
+        complete = rows.drop(columns=sorted(gaps))
+    inferred = {c.name: c.type for c in infer_signature(complete).inputs}
     undecided = AnyType()  # type: ignore[no-untyped-call]
     columns = [ColSpec(inferred.get(c, undecided), c, required=c not in gaps) for c in rows]
     predicted = predictor.predict(predictor.runs_.head(EXAMPLE_ROWS))

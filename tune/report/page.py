@@ -6,9 +6,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from foretune.replacing import replacing
-from foretune.tune.report import numbers
+from foretune.replacing import atomic_write
 from foretune.tune.report.chart import kind_of
+from foretune.tune.report.numbers import counted, duration, interval, number, percent, ratio
 
 _FOLDER = Path(__file__).parent
 
@@ -26,8 +26,8 @@ def render(template: Path, **values: Any) -> str:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals["kind_of"] = kind_of
-    for show in (numbers.number, numbers.ratio, numbers.percent, numbers.counted,
-                 numbers.interval, numbers.duration):  # fmt: skip
+    for show in (number, ratio, percent, counted,
+                 interval, duration):  # fmt: skip
         environment.filters[show.__name__] = show
     page = {"heading": "", "lead": "", "tiles": {}, "links": {}}
     return environment.get_template(template.name).render({**page, **values})
@@ -39,7 +39,7 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    with replacing(path, what="the report ") as new:
+    with atomic_write(path, what="the report ") as new:
         new.write_text(text, encoding="utf-8")
     return Path(path)
 

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.models.explanation.attribution import GROUPS, Importance
+from foretune.models.explanation.attribution import FEATURE_GROUPS, Importance
 from foretune.objective import Objective
 from foretune.tune.report.chart import Chart
-from foretune.tune.report.figures import MOST_POINTS, prediction_figure
+from foretune.tune.report.figures import MAX_POINTS, prediction_figure
 from foretune.tune.report.numbers import counted, percent
 from foretune.tune.results import TuneResult
 
-MOST_PARETO_CHARTS = 6
-MOST_FEATURES = 4
+MAX_PARETO_CHARTS = 6
+MAX_FEATURES_PER_GROUP = 4
 """Named of each group of features."""
 TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
 METRICS = {
@@ -43,10 +43,10 @@ def prediction_clouds(held_out: pd.DataFrame) -> Iterator[tuple[str, Chart]]:
     for target, rows in held_out.groupby("target", sort=False):
         coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())
         what = TARGETS.get(str(target), str(target))
-        some = f" ({MOST_POINTS:,} drawn)" if len(rows) > MOST_POINTS else ""
+        sample_note = f" ({MAX_POINTS:,} drawn)" if len(rows) > MAX_POINTS else ""
         title = (
             f"{what.partition(',')[0].capitalize()}: {percent(coverage)} of "
-            f"{counted(len(rows), 'measurement')} in the 90 % interval{some}"
+            f"{counted(len(rows), 'measurement')} in the 90 % interval{sample_note}"
         )
         yield title, prediction_figure(rows, what)
 
@@ -59,9 +59,9 @@ def strongest_features(
         return
     features = attribution.features[attribution.features["mean"] > 0]
     for group in attribution.groups.to_dict("records"):
-        own = features[features["group"] == group["group"]].head(MOST_FEATURES)
-        name = GROUPS.get(group["group"], group["group"])
-        yield name, group["factor"], own.to_dict("records")
+        group_features = features[features["group"] == group["group"]].head(MAX_FEATURES_PER_GROUP)
+        name = FEATURE_GROUPS.get(group["group"], group["group"])
+        yield name, group["factor"], group_features.to_dict("records")
 
 
 def energy_by_problem(runs: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]] | None:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from foretune.tune.results import Contender, TuneResult
+from foretune.tune.results import Comparison, TuneResult
 
 _WIDTH, _MARGIN = 160.0, 5.0
 
 
-class Wins:
+class RatioScale:
     """The scale of the strips that show every problem's ratio to its default."""
 
     def __init__(self, results: Sequence[TuneResult]) -> None:
@@ -22,7 +22,7 @@ class Wins:
         self._low, self._high = math.log(min(*finite, 0.95)), math.log(max(*finite, 1.05))
 
     @staticmethod
-    def shown(result: TuneResult) -> Contender:
+    def shown(result: TuneResult) -> Comparison:
         """Return the winner, or the best candidate that did not win; the default if none ran."""
         if result.verified:
             return result.winner
@@ -31,5 +31,5 @@ class Wins:
 
     def x(self, ratio: float) -> float:
         """Return where a ratio stands in a strip; an endless interval is cut at its end."""
-        place = (math.log(ratio) - self._low) / (self._high - self._low) if ratio > 0 else 0.0
-        return round(_MARGIN + min(max(place, 0), 1) * (_WIDTH - 2 * _MARGIN), 1)
+        fraction = (math.log(ratio) - self._low) / (self._high - self._low) if ratio > 0 else 0.0
+        return round(_MARGIN + min(max(fraction, 0), 1) * (_WIDTH - 2 * _MARGIN), 1)

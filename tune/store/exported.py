@@ -16,58 +16,63 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from foretune.decoding import decoding, parse_json, read_bytes
+from foretune.decoding import parse_json, read_bytes, translate_read_errors
 from foretune.errors import StoreError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.replacing import replacing
+from foretune.replacing import atomic_write
 from foretune.space import Configuration
-from foretune.tune.store.problems import by_problem, by_value
-from foretune.tune.store.record import from_choice, from_record, to_choice, to_record
+from foretune.tune.store.problems import group_by_problem, sort_key
+from foretune.tune.store.record import (
+    choice_from_record,
+    choice_to_record,
+    measurement_from_record,
+    measurement_to_record,
+)
 from foretune.tune.store.subject import Choice, Subject
 
 FORMAT = "foretune tuned results"
 VERSION = 1
 
-Known = tuple[Subject, Mapping[Problem, Choice], list[Measurement]]
+SubjectContent = tuple[Subject, Mapping[Problem, Choice], list[Measurement]]
 """What is known of a subject."""
 
 
-def write_file(path: str | os.PathLike[str], known: Iterable[Known]) -> None:
+def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) -> None:
     """Write what is known of some subjects, all or nothing.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    with replacing(path, StoreError) as new:
-        new.write_text("".join(_text(list(known))), encoding="utf-8")
+    with atomic_write(path, StoreError) as new:
+        new.write_text("".join(_file_lines(list(known))), encoding="utf-8")
 
 
-def _text(known: list[Known]) -> Iterator[str]:
+def _file_lines(known: list[SubjectContent]) -> Iterator[str]:
     yield f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "subjects": [\n'
     for i, (subject, chosen, measured) in enumerate(known):
         head = _json(asdict(subject)).removesuffix("}")
         yield f' {head}, "problems": [\n'
-        yield from _problems(chosen, by_problem(measured))
-        yield " ]}" + _end(i, known)
+        yield from _problem_lines(chosen, group_by_problem(measured))
+        yield " ]}" + _line_end(i, known)
     yield "]}\n"
 
 
-def _problems(
+def _problem_lines(
     chosen: Mapping[Problem, Choice], measured: Mapping[Problem, list[Measurement]]
 ) -> Iterator[str]:
-    problems = sorted({*chosen, *measured}, key=by_value)
+    problems = sorted({*chosen, *measured}, key=sort_key)
     for i, problem in enumerate(problems):
         choice = chosen.get(problem)
-        said = f'"choice": {_json(from_choice(choice))}, ' if choice else ""
-        yield f'  {{"problem": {_json(dict(problem))}, {said}"measurements": [\n'
-        rows = sorted(measured.get(problem, []), key=lambda m: by_value(m.config))
+        choice_text = f'"choice": {_json(choice_to_record(choice))}, ' if choice else ""
+        yield f'  {{"problem": {_json(dict(problem))}, {choice_text}"measurements": [\n'
+        rows = sorted(measured.get(problem, []), key=lambda m: sort_key(m.config))
         for j, row in enumerate(rows):
-            yield f"   {_json(to_record(row))}" + _end(j, rows)
-        yield "  ]}" + _end(i, problems)
+            yield f"   {_json(measurement_to_record(row))}" + _line_end(j, rows)
+        yield "  ]}" + _line_end(i, problems)
 
 
-def _end(i: int, items: list[Any]) -> str:
+def _line_end(i: int, items: list[Any]) -> str:
     return "\n" if i == len(items) - 1 else ",\n"
 
 
@@ -86,7 +91,7 @@ def read_file(path: Path) -> Any:
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
     says = "is no exported store ({}): write one with 'foretune store export'"
-    with decoding(path, StoreError, says):
+    with translate_read_errors(path, StoreError, says):
         data = parse_json(text)
         if data.get("format") != FORMAT:
             raise ValueError("it says no format, or another")
@@ -99,7 +104,7 @@ def read_file(path: Path) -> Any:
     return data
 
 
-def parts_of(
+def iter_problems(
     data: Mapping[str, Any],
 ) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
     """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.
@@ -119,8 +124,8 @@ def parts_of(
             if not {"problem", "measurements"} <= {*entry} <= {"problem", "choice", "measurements"}:
                 raise ValueError("a problem has measurements, and a choice at most")
             problem = Problem(entry["problem"])
-            choice = to_choice(entry["choice"]) if "choice" in entry else None
-            rows = [from_record(row, subject, problem) for row in entry["measurements"]]
+            choice = choice_from_record(entry["choice"]) if "choice" in entry else None
+            rows = [measurement_from_record(row, subject, problem) for row in entry["measurements"]]
             found = {row.config: row for row in rows}
             if (subject, problem) in seen or len(found) < len(rows):
                 raise ValueError(f"{problem} or a configuration of it is there twice")

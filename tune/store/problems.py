@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from foretune.mapping import NamedValues
+from foretune.mapping import FrozenParameters
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.tune.store.subject import CANDIDATES, GOAL
+from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG
 
 
-def by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
+def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
     """Return measurements by what they computed."""
     found: dict[Problem, list[Measurement]] = {}
     for m in measurements:
@@ -17,12 +17,12 @@ def by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measur
     return found
 
 
-def plain(problem: Problem) -> Problem:
+def without_tags(problem: Problem) -> Problem:
     """Return the problem that was measured, of one that something was chosen for."""
-    return without(problem, CANDIDATES, GOAL)
+    return without_names(problem, CANDIDATES_TAG, OBJECTIVE_TAG)
 
 
-def origin(kernel: str, problem: Problem) -> str:
+def source_label(kernel: str, problem: Problem) -> str:
     """Return what the source column says of runs that are written down under a second name.
 
     Args:
@@ -32,12 +32,12 @@ def origin(kernel: str, problem: Problem) -> str:
     return f"foretune {kernel} {problem.id}"
 
 
-def without(problem: Problem, *names: str) -> Problem:
+def without_names(problem: Problem, *names: str) -> Problem:
     """Return a problem without the values of some names."""
     return Problem({name: value for name, value in problem.items() if name not in names})
 
 
-def by_value(values: NamedValues) -> list[tuple[str, bool, Any]]:
+def sort_key(values: FrozenParameters) -> list[tuple[str, bool, Any]]:
     """Return a key that sorts by size, numbers before texts, for people to read."""
     return [(name, isinstance(v, str), v) for name, v in sorted(values.items())]
 

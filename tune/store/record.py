@@ -9,16 +9,16 @@ from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.subject import HOW, Choice, Subject
+from foretune.tune.store.subject import CHOICE_METHODS, Choice, Subject
 
-MOST_SAMPLES = 25
+MAX_SAMPLES = 25
 """Times of one measurement that are kept: of more, evenly spaced quantiles."""
 _NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 _TEXTS = ("error", "source", "recorded_at", "environment")
 _FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
 
 
-def to_record(m: Measurement) -> dict[str, Any]:
+def measurement_to_record(m: Measurement) -> dict[str, Any]:
     """Return a measurement without what its subject and problem say; what is unknown is left out.
 
     Raises:
@@ -28,14 +28,16 @@ def to_record(m: Measurement) -> dict[str, Any]:
     record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
     record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
     if m.time_ms_samples:
-        record["time_ms_samples"] = _thinned(m.time_ms_samples)
+        record["time_ms_samples"] = _thin_samples(m.time_ms_samples)
     if static := {n: float(v) for n, v in m.static.items() if not math.isnan(v)}:
         record["static"] = static
     return record | {n: text for n in _TEXTS if (text := getattr(m, n))}
 
 
-def from_record(record: Mapping[str, Any], subject: Subject, problem: Problem) -> Measurement:
-    """Return the measurement that `to_record` made a dictionary of.
+def measurement_from_record(
+    record: Mapping[str, Any], subject: Subject, problem: Problem
+) -> Measurement:
+    """Return the measurement that `measurement_to_record` made a dictionary of.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none.
@@ -58,28 +60,28 @@ def from_record(record: Mapping[str, Any], subject: Subject, problem: Problem) -
     return measurement
 
 
-def from_choice(choice: Choice) -> dict[str, Any]:
+def choice_to_record(choice: Choice) -> dict[str, Any]:
     """Return a choice; an unknown regret is left out.
 
     Raises:
         UsageError: it was made in a way that does not exist.
     """
-    if choice.how not in HOW:
-        raise UsageError(f"a choice is {' or '.join(HOW)}, not {choice.how!r}")
+    if choice.how not in CHOICE_METHODS:
+        raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {choice.how!r}")
     record: dict[str, Any] = {"config": dict(choice.config), "measured": choice.measured}
     if not math.isnan(choice.regret):
         record["regret"] = choice.regret
     return record | {"how": choice.how, "chosen_at": choice.chosen_at}
 
 
-def to_choice(record: Mapping[str, Any]) -> Choice:
-    """Return the choice that `from_choice` made a dictionary of.
+def choice_from_record(record: Mapping[str, Any]) -> Choice:
+    """Return the choice that `choice_to_record` made a dictionary of.
 
     Raises:
         ValueError, KeyError, TypeError: it is none.
     """
-    if record["how"] not in HOW:
-        raise ValueError(f"a choice is {' or '.join(HOW)}, not {record['how']!r}")
+    if record["how"] not in CHOICE_METHODS:
+        raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
     return Choice(
         config=Configuration(record["config"]),
         measured=int(record["measured"]),
@@ -89,7 +91,7 @@ def to_choice(record: Mapping[str, Any]) -> Choice:
     )
 
 
-def moment(iso: str) -> float:
+def timestamp(iso: str) -> float:
     """Return an ISO time as seconds since 1970; 0, before all others, if it is none.
 
     A time without a zone is taken as UTC.
@@ -101,13 +103,13 @@ def moment(iso: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
 
 
-def _thinned(samples: Sequence[float]) -> list[float]:
+def _thin_samples(samples: Sequence[float]) -> list[float]:
     """Return the samples; of many, quantiles, so that thousands of rows are read in no time."""
-    if len(samples) <= MOST_SAMPLES:
+    if len(samples) <= MAX_SAMPLES:
         return [float(t) for t in samples]
     ordered = sorted(samples)
     last = len(ordered) - 1
-    return [float(ordered[round(i * last / (MOST_SAMPLES - 1))]) for i in range(MOST_SAMPLES)]
+    return [float(ordered[round(i * last / (MAX_SAMPLES - 1))]) for i in range(MAX_SAMPLES)]
 
 
 def _check(m: Measurement) -> None:

@@ -3,17 +3,17 @@
 import os
 from pathlib import Path
 
-from foretune.decoding import decoding
+from foretune.decoding import translate_read_errors
 from foretune.errors import StoreError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.exported import parts_of, read_file
+from foretune.tune.store.exported import iter_problems, read_file
 from foretune.tune.store.subject import Choice, Subject
-from foretune.tune.store.tuned import Tuned
+from foretune.tune.store.tuned import StoreReader
 
 
-class ShippedStore(Tuned):
+class StoreFile(StoreReader):
     """The content of an exported file, read once; it cannot be written.
 
     Raises:
@@ -25,8 +25,10 @@ class ShippedStore(Tuned):
         self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
         self._chosen: dict[Subject, dict[Problem, Choice]] = {}
         data = read_file(self._path)
-        with decoding(path, StoreError, "is damaged ({}): export it again", passes=StoreError):
-            for subject, problem, choice, measured in parts_of(data):
+        with translate_read_errors(
+            path, StoreError, "is damaged ({}): export it again", passthrough=StoreError
+        ):
+            for subject, problem, choice, measured in iter_problems(data):
                 self._measured.setdefault(subject, {})[problem] = measured
                 chosen = self._chosen.setdefault(subject, {})
                 if choice is not None:

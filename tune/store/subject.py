@@ -9,17 +9,17 @@ from typing import Literal, Self, get_args
 from foretune.measurement import Measurement
 from foretune.space import Configuration
 
-How = Literal["measured", "predicted", "all", "verified"]
-HOW: tuple[How, ...] = get_args(How)
+ChoiceMethod = Literal["measured", "predicted", "all", "verified"]
+CHOICE_METHODS: tuple[ChoiceMethod, ...] = get_args(ChoiceMethod)
 """Chosen among a few measured ones, without measuring, after measuring every one, or by `tune`,
 which compared the best with the default once more."""
-CANDIDATES = "candidates"
+CANDIDATES_TAG = "candidates"
 """What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
-GOAL = "tuned_for"
+OBJECTIVE_TAG = "tuned_for"
 """Likewise: what was minimised, within which limits, where that is not just time."""
 
 
-DISAGREE = 1.25
+CONFLICT_RATIO = 1.25
 """Two times of the same contradict each other where one is longer than the other by this factor."""
 
 
@@ -61,7 +61,7 @@ class Choice:
     config: Configuration
     measured: int
     regret: float
-    how: How
+    how: ChoiceMethod
     chosen_at: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(
             timespec="milliseconds"
@@ -104,14 +104,14 @@ class Conflict:
     dropped: str
 
     @classmethod
-    def between(cls, there: Measurement, offered: Measurement, taken: bool) -> Self | None:
+    def between(cls, existing: Measurement, incoming: Measurement, taken: bool) -> Self | None:
         """Return the conflict of a measurement with one that is merged; None if they agree."""
-        times = sorted((there.time_ms, offered.time_ms))
-        if there.ok == offered.ok and not times[1] > DISAGREE * times[0]:
+        times = sorted((existing.time_ms, incoming.time_ms))
+        if existing.ok == incoming.ok and not times[1] > CONFLICT_RATIO * times[0]:
             return None
-        m = offered
+        m = incoming
         what = f"{m.kernel} on {m.device}, {m.problem}: {m.config}"
-        kept, dropped = (offered, there) if taken else (there, offered)
+        kept, dropped = (incoming, existing) if taken else (existing, incoming)
         return cls(what, _outcome(kept), _outcome(dropped))
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def _outcome(m: Measurement) -> str:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeReport:
     """What a merge brought.
 
     Attributes:
@@ -140,5 +140,5 @@ class Merged:
     unchanged: int = 0
     conflicts: tuple[Conflict, ...] = ()
 
-    def __add__(self, more: "Merged") -> "Merged":
-        return Merged(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+    def __add__(self, more: "MergeReport") -> "MergeReport":
+        return MergeReport(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))

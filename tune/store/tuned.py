@@ -10,15 +10,15 @@ from foretune.errors import UnknownName, UsageError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.tune.store.exported import write_file
-from foretune.tune.store.problems import plain
-from foretune.tune.store.record import moment
+from foretune.tune.store.problems import without_tags
+from foretune.tune.store.record import timestamp
 from foretune.tune.store.subject import Choice, Subject, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Tuned(ABC):
+class StoreReader(ABC):
     """What has been measured and chosen, by subject and problem."""
 
     @property
@@ -42,7 +42,7 @@ class Tuned(ABC):
         """Return what was chosen for a problem; None if nothing has been yet."""
         return self.choices(subject).get(problem)
 
-    def of_kernel(self, kernel: str | None) -> list[Subject]:
+    def find_subjects(self, kernel: str | None) -> list[Subject]:
         """Return the subjects of a kernel, or all.
 
         Raises:
@@ -57,14 +57,14 @@ class Tuned(ABC):
             raise UnknownName("kernel in this store", kernel, names)
         return [s for s in found if kernel in (None, s.kernel)]
 
-    def newest(self, kernel: str, device: str | None = None) -> Subject:
+    def newest_subject(self, kernel: str, device: str | None = None) -> Subject:
         """Return the subject of a kernel that was tuned last, where its code or versions changed.
 
         Raises:
             UnknownName: nothing is known of that kernel on that device.
             UsageError: it is known on several devices, and none is named.
         """
-        found = self.of_kernel(kernel)
+        found = self.find_subjects(kernel)
         devices = {s.device for s in found}
         if device is not None and device not in devices:
             raise UnknownName(f"device of {kernel} in this store", device, devices)
@@ -95,7 +95,7 @@ class Tuned(ABC):
 
         found = [
             replace(m, environment=m.environment or f"{s.versions}, source {s.source}")
-            for s in (self.of_kernel(kernel) if subjects is None else subjects)
+            for s in (self.find_subjects(kernel) if subjects is None else subjects)
             for m in self.measurements(s)
         ]
         runs = from_measurements(found)
@@ -110,21 +110,21 @@ class Tuned(ABC):
             UnknownName: nothing is known of that kernel.
             StoreError: the file cannot be written.
         """
-        subjects = sorted(self.of_kernel(kernel))
+        subjects = sorted(self.find_subjects(kernel))
         write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))
 
     def _last_tuned(self, subject: Subject) -> tuple[float, Subject]:
         times = [m.recorded_at for m in self.measurements(subject)]
         times += [choice.chosen_at for choice in self.choices(subject).values()]
-        return max(map(moment, times), default=0.0), subject
+        return max(map(timestamp, times), default=0.0), subject
 
     def _summary(self, subject: Subject) -> Summary:
         measured: Sequence[Measurement] = self.measurements(subject)
         chosen = self.choices(subject)
         return Summary(
             subject=subject,
-            problems=len({m.problem for m in measured} | set(map(plain, chosen))),
+            problems=len({m.problem for m in measured} | set(map(without_tags, chosen))),
             measurements=len(measured),
             failed=sum(not m.ok for m in measured),
-            choices=len(set(map(plain, chosen))),
+            choices=len(set(map(without_tags, chosen))),
         )

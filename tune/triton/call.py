@@ -15,9 +15,9 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.call_plan import aligns, is_constant, specializes
-from foretune.tune.triton.descriptors import tensor_of
+from foretune.tune.triton.descriptors import underlying_tensor
 from foretune.tune.triton.kernel_source import source_hash
-from foretune.tune.triton.place import current_index, device_at
+from foretune.tune.triton.place import current_device_index, device_at
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Call:
             return float("nan")
         return float(count) if grid else float("nan")
 
-    def ran(
+    def success(
         self, config: Configuration, time_ms: float, samples_ms: Sequence[float], **more: Any
     ) -> Measurement:
         """Return the measurement of a configuration that ran; ``more`` are other fields of it."""
@@ -68,7 +68,7 @@ class Call:
             config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
         )
 
-    def failed(self, config: Configuration, status: Status, reason: str) -> Measurement:
+    def failure(self, config: Configuration, status: Status, reason: str) -> Measurement:
         """Return the measurement of a configuration that did not run."""
         first = next(iter(reason.splitlines()), "")
         return self._measurement(config, status, error=first[:300])
@@ -80,7 +80,7 @@ class Call:
         )  # fmt: skip
 
 
-def call_of(
+def make_call(
     function: Any,
     keys: Sequence[str],
     named: Mapping[str, Any],
@@ -99,7 +99,7 @@ def call_of(
         bucket: what the value of a key argument counts as.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
-    problem = problem_of(function, keys, arguments, bucket)
+    problem = problem_from_arguments(function, keys, arguments, bucket)
     if mode != "stall":
         problem = Problem(problem, timed=mode)
     return Call(
@@ -107,12 +107,12 @@ def call_of(
         source_hash(function),
         problem,
         arguments,
-        device_at(current_index()),
+        device_at(current_device_index()),
         kwargs.get("grid"),
     )
 
 
-def problem_of(
+def problem_from_arguments(
     function: Any,
     keys: Sequence[str],
     arguments: Mapping[str, Any],
@@ -126,36 +126,36 @@ def problem_of(
         arguments: by name; of tensors and constants the type or value always counts.
         bucket: what the value of a key argument counts as.
     """
-    parameters = parameters_of(function)
+    parameters = triton_parameters(function)
     problem: dict[str, Value] = {}
     special: list[str] = []
     for name in function.arg_names:
         if name not in arguments:
             continue
-        parameter, value = parameters.get(name), tensor_of(arguments[name])
+        parameter, value = parameters.get(name), underlying_tensor(arguments[name])
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):
-            problem[name] = _plain(bucket(name, value) if bucket and name in keys else value)
-        if not is_constant(parameter) and (how := _special(value, parameter)):
+            problem[name] = _plain_value(bucket(name, value) if bucket and name in keys else value)
+        if not is_constant(parameter) and (how := _specialization(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
     return Problem(problem)
 
 
-def plain_function(fn: Any) -> Any:
+def undecorated_kernel(fn: Any) -> Any:
     """Return the kernel below its decorators: Triton's `JITFunction`, or the interpreter's."""
     while not isinstance(fn, JITFunction) and hasattr(fn, "fn") and hasattr(fn.fn, "arg_names"):
         fn = fn.fn
     return fn
 
 
-def parameters_of(function: Any) -> dict[str, Any]:
+def triton_parameters(function: Any) -> dict[str, Any]:
     """Return Triton's description of each argument, by name; none in the interpreter."""
     return {p.name: p for p in getattr(function, "params", ())}
 
 
-def _special(value: Any, parameter: Any) -> str:
+def _specialization(value: Any, parameter: Any) -> str:
     """Return the class of values for which Triton compiles this argument."""
     if not specializes(parameter):
         return ""
@@ -166,7 +166,7 @@ def _special(value: Any, parameter: Any) -> str:
     return "16" if divisible else ""
 
 
-def _plain(value: Any) -> Value:
+def _plain_value(value: Any) -> Value:
     if isinstance(value, float) and value != value:
         return "nan"
     return value if isinstance(value, (bool, int, float, str)) else repr(value)

@@ -56,12 +56,14 @@ def make_plan(
     for name in [n for n in given if is_descriptor(values[n])]:
         given[name], values[name] = f"{given[name]}.base", values[name].base
     read: list[str] = []
-    for name, place in given.items():
+    for name, expression in given.items():
         if name in keys and name in buckets:
-            read.append(f"bucket_{name}({place})")
-        own = name in keys and name not in buckets
-        read += _reads(place, values[name], own, parameters.get(name), classes)
-    read += _device(given, values) if classes else []
+            read.append(f"bucket_{name}({expression})")
+        reads_value = name in keys and name not in buckets
+        read += _key_expressions(
+            expression, values[name], reads_value, parameters.get(name), classes
+        )
+    read += _device_expression(given, values) if classes else []
     unpack = f"    {''.join(f'a{i}, ' for i in range(len(args)))}= args\n" if args else ""
     source = f"def key(args, kwargs):\n{unpack}    return ({', '.join(read)}{',' * bool(read)})"
     scope: dict[str, Any] = {f"bucket_{name}": function for name, function in buckets.items()}
@@ -74,27 +76,29 @@ def plan_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]
     return (*map(type, args), *kwargs, *map(type, kwargs.values()))
 
 
-def _reads(place: str, value: Any, is_key: bool, parameter: Any, classes: bool) -> list[str]:
+def _key_expressions(
+    expression: str, value: Any, is_key: bool, parameter: Any, classes: bool
+) -> list[str]:
     """Return expressions of what varies of one argument and matters."""
-    read = [place] if is_key else []
+    read = [expression] if is_key else []
     if hasattr(value, "dtype"):
-        read.append(f"{place}.dtype")
+        read.append(f"{expression}.dtype")
     if is_key or not classes:
         return read
     if is_constant(parameter):
-        return read or [place if _hashable(value) else f"repr({place})"]
+        return read or [expression if _hashable(value) else f"repr({expression})"]
     if aligns(parameter) and hasattr(value, "data_ptr"):
-        read.append(f"{place}.data_ptr() & 15 == 0")
+        read.append(f"{expression}.data_ptr() & 15 == 0")
     if type(value) is int and specializes(parameter):
-        read.append(f"{place} == 1")
+        read.append(f"{expression} == 1")
         if aligns(parameter):
-            read.append(f"{place} & 15 == 0")
+            read.append(f"{expression} & 15 == 0")
     return read
 
 
-def _device(given: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+def _device_expression(given: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
     on_device = (p for name, p in given.items() if hasattr(values[name], "get_device"))
-    return [f"{place}.get_device()" for place in on_device][:1]
+    return [f"{expression}.get_device()" for expression in on_device][:1]
 
 
 def is_constant(parameter: Any) -> bool:

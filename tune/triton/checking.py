@@ -12,15 +12,15 @@ import triton
 PIECE = 1 << 20
 """Elements that are compared at a time: that many doubles, a few times, is what it takes of the
 device's memory."""
-CHANGED = 1e-3
+RERUN_TOLERANCE = 1e-3
 """What a second launch may differ by where sums are rounded in any order."""
 
 
-class CannotCompare(Exception):
+class ComparisonError(Exception):
     """Outputs cannot be compared; the message says why."""
 
 
-class Checker:
+class OutputChecker:
     """Compares the outputs of configurations with those of the first one that runs.
 
     All tensors among the arguments are compared, whichever are outputs, those behind tensor
@@ -36,7 +36,7 @@ class Checker:
             second leaves something else in them.
 
     Raises:
-        CannotCompare: an argument cannot be read, or there is no memory for copies.
+        ComparisonError: an argument cannot be read, or there is no memory for copies.
         Exception: what the last of them raises, if none runs.
     """
 
@@ -52,32 +52,32 @@ class Checker:
         self._before = [_copy(t) for t in self._tensors]
         self.changed: list[str] = []
         self._expected = self._before
-        self._expected = self._first(configs)
+        self._expected = self._first_outputs(configs)
 
     def error(self, config: triton.Config) -> float:
         """Return the largest ``‖tensor − expected‖ / ‖expected‖`` after a launch.
 
         Raises:
-            CannotCompare: there is no memory for it.
+            ComparisonError: there is no memory for it.
         """
         try:
             self._launch(config)
-            return max(map(_relative, self._tensors, self._expected), default=0.0)
+            return max(map(_relative_error, self._tensors, self._expected), default=0.0)
         finally:
-            self.put_back()
+            self.restore_arguments()
 
-    def put_back(self) -> None:
+    def restore_arguments(self) -> None:
         """Let all tensors hold again what the caller passed."""
         for tensor, before in zip(self._tensors, self._before, strict=True):
-            if not _same(tensor, before):
+            if not _equal(tensor, before):
                 tensor.copy_(before)
 
-    def _first(self, configs: Sequence[triton.Config]) -> list[Any]:
+    def _first_outputs(self, configs: Sequence[triton.Config]) -> list[Any]:
         *others, last = configs
         for config in others:
             try:
                 return self._outputs(config)
-            except CannotCompare:
+            except ComparisonError:
                 raise
             except Exception:  # its own measurement will say so
                 continue
@@ -88,20 +88,22 @@ class Checker:
         try:
             self._launch(config)
             pairs = zip(self._tensors, self._before, strict=True)
-            outputs = [before if _same(t, before) else _copy(t) for t, before in pairs]
+            outputs = [before if _equal(t, before) else _copy(t) for t, before in pairs]
             self._launch(config)
-            again = zip(self._names, self._tensors, outputs, strict=True)
-            self.changed = [name for name, t, once in again if _relative(t, once) > CHANGED]
+            reruns = zip(self._names, self._tensors, outputs, strict=True)
+            self.changed = [
+                name for name, t, first in reruns if _relative_error(t, first) > RERUN_TOLERANCE
+            ]
             return outputs
         finally:
-            self.put_back()
+            self.restore_arguments()
 
 
 def _tensors(name: str, argument: Any) -> Iterator[Any]:
     """Yield the tensors of one argument.
 
     Raises:
-        CannotCompare: it stands for memory that cannot be read.
+        ComparisonError: it stands for memory that cannot be read.
     """
     if isinstance(argument, (tuple, list)):
         for part in argument:
@@ -111,25 +113,25 @@ def _tensors(name: str, argument: Any) -> Iterator[Any]:
     elif hasattr(argument, "clone"):
         yield argument
     elif hasattr(argument, "data_ptr"):
-        raise CannotCompare(f"{name} is a {type(argument).__name__}, which cannot be read")
+        raise ComparisonError(f"{name} is a {type(argument).__name__}, which cannot be read")
 
 
 def _copy(tensor: Any) -> Any:
     """Return a copy in the host's memory."""
-    with _memory():
+    with _translate_memory_errors():
         return tensor.new_empty(tensor.shape, device="cpu").copy_(tensor)
 
 
-def _same(tensor: Any, other: Any) -> bool:
+def _equal(tensor: Any, other: Any) -> bool:
     """Whether two tensors hold the same numbers, and the same things that are none."""
-    with _memory():
+    with _translate_memory_errors():
         return all(((a == b) | (a != a) & (b != b)).all() for a, b in _pieces(tensor, other))
 
 
-def _relative(output: Any, expected: Any) -> float:
+def _relative_error(output: Any, expected: Any) -> float:
     """Return the relative error; memory that holds no numbers on both sides is not compared."""
     difference = size = 0.0
-    with _memory():
+    with _translate_memory_errors():
         for a, b in _pieces(output, expected):
             numbers = b.isfinite()
             if not (a.isfinite() == numbers).all():
@@ -152,10 +154,10 @@ def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def _memory() -> Iterator[None]:
-    """Within, who runs out of memory raises `CannotCompare`."""
+def _translate_memory_errors() -> Iterator[None]:
+    """Within, who runs out of memory raises `ComparisonError`."""
     try:
         yield
     except (MemoryError, RuntimeError) as e:  # the allocators of torch raise the latter
         first = next(iter(str(e).splitlines()), "")
-        raise CannotCompare(f"{type(e).__name__}: {first}") from e
+        raise ComparisonError(f"{type(e).__name__}: {first}") from e

@@ -8,11 +8,11 @@ import triton
 from foretune.errors import UnknownName, UsageError
 from foretune.space import Configuration, SearchSpace
 
-LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Knobs of every Triton kernel; the others are its own constants."""
 
 
-def configs_of(
+def to_triton_configs(
     configs: "Sequence[triton.Config] | SearchSpace", arg_names: Sequence[str]
 ) -> "list[triton.Config] | Any":
     """Return what Triton takes: of a search space, all its configurations.
@@ -30,8 +30,8 @@ def configs_of(
     """
     if isinstance(configs, SearchSpace):
         for name in configs.names:
-            if name not in (*arg_names, *LAUNCH):
-                raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH))
+            if name not in (*arg_names, *LAUNCH_OPTIONS):
+                raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH_OPTIONS))
         return [_triton_config(dict(config)) for config in configs]
     wrong = [c for c in configs or () if not isinstance(c, triton.Config)]
     if wrong or isinstance(configs, Mapping):
@@ -42,18 +42,18 @@ def configs_of(
     return configs
 
 
-def configuration_of(config: triton.Config) -> Configuration:
+def to_configuration(config: triton.Config) -> Configuration:
     """Return ``config`` for a table: what is neither number nor text is written as its `repr`."""
-    values = {n: _plain(v) for n, v in config.all_kwargs().items() if v is not None}
+    values = {n: _plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
     if config.pre_hook is not None:  # it may set up what the knobs do not say
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
 
 
 def _triton_config(values: dict[str, Any]) -> triton.Config:
-    launch = {name: values.pop(name) for name in LAUNCH if name in values}
+    launch = {name: values.pop(name) for name in LAUNCH_OPTIONS if name in values}
     return triton.Config(values, **launch)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else repr(value)

@@ -8,12 +8,12 @@ from typing import Any
 
 import triton
 
-from foretune.tune.triton.call import Call, call_of, plain_function
+from foretune.tune.triton.call import Call, make_call, undecorated_kernel
 from foretune.tune.triton.options import Options
 
 
 @dataclass(frozen=True)
-class Decorated:
+class DecoratedKernel:
     """What tuning takes of a kernel and its decorator.
 
     Attributes:
@@ -37,30 +37,30 @@ class Decorated:
     @cached_property
     def function(self) -> Any:
         """The kernel below all decorators."""
-        return plain_function(self.fn)
+        return undecorated_kernel(self.fn)
 
-    def named(self, args: Sequence[Any]) -> dict[str, Any]:
+    def arguments_by_name(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return positional arguments by name."""
         return dict(zip(self.arg_names, args, strict=False))
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """Return a call as what is tuned for."""
         options = self.options
-        named = self.named(args)
-        return call_of(self.function, self.keys, named, kwargs, options.mode, options.bucket)
+        positional = self.arguments_by_name(args)
+        return make_call(self.function, self.keys, positional, kwargs, options.mode, options.bucket)
 
     def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Run a configuration once, with the hooks of a measured launch."""
-        with self.hooked(config, args, kwargs) as run:
+        with self.with_hooks(config, args, kwargs) as run:
             run()
 
     @contextmanager
-    def hooked(
+    def with_hooks(
         self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Iterator[Callable[[], Any]]:
         """Yield what launches a configuration, between the hooks of a measured launch."""
         knobs = config.all_kwargs()
-        full = {**self.named(args), **kwargs, **knobs}
+        full = {**self.arguments_by_name(args), **kwargs, **knobs}
         if config.pre_hook:
             config.pre_hook(full)
         self.pre_hook(full)

@@ -20,28 +20,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from foretune.mapping import NamedValues
-from foretune.search.rows import Rows
+from foretune.mapping import FrozenParameters
+from foretune.search.rows import KernelRuns
 
-SPREAD = 0.5
+LOG_TIME_SPREAD = 0.5
 """Standard deviation of the estimate's error in log time: a factor of 1.6."""
-BALANCE = 64.0
+BALANCE_OPS_PER_BYTE = 64.0
 """Operations per byte of 16-bit operands above which matrix units decide, not loads."""
-COMFORT = {"tile": 64.0, "row": 16.0}
+PREFERRED_ELEMENTS_PER_THREAD = {"tile": 64.0, "row": 16.0}
 """Elements per thread that run best: accumulators of matrix tiles, elements of rows."""
-SPILLING = 256.0
+SPILLING_ELEMENTS_PER_THREAD = 256.0
 """Elements per thread that no longer fit 255 registers."""
 
-FOLLOWS = -0.5
+MAX_GRID_CORRELATION = -0.5
 """Correlation of programs with tiles, both logarithms, below which a grid covers the problem."""
-MOST_PADDING = np.log(64.0)
+MAX_LOG_PADDING = np.log(64.0)
 SPILLED_BYTES = 32.0
 """Bytes that a thread spills before that begins to cost."""
 
 _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 
 
-def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
+def estimate(rows: KernelRuns, specs: Mapping[str, float]) -> np.ndarray:
     """Return the logarithm of each row's time, up to a constant per problem.
 
     Args:
@@ -54,21 +54,21 @@ def estimate(rows: Rows, specs: Mapping[str, float]) -> np.ndarray:
     result[known] += np.log(np.ceil(waves[known]) / waves[known])
     edges = [tile_edges(c) for c in rows.configs]
     for numbers in rows.by_problem().values():
-        result[numbers] += _padding(rows.programs[numbers], [edges[i] for i in numbers])
+        result[numbers] += _padding_penalty(rows.programs[numbers], [edges[i] for i in numbers])
     for i, warps in enumerate(rows.warps):
         code = rows.statics[i]
-        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + spilling(code)
+        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + spill_penalty(code)
     return result
 
 
-def spilling(code: Mapping[str, float]) -> float:
+def spill_penalty(code: Mapping[str, float]) -> float:
     """Return the logarithm of what registers kept in memory cost."""
     spilled = code.get("spill_load_bytes", 0.0) + code.get("spill_store_bytes", 0.0)
     spilled += 4.0 * code.get("spilled_registers", 0.0)
     return 0.2 * float(np.log2(1.0 + spilled / SPILLED_BYTES))
 
 
-def _padding(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
+def _padding_penalty(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
     """Return the logarithm of how much more than needed the tiles of all programs cover.
 
     Nothing where the number of programs does not follow from the tile: they take tiles in turn.
@@ -81,40 +81,42 @@ def _padding(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.n
     nothing = np.zeros(len(area))
     if not (programs > 0).all() or np.ptp(area) == 0 or np.ptp(programs) == 0:
         return nothing
-    if np.corrcoef(np.log(programs), np.log(area))[0, 1] > FOLLOWS:
+    if np.corrcoef(np.log(programs), np.log(area))[0, 1] > MAX_GRID_CORRELATION:
         return nothing
     covered = np.log(programs * area)
-    return np.minimum(covered - covered.min(), MOST_PADDING)
+    return np.minimum(covered - covered.min(), MAX_LOG_PADDING)
 
 
 def _tile_factor(edges: Mapping[str, float], code: Mapping[str, float], threads: float) -> float:
     if code.get("dots", 0) > 0 and code.get("loop_intensity", 0) > 0:
         # of 16-bit operands: narrower ones are multiplied as much faster as they load faster
         intensity = code["loop_intensity"] * code.get("dot_bits", 16.0) / 16.0
-        return _waiting(intensity) + _crowding(max(code.get("carried_registers", 1.0), 1.0), "tile")
+        return _memory_stall_penalty(intensity) + _occupancy_penalty(
+            max(code.get("carried_registers", 1.0), 1.0), "tile"
+        )
     if "M" in edges and "N" in edges:
         m, n = edges["M"], edges["N"]
-        return _waiting(m * n / (m + n)) + _crowding(m * n / threads, "tile")
+        return _memory_stall_penalty(m * n / (m + n)) + _occupancy_penalty(m * n / threads, "tile")
     if code.get("tile_registers", 0) > 0:
-        return _crowding(code["tile_registers"], "row")
+        return _occupancy_penalty(code["tile_registers"], "row")
     if not edges:
         return 0.0
-    return _crowding(float(np.prod(list(edges.values()))) / threads, "row")
+    return _occupancy_penalty(float(np.prod(list(edges.values()))) / threads, "row")
 
 
-def _waiting(intensity: float) -> float:
+def _memory_stall_penalty(intensity: float) -> float:
     """Return the logarithm of what waiting for loads costs, given operations per byte."""
-    return float(np.logaddexp(0.0, 2 * np.log(BALANCE / intensity)) / 2)
+    return float(np.logaddexp(0.0, 2 * np.log(BALANCE_OPS_PER_BYTE / intensity)) / 2)
 
 
-def _crowding(elements: float, kind: str) -> float:
+def _occupancy_penalty(elements: float, kind: str) -> float:
     """Return the logarithm of what too few or too many elements per thread cost."""
-    octaves = np.log2(elements / COMFORT[kind])
-    spilled = max(float(np.log2(elements / SPILLING)), 0.0)
+    octaves = np.log2(elements / PREFERRED_ELEMENTS_PER_THREAD[kind])
+    spilled = max(float(np.log2(elements / SPILLING_ELEMENTS_PER_THREAD)), 0.0)
     return float(0.02 * octaves**2 + 0.7 * spilled)
 
 
-def tile_edges(config: NamedValues) -> dict[str, float]:
+def tile_edges(config: FrozenParameters) -> dict[str, float]:
     """Return the edges of a configuration's tile, by the letters that its names end in."""
     edges: dict[str, float] = {}
     for name, value in config.items():

@@ -37,30 +37,30 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
     import triton
 
     from foretune.errors import UsageError
-    from foretune.tune.triton.overhearing import Overhearing
+    from foretune.tune.triton.overhearing import ListenerRecorder
 
     knobs = triton.knobs.autotuning
     if not hasattr(knobs, "listener"):
         raise UsageError(f"Triton {triton.__version__} has no listener: install 3.7 or newer")
     before = knobs.listener
-    overhearing = Overhearing(store)
+    recorder = ListenerRecorder(store)
 
-    def heard(**told: Any) -> None:
+    def on_autotuning(**event: Any) -> None:
         if before is not None:
-            before(**told)
+            before(**event)
         try:
-            overhearing.take(told, _caller())
+            recorder.record(event, _caller_locals())
         except Exception as e:  # of ours: the tuning that was heard goes on
             warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
 
     def undo() -> None:
         knobs.listener = before
 
-    knobs.listener = heard
+    knobs.listener = on_autotuning
     return undo
 
 
-def _caller() -> Mapping[str, Any]:
+def _caller_locals() -> Mapping[str, Any]:
     """Return the local names of the tuner's method that called the listener; none if not found."""
     frame = inspect.currentframe()
     for _ in range(4):

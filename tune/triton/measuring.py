@@ -16,24 +16,24 @@ import triton
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
-from foretune.collect.metering import metered
+from foretune.collect.metering import measure_power
 from foretune.collect.meters import find_meter
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.tune.triton.call import Call
-from foretune.tune.triton.checking import CannotCompare, Checker
-from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.decorated import Decorated
-from foretune.tune.triton.history import History
-from foretune.tune.triton.place import device_interface, wait
+from foretune.tune.triton.checking import ComparisonError, OutputChecker
+from foretune.tune.triton.configs import to_configuration
+from foretune.tune.triton.decorated import DecoratedKernel
+from foretune.tune.triton.history import KernelHistory
+from foretune.tune.triton.place import device_interface, synchronize
 
-CANNOT_RUN = (OutOfResources, PTXASError, CompilationError)
+INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
 """What a launch raises, before anything runs, if its configuration is impossible here."""
-LEAST_MS = 1e-6
+MIN_TIME_MS = 1e-6
 """What a benchmarker that answers 0 must mean."""
 
 
-class KernelFailure(Exception):
+class UserKernelError(Exception):
     """An error of the kernel or of its hooks, not of ours: ``cause`` goes to the caller."""
 
     def __init__(self, cause: BaseException) -> None:
@@ -41,7 +41,7 @@ class KernelFailure(Exception):
         self.cause = cause
 
 
-class Measurer:
+class ConfigurationBenchmark:
     """Measures configurations of one call.
 
     Args:
@@ -51,7 +51,7 @@ class Measurer:
         configs: all candidates; the first that runs is what others are checked against.
         call: the call, as a problem.
         history: is told what is under way, and what broke the device.
-        metered: whether power is wanted.
+        needs_power: whether power is wanted.
 
     Attributes:
         timings: what the benchmarker said of those that ran and were right.
@@ -59,43 +59,43 @@ class Measurer:
 
     def __init__(
         self,
-        kernel: Decorated,
+        kernel: DecoratedKernel,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
         call: Call,
-        history: History,
-        metered: bool,
+        history: KernelHistory,
+        needs_power: bool,
     ) -> None:
         self._kernel, self._args, self._kwargs = kernel, args, kwargs
         self._configs, self._call, self._history = configs, call, history
-        self._metered = metered
+        self._needs_power = needs_power
         self.timings: dict[triton.Config, Any] = {}
 
     def measure(self, config: triton.Config) -> Measurement:
         """Return what came of running one candidate.
 
         Raises:
-            KernelFailure: the device works no more, a hook failed, or the call itself is wrong.
-            CannotCompare: it ran, and nobody can say whether it is right.
+            UserKernelError: the device works no more, a hook failed, or the call itself is wrong.
+            ComparisonError: it ran, and nobody can say whether it is right.
         """
-        with self._history.trial(self._call, configuration_of(config)):
+        with self._history.mark_measuring(self._call, to_configuration(config)):
             try:
-                timing = self._timing(config)
-            except CannotCompare:
+                timing = self._benchmark(config)
+            except ComparisonError:
                 raise
-            except CANNOT_RUN as e:
-                return self.failed(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
+            except INVALID_CONFIG_ERRORS as e:
+                return self.failure(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
             except Exception as e:
-                failure = self.failed(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
-                self._raise_if_not_its_fault(e, failure)
+                failure = self.failure(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
+                self._raise_unless_config_error(e, failure)
                 return failure
             if not math.isfinite(float(np.ravel(timing)[0])):
                 reason = "does not compile, or needs more than the device has"
-                return self.failed(config, Status.INVALID, reason)
-            return self._measured(config, timing)
+                return self.failure(config, Status.INVALID, reason)
+            return self._checked_measurement(config, timing)
 
-    def _timing(self, config: triton.Config) -> Any:
+    def _benchmark(self, config: triton.Config) -> Any:
         """Return what the benchmarker says; undeclared arguments that change are put back."""
         checked = self._kernel.options.check is not None
         checker = self._checker if checked else None  # copies before anything ran
@@ -103,38 +103,38 @@ class Measurer:
             return self._kernel.bench(*self._args, config=config, **self._kwargs)
         finally:
             if checker is not None and checker.changed:
-                checker.put_back()
+                checker.restore_arguments()
 
-    def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:
+    def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
         """Return the measurement of a configuration that did not run."""
-        return self._call.failed(configuration_of(config), status, reason)
+        return self._call.failure(to_configuration(config), status, reason)
 
     def close(self) -> None:
         """Let go of copies of the arguments."""
         self.__dict__.pop("_checker", None)
 
-    def _measured(self, config: triton.Config, timing: Any) -> Measurement:
+    def _checked_measurement(self, config: triton.Config, timing: Any) -> Measurement:
         limit, error = self._kernel.options.check, math.nan
         if limit is not None:
             error = self._checker.error(config)
             if not error <= limit:
-                return self.failed(
+                return self.failure(
                     config,
                     Status.WRONG_RESULT,
                     f"differs from the first configuration by {error:.2g}, more than {limit:.2g}",
                 )
         self.timings[config] = timing
-        times = [max(float(t), LEAST_MS) for t in np.ravel(timing)]
-        power_w, energy_mj = self._power(config, times[0])
-        return self._call.ran(
-            configuration_of(config), times[0], times,
+        times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
+        power_w, energy_mj = self._measure_power(config, times[0])
+        return self._call.success(
+            to_configuration(config), times[0], times,
             power_w=power_w, energy_mj=energy_mj, relative_error=error,
         )  # fmt: skip
 
     @cached_property
-    def _checker(self) -> Checker:
-        named = self._kernel.named(self._args) | dict(self._kwargs)
-        checker = Checker(self._launch, named, self._configs)
+    def _checker(self) -> OutputChecker:
+        named = self._kernel.arguments_by_name(self._args) | dict(self._kwargs)
+        checker = OutputChecker(self._launch, named, self._configs)
         if checker.changed:
             _warn(
                 f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
@@ -145,40 +145,40 @@ class Measurer:
     def _launch(self, config: triton.Config) -> None:
         self._kernel.launch(config, self._args, self._kwargs)
 
-    def _power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
+    def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
         """Return mean power (W) and the energy of one launch (mJ); NaN where nothing tells."""
         device = self._call.device
-        meter = find_meter(device.kind, device.index) if self._metered else None
+        meter = find_meter(device.kind, device.index) if self._needs_power else None
         if meter is None:
             return math.nan, math.nan
         try:
-            with self._kernel.hooked(config, self._args, self._kwargs) as run:
-                return metered(meter, run, time_ms, wait, device_interface())
+            with self._kernel.with_hooks(config, self._args, self._kwargs) as run:
+                return measure_power(meter, run, time_ms, synchronize, device_interface())
         except Exception as e:
             _warn(f"power was not metered: {type(e).__name__}: {e}")
             return math.nan, math.nan
 
-    def _raise_if_not_its_fault(self, error: Exception, failure: Measurement) -> None:
+    def _raise_unless_config_error(self, error: Exception, failure: Measurement) -> None:
         """Raise ``error`` unless it came from this configuration alone.
 
         The device may work no more: then who did it is remembered. A hook may have failed, or the
         call be wrong, which no other configuration would mend.
         """
         try:
-            wait()
+            synchronize()
         except Exception:
             self._history.record(self._call, [failure])
-            raise KernelFailure(error) from error
+            raise UserKernelError(error) from error
         wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
-        if wrong_call or not _came_from(self._kernel.fn, error):
-            raise KernelFailure(error) from error
+        if wrong_call or not _raised_in_launch(self._kernel.fn, error):
+            raise UserKernelError(error) from error
 
 
 def _warn(text: str) -> None:
     warnings.warn(text, ForetuneWarning, stacklevel=2)
 
 
-def _came_from(fn: Any, error: BaseException) -> bool:
+def _raised_in_launch(fn: Any, error: BaseException) -> bool:
     """Whether ``error`` went through the launch of the kernel, not through a hook around it."""
     trace = error.__traceback__
     while trace is not None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import triton
 
-from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.tuning import Tuning
+from foretune.tune.triton.configs import to_configuration
+from foretune.tune.triton.tuning import CallTuner
 
 
 @dataclass(frozen=True)
-class Offer:
+class RankedConfiguration:
     """A configuration for a call, and what is known of it.
 
     Attributes:
@@ -27,21 +27,23 @@ class Offer:
 
     def __repr__(self) -> str:
         known = "" if np.isnan(self.measured) else f", measured={self.measured:.4g}"
-        return f"Offer({self.config}, expected_loss={self.expected_loss:.3g}{known})"
+        return f"RankedConfiguration({self.config}, expected_loss={self.expected_loss:.3g}{known})"
 
 
-def offers(tuning: Tuning, configs: Sequence[triton.Config]) -> list[Offer]:
+def rank_configurations(
+    tuner: CallTuner, configs: Sequence[triton.Config]
+) -> list[RankedConfiguration]:
     """Return ``configs`` with what is known of them, the one to take first."""
-    forecast = tuning.searcher.forecast
-    found = {configuration_of(c): c for c in configs}
-    told = [np.isfinite(forecast.objective), np.isnan(forecast.objective)]
-    kind = np.select(told, [0, 1], 2)
+    forecast = tuner.searcher.search_posterior
+    found = {to_configuration(c): c for c in configs}
+    conditions = [np.isfinite(forecast.objective), np.isnan(forecast.objective)]
+    kind = np.select(conditions, [0, 1], 2)
     unlikely = forecast.log_mean - np.log(forecast.p_valid)
     value = np.where(kind == 0, forecast.objective, unlikely)
     return [
-        Offer(
-            found[tuning.space[int(forecast.numbers[i])]],
-            float(forecast.loss[i]),
+        RankedConfiguration(
+            found[tuner.space[int(forecast.indices[i])]],
+            float(forecast.expected_regrets[i]),
             float(forecast.objective[i]),
         )
         for i in np.lexsort((value, kind))

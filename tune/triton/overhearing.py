@@ -11,13 +11,13 @@ import triton
 from foretune.measurement import Measurement, Status
 from foretune.tune.store import Store
 from foretune.tune.triton.autotuner import Autotuner
-from foretune.tune.triton.call import Call, call_of
-from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.history import History
+from foretune.tune.triton.call import Call, make_call
+from foretune.tune.triton.configs import to_configuration
+from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Options
 
 
-class Overhearing:
+class ListenerRecorder:
     """Writes down what others measure.
 
     Args:
@@ -25,30 +25,30 @@ class Overhearing:
     """
 
     def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
-        self._history = History(Options(store=store))
+        self._history = KernelHistory(Options(store=store))
 
-    def take(self, told: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+    def record(self, event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
         """Remember one tuning.
 
         Args:
-            told: what the listener was told.
+            event: what the listener was told.
             caller: local names of the tuner's `run`; without them the problem is just the key.
         """
         tuner = caller.get("self")
-        if told["cache_hit"] or tuner is None or tuner.nargs is None:
+        if event["cache_hit"] or tuner is None or tuner.nargs is None:
             return
         if isinstance(tuner, Autotuner):  # it remembers by itself
             return
-        call = call_of(told["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
-        runs = [_run(call, config, t) for config, t in told["configs_timings"].items()]
+        call = make_call(event["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
+        runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
         self._history.record(call, runs)
 
 
-def _run(call: Call, config: triton.Config, timing: Any) -> Measurement:
-    named = configuration_of(config)
+def _measurement(call: Call, config: triton.Config, timing: Any) -> Measurement:
+    named = to_configuration(config)
     times = [float(t) for t in np.ravel(timing)]
     if not math.isfinite(times[0]):
-        return call.failed(named, Status.INVALID, "does not run")
+        return call.failure(named, Status.INVALID, "does not run")
     programs = call.programs(named)
     static = {} if math.isnan(programs) else {"programs": programs}
-    return call.ran(named, times[0], times, static=static, source="triton.autotune")
+    return call.success(named, times[0], times, static=static, source="triton.autotune")

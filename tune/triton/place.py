@@ -9,18 +9,18 @@ from typing import Any
 
 import triton
 
-from foretune.device import Device, named_device
+from foretune.device import Device, find_device_or_none
 from foretune.errors import UsageError
 
-RELAXED = 2
+RELAXED_CAPTURE_MODE = 2
 """CUDA's and HIP's capture mode in which the capturing thread may load code."""
-_EXCHANGES = {
+_CAPTURE_MODE_FUNCTIONS = {
     "cuda": ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
     "hip": ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
 }
 
 
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Whether kernels run in Triton's interpreter (``TRITON_INTERPRET=1``), on the CPU."""
     return bool(triton.knobs.runtime.interpret)
 
@@ -31,7 +31,7 @@ def require_device() -> None:
     Raises:
         UsageError: there is none.
     """
-    if interpreted():
+    if is_interpreted():
         return
     try:
         triton.runtime.driver.active.get_current_target()
@@ -47,31 +47,31 @@ def device_interface() -> Any:
 
     None in the interpreter.
     """
-    if interpreted():
+    if is_interpreted():
         return None
     return triton.runtime.driver.active.get_device_interface()
 
 
-def current_index() -> int:
+def current_device_index() -> int:
     """Return which device calls go to."""
-    return 0 if interpreted() else int(triton.runtime.driver.active.get_current_device())
+    return 0 if is_interpreted() else int(triton.runtime.driver.active.get_current_device())
 
 
-def capturing() -> bool:
+def is_capturing() -> bool:
     """Whether launches are being recorded into a graph, so that nothing may be measured."""
     query = getattr(device_interface(), "is_current_stream_capturing", None)
     return bool(query and query())
 
 
 @contextmanager
-def loading_allowed() -> Iterator[None]:
+def allow_code_loading() -> Iterator[None]:
     """Within, this thread may load code although it captures a graph.
 
     CUDA forbids it otherwise, and what was captured so far would be lost. Where the driver's
     library is not found, all stays as it is.
     """
     exchange = _exchange()
-    before = exchange(RELAXED) if exchange else 0
+    before = exchange(RELAXED_CAPTURE_MODE) if exchange else 0
     try:
         yield
     finally:
@@ -88,7 +88,7 @@ def _exchange() -> Callable[[int], int] | None:
 
 @cache
 def _library_exchange(backend: str) -> Callable[[int], int] | None:
-    library, name = _EXCHANGES.get(backend, ("", ""))
+    library, name = _CAPTURE_MODE_FUNCTIONS.get(backend, ("", ""))
     try:
         function = getattr(ctypes.CDLL(library), name) if library else None
     except (OSError, AttributeError):
@@ -104,7 +104,7 @@ def _library_exchange(backend: str) -> Callable[[int], int] | None:
     return exchange
 
 
-def wait() -> None:
+def synchronize() -> None:
     """Wait for the device, and raise what went wrong on it."""
     if (interface := device_interface()) is not None:
         interface.synchronize()
@@ -113,14 +113,14 @@ def wait() -> None:
 @cache
 def device_at(index: int) -> Device:
     """Return a device, with specs where the table has it and its own figures where it tells."""
-    if interpreted():
+    if is_interpreted():
         return Device(f"interpreter on {platform.machine()}", "cpu")
     driver = triton.runtime.driver.active
     target = driver.get_current_target()
     naming = getattr(driver.get_device_interface(), "get_device_name", None)
     name = str(naming(index)) if naming else f"{target.backend}:{target.arch}"
     arch = target.arch if isinstance(target.arch, str) else f"sm_{target.arch}"
-    known = named_device(name) or Device(name, "gpu")
+    known = find_device_or_none(name) or Device(name, "gpu")
     properties = driver.utils.get_device_properties(index)
     cores = float(properties.get("multiprocessor_count", known.specs.get("cores", 0)))
     specs = {**known.specs, "cores": cores} if cores else known.specs

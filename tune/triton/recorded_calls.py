@@ -15,13 +15,13 @@ from typing import Any
 import triton
 
 from foretune.collect.compiled.arguments import Tensor, describe
-from foretune.decoding import decoding, parse_json, read_bytes
+from foretune.decoding import parse_json, read_bytes, translate_read_errors
 from foretune.errors import ForetuneWarning, OutputError, UsageError
 from foretune.tune.triton.descriptors import is_descriptor
 
-PLACE = "FORETUNE_RECORD_CALLS"
+RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable: the file that calls of new problems are added to."""
-PLAIN = (bool, int, float, str, type(None))
+JSON_TYPES = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RecordedCall:
     kwargs: Mapping[str, Any]
     grid: tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
-    def line(self) -> str:
+    def to_line(self) -> str:
         """Return the call as a line of JSON.
 
         Raises:
@@ -48,31 +48,31 @@ class RecordedCall:
         """
         fields = {
             "kernel": self.kernel,
-            "args": [_plain(a) for a in self.args],
-            "kwargs": {n: _plain(a) for n, a in self.kwargs.items()},
+            "args": [_to_json(a) for a in self.args],
+            "kwargs": {n: _to_json(a) for n, a in self.kwargs.items()},
             "grid": self.grid,
         }
         return json.dumps(fields)
 
     @classmethod
-    def of_line(cls, line: str) -> "RecordedCall":
-        """Read what `line` wrote.
+    def from_line(cls, json_line: str) -> "RecordedCall":
+        """Read what `json_line` wrote.
 
         Raises:
             UsageError: it is something else.
         """
-        with decoding(line[:60], UsageError, "is no recorded call: {}"):
-            data = parse_json(line)
-            kwargs = {str(n): _argument(a) for n, a in data["kwargs"].items()}
+        with translate_read_errors(json_line[:60], UsageError, "is no recorded call: {}"):
+            data = parse_json(json_line)
+            kwargs = {str(n): _from_json(a) for n, a in data["kwargs"].items()}
             grid = data["grid"]
             sizes = {k: _grid(v) for k, v in grid.items()} if type(grid) is dict else _grid(grid)
-            return cls(str(data["kernel"]), tuple(map(_argument, data["args"])), kwargs, sizes)
+            return cls(str(data["kernel"]), tuple(map(_from_json, data["args"])), kwargs, sizes)
 
     @property
     def text(self) -> str:
         """The arguments, for people."""
-        named = [*self.args, *(f"{n}={_short(v)}" for n, v in self.kwargs.items())]
-        return " ".join(map(_short, named))
+        named = [*self.args, *(f"{n}={_short_text(v)}" for n, v in self.kwargs.items())]
+        return " ".join(map(_short_text, named))
 
     def programs(self, knobs: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the grid of a configuration that has these constants.
@@ -82,14 +82,14 @@ class RecordedCall:
         """
         if isinstance(self.grid, tuple):
             return self.grid
-        if (which := _named(knobs)) not in self.grid:
+        if (which := _grid_key(knobs)) not in self.grid:
             raise UsageError(
                 f"{which} is new since the calls of {self.kernel} were recorded: record them anew"
             )
         return self.grid[which]
 
 
-def note(
+def record_if_requested(
     function: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -100,16 +100,16 @@ def note(
 
     What cannot be written down is warned of (`ForetuneWarning`).
     """
-    if not (place := os.environ.get(PLACE)):
+    if not (path := os.environ.get(RECORD_VARIABLE)):
         return
     name = f"{function.__module__}:{function.__qualname__}"
     try:
-        write(Path(place), record(name, args, kwargs, named, configs))
+        append_call(Path(path), make_recorded_call(name, args, kwargs, named, configs))
     except Exception as e:  # the grid is somebody else's function
         warnings.warn(f"a call of {name} was not recorded: {e}", ForetuneWarning, stacklevel=2)
 
 
-def record(
+def make_recorded_call(
     kernel: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -127,7 +127,7 @@ def record(
     """
     grid = kwargs.get("grid") or (1,)
     sizes: Any = (
-        {_named(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs}
+        {_grid_key(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs}
         if callable(grid)
         else _grid(grid)
     )
@@ -135,14 +135,14 @@ def record(
     return RecordedCall(kernel, tuple(map(describe, args)), rest, sizes)
 
 
-def write(path: Path, call: RecordedCall) -> None:
+def append_call(path: Path, call: RecordedCall) -> None:
     """Add a call to a file; processes may share it.
 
     Raises:
         OutputError: the file cannot be written.
         UsageError: an argument cannot be written down.
     """
-    line = call.line()
+    line = call.to_line()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
@@ -157,19 +157,21 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     Raises:
         UsageError: there is no such file, or a line is no recorded call.
     """
-    with decoding(path, UsageError, f"cannot be read: record calls with {PLACE}=FILE ({{}})"):
+    with translate_read_errors(
+        path, UsageError, f"cannot be read: record calls with {RECORD_VARIABLE}=FILE ({{}})"
+    ):
         lines = read_bytes(path).decode("utf-8").splitlines()
-    return [RecordedCall.of_line(line) for line in dict.fromkeys(filter(str.strip, lines))]
+    return [RecordedCall.from_line(line) for line in dict.fromkeys(filter(str.strip, lines))]
 
 
-def with_memory(argument: Any, device: Any) -> Any:
+def allocate_argument(argument: Any, device: Any) -> Any:
     """Return an argument that can be launched with: random numbers, integers of zero."""
     import torch
 
     if isinstance(argument, tuple):
-        return tuple(with_memory(part, device) for part in argument)
+        return tuple(allocate_argument(part, device) for part in argument)
     if is_descriptor(argument):
-        argument.base = with_memory(argument.base, device)
+        argument.base = allocate_argument(argument.base, device)
         return argument
     if not isinstance(argument, Tensor):
         return argument
@@ -182,48 +184,48 @@ def with_memory(argument: Any, device: Any) -> Any:
     return memory.as_strided(argument.shape, argument.strides, offset)
 
 
-def _plain(argument: Any) -> Any:
-    if isinstance(argument, PLAIN):
+def _to_json(argument: Any) -> Any:
+    if isinstance(argument, JSON_TYPES):
         return argument
     if isinstance(argument, Tensor):
         layout = {"shape": argument.shape, "strides": argument.strides}
         return {"tensor": argument.element, **layout, "address": argument.address}
     if isinstance(argument, tuple):
-        return {"tuple": [_plain(part) for part in argument]}
+        return {"tuple": [_to_json(part) for part in argument]}
     if is_descriptor(argument):
         how = {"block_shape": list(argument.block_shape), "padding": argument.padding}
-        return {"descriptor": _plain(argument.base), **how}
+        return {"descriptor": _to_json(argument.base), **how}
     if isinstance(argument, triton.language.dtype):
         return {"dtype": argument.name}
     raise UsageError(f"an argument of {type(argument).__name__} cannot be written down")
 
 
-def _argument(data: Any) -> Any:
+def _from_json(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     if "tuple" in data:
-        return tuple(map(_argument, data["tuple"]))
+        return tuple(map(_from_json, data["tuple"]))
     if "dtype" in data:
         return triton.language.dtype(data["dtype"])
     if "descriptor" in data:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        base = _argument(data["descriptor"])
+        base = _from_json(data["descriptor"])
         size = list(base.shape), list(base.strides)
         return TensorDescriptor(base, *size, data["block_shape"], data["padding"])
     shape, strides = _grid(data["shape"]), _grid(data["strides"])
     return Tensor(str(data["tensor"]), shape, strides, int(data["address"]))
 
 
-def _short(argument: Any) -> str:
+def _short_text(argument: Any) -> str:
     if is_descriptor(argument):
-        return _short(argument.base)
+        return _short_text(argument.base)
     if isinstance(argument, Tensor):
         return f"{argument.element}[{'×'.join(map(str, argument.shape))}]"
     return str(argument)
 
 
-def _named(knobs: Mapping[str, Any]) -> str:
+def _grid_key(knobs: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={knobs[name]}" for name in sorted(knobs))
 
 

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foretune.collect.holding import hold
+from foretune.collect.holding import delay_kernel_start
 from foretune.tune.triton.place import device_interface
 
 
-class Stopwatch:
+class EventTimer:
     """Times what is launched between `start` and `stop`, by events of the device.
 
     The device waits before the first: were its queue empty, that event would tick while the launch
@@ -25,12 +25,12 @@ class Stopwatch:
 
     def start(self) -> None:
         """Begin."""
-        hold(self._interface)
-        self._mark(0)
+        delay_kernel_start(self._interface)
+        self._record_event(0)
 
     def stop(self) -> None:
         """End; does not wait."""
-        self._mark(1)
+        self._record_event(1)
 
     def elapsed_ms(self) -> float | None:
         """Return milliseconds in between; None while the device has not got there."""
@@ -39,7 +39,7 @@ class Stopwatch:
         start, stop = self._events
         return float(start.elapsed_time(stop)) if stop.query() else None
 
-    def _mark(self, which: int) -> None:
+    def _record_event(self, which: int) -> None:
         if self._events is None:
             self._times[which] = time.perf_counter()
         else:

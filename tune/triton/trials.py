@@ -14,44 +14,44 @@ import triton
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.triton.ahead import WORKERS, Ahead
-from foretune.tune.triton.checking import CannotCompare
-from foretune.tune.triton.code import GLANCES, Code
-from foretune.tune.triton.configs import configuration_of
-from foretune.tune.triton.decorated import Decorated
-from foretune.tune.triton.measuring import Measurer
-from foretune.tune.triton.tuning import Tuning
-from foretune.tune.triton.tunings import Tunings
+from foretune.tune.triton.ahead import MAX_COMPILE_THREADS, CompileAhead
+from foretune.tune.triton.checking import ComparisonError
+from foretune.tune.triton.code import MAX_EARLY_COMPILES, CodeReader
+from foretune.tune.triton.configs import to_configuration
+from foretune.tune.triton.decorated import DecoratedKernel
+from foretune.tune.triton.measuring import ConfigurationBenchmark
+from foretune.tune.triton.tuning import CallTuner
+from foretune.tune.triton.tunings import CallTunerFactory
 
-PATIENCE_S, PAUSE_S = 30.0, 0.02
+PATIENCE_S, POLL_S = 30.0, 0.02
 """How long one waits for what other processes are measuring, and how often one looks."""
 
 
-class Busy(set[Configuration]):
+class ClaimedElsewhere(set[Configuration]):
     """Candidates that other processes are measuring; their results are waited for, not for ever.
 
     Attributes:
-        patient: whether they still are.
+        still_waiting: whether they still are.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.patient = True
-        self._until: float | None = None
+        self.still_waiting = True
+        self._deadline: float | None = None
 
     def wait(self) -> bool:
         """Wait a moment, and forget who was busy; return whether anybody was."""
         if not self:
             return False
         now = time.monotonic()
-        self._until = self._until or now + PATIENCE_S
-        self.patient = now < self._until
+        self._deadline = self._deadline or now + PATIENCE_S
+        self.still_waiting = now < self._deadline
         self.clear()
-        time.sleep(PAUSE_S)
+        time.sleep(POLL_S)
         return True
 
 
-class Trials:
+class StalledCallDriver:
     """What is known and tried of one call.
 
     Args:
@@ -60,90 +60,94 @@ class Trials:
         args: positional arguments of the call.
         kwargs: arguments by name, and ``grid``.
         configs: the candidates, after pruning; at least two.
-        afresh: as if nothing were known of this call.
+        ignore_known: as if nothing were known of this call.
 
     Attributes:
         config: the choice so far.
         timings: of every candidate measured now or before: median and 20 and 80 % quantiles, ms.
-        fresh: how many of them were measured now.
-        nothing_runs: whether every candidate was tried and failed.
+        new_count: how many of them were measured now.
+        all_failed: whether every candidate was tried and failed.
     """
 
     def __init__(
         self,
-        kernel: Decorated,
-        tunings: Tunings,
+        kernel: DecoratedKernel,
+        tunings: CallTunerFactory,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
-        afresh: bool = False,
+        ignore_known: bool = False,
     ) -> None:
         self.kernel, self.args, self.kwargs = kernel, args, kwargs
         self.configs = list(configs)
         self.config = self.configs[0]
         self.timings: dict[triton.Config, Any] = {}
-        self.fresh = 0
-        self.nothing_runs = False
-        self._afresh = afresh
-        self._uncompared = False
-        self._named = [configuration_of(c) for c in self.configs]
-        self._own = dict(zip(reversed(self._named), reversed(self.configs), strict=True))
-        self._tunings = tunings
-        self.ahead = Ahead(kernel.fn, args, kwargs)
+        self.new_count = 0
+        self.all_failed = False
+        self._ignore_known = ignore_known
+        self._comparison_failed = False
+        self._configurations = [to_configuration(c) for c in self.configs]
+        self._triton_configs = dict(
+            zip(reversed(self._configurations), reversed(self.configs), strict=True)
+        )
+        self._tuner_factory = tunings
+        self.compile_ahead = CompileAhead(kernel.fn, args, kwargs)
 
     @cached_property
-    def tuning(self) -> Tuning:
+    def tuner(self) -> CallTuner:
         """What chooses."""
         call = self.kernel.call(self.args, self.kwargs)
-        call = replace(call, knobs=tuple(self._named[-1]))
-        if self._afresh:
-            self._tunings.history.forget(call)
-        return self._tunings.of(call, self._named)
+        call = replace(call, knobs=tuple(self._configurations[-1]))
+        if self._ignore_known:
+            self._tuner_factory.history.forget(call)
+        return self._tuner_factory.make_tuner(call, self._configurations)
 
     @property
     def lock(self) -> threading.RLock:
         """To be held by who uses `tuning`."""
-        return self._tunings.lock
+        return self._tuner_factory.lock
 
-    def own(self, config: Configuration) -> triton.Config:
+    def triton_config(self, config: Configuration) -> triton.Config:
         """Return Triton's form of a candidate."""
-        return self._own[config]
+        return self._triton_configs[config]
 
-    def settled(self) -> triton.Config | None:
+    def sufficient_choice(self) -> triton.Config | None:
         """Return the choice that was made before; None if there is none that suffices."""
         with self.lock:
-            choice = self.tuning.remembered()
-        return None if choice is None else self._own[choice.config]
+            choice = self.tuner.sufficient_choice()
+        return None if choice is None else self._triton_configs[choice.config]
 
-    def predicted(self) -> triton.Config:
+    def predicted_best(self) -> triton.Config:
         """Return the best candidate without measuring any."""
         with self.lock:
-            return self._own[self.tuning.best]
+            return self._triton_configs[self.tuner.best]
 
     def tune(self) -> None:
         """Measure as much as it takes, and choose.
 
         Raises:
-            KernelFailure: the device works no more, or the call itself is wrong.
+            UserKernelError: the device works no more, or the call itself is wrong.
         """
         with self.lock:
-            self.tuning.avoid_abandoned()
-        settled = self.settled()
-        if settled is None:
+            self.tuner.record_crashes()
+        previous = self.sufficient_choice()
+        if previous is None:
             self._search()
         with self.lock:
-            self.fresh = self.tuning.fresh
-            self.nothing_runs = settled is None and self.tuning.nothing_runs
-            self.timings = self.timings_so_far()
-            if self._uncompared:  # the first is right by definition
-                best = self.tuning.best_measured()
-                self.config = self.configs[0] if best is None else self._own[best]
-            elif self.nothing_runs:
-                self.config = self._own[self.tuning.least_bad()]
+            self.new_count = self.tuner.new_count
+            self.all_failed = previous is None and self.tuner.all_failed
+            self.timings = self.collect_timings()
+            if self._comparison_failed:  # the first is right by definition
+                best = self.tuner.best_measured()
+                self.config = self.configs[0] if best is None else self._triton_configs[best]
+            elif self.all_failed:
+                self.config = self._triton_configs[self.tuner.fallback_configuration()]
             else:
-                self.config = settled or self._own[self.tuning.choose().config]
+                self.config = previous or self._triton_configs[self.tuner.choose().config]
 
-    def without(self, config: triton.Config, error: Exception) -> triton.Config | None:
+    def next_best_after_failure(
+        self, config: triton.Config, error: Exception
+    ) -> triton.Config | None:
         """Return the next best candidate after ``config`` failed to launch; None if there is none.
 
         Raises nothing: whatever goes wrong here, the caller has the kernel's own error.
@@ -151,136 +155,141 @@ class Trials:
         try:
             with self.lock:
                 text = f"{type(error).__name__}: {error}"
-                self.tuning.add(self.failed(config, Status.COMPILE_ERROR, text))
-                return None if self.tuning.nothing_runs else self._own[self.tuning.best]
+                self.tuner.add(self.failure(config, Status.COMPILE_ERROR, text))
+                return None if self.tuner.all_failed else self._triton_configs[self.tuner.best]
         except Exception:
             return None
 
-    def settle_on_best(self) -> None:
+    def store_best(self) -> None:
         """Settle on what is best now that some did not run, for later processes too."""
         with self.lock:
-            self.tuning.keep_failures()
-            self.tuning.choose()
+            self.tuner.record_pending()
+            self.tuner.choose()
 
-    def timings_so_far(self) -> dict[triton.Config, Any]:
+    def collect_timings(self) -> dict[triton.Config, Any]:
         """Return times of everything measured of this problem, in the order of the list."""
-        found = {m.config: m for m in self.tuning.measured()}
+        found = {m.config: m for m in self.tuner.measured()}
         return {
-            config: self._measurer.timings.get(config) or _quantiles(found[named])
-            for named, config in zip(self._named, self.configs, strict=True)
+            config: self._benchmark.timings.get(config) or _quantiles(found[named])
+            for named, config in zip(self._configurations, self.configs, strict=True)
             if named in found
         }
 
-    def failed(self, config: triton.Config, status: Status, reason: str) -> Measurement:
+    def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
         """Return the measurement of a candidate that did not run."""
-        return self.tuning.call.failed(configuration_of(config), status, reason)
+        return self.tuner.call.failure(to_configuration(config), status, reason)
 
     def timed_out(self, config: triton.Config) -> Measurement:
         """Return the measurement of a candidate that was given up."""
         reason = f"compiles for more than {self.kernel.options.compile_limit_s:g} s"
-        return self.failed(config, Status.TIMEOUT, reason)
+        return self.failure(config, Status.TIMEOUT, reason)
 
     @cached_property
-    def _measurer(self) -> Measurer:
-        tuning = self.tuning
-        return Measurer(
-            self.kernel, self.args, self.kwargs, self.configs, tuning.call, self._tunings.history,
-            tuning.needs_power,
+    def _benchmark(self) -> ConfigurationBenchmark:
+        tuner = self.tuner
+        return ConfigurationBenchmark(
+            self.kernel, self.args, self.kwargs, self.configs, tuner.call, self._tuner_factory.history,
+            tuner.needs_power,
         )  # fmt: skip
 
     def _search(self) -> None:
-        tuning, lock = self.tuning, self.lock
+        tuner, lock = self.tuner, self.lock
         try:
             if self.kernel.options.budget == "all":
                 with lock:
-                    self._compile([self._own[c] for c in tuning.unmeasured()])
+                    self._compile([self._triton_configs[c] for c in tuner.unmeasured()])
             else:
-                self._glance()
-            busy = Busy()
+                self._read_early_stages()
+            claimed = ClaimedElsewhere()
             while True:
                 with lock:
-                    asked = self._next(busy)
-                    also = tuning.promising(self._room()) if asked else []
-                if asked is None:
-                    if not busy.wait():
+                    proposed = self._next_candidate(claimed)
+                    also = tuner.promising(self._compile_ahead_count()) if proposed else []
+                if proposed is None:
+                    if not claimed.wait():
                         return
                     with lock:
-                        tuning.look_again()
+                        tuner.refresh()
                     continue
-                self._compile([self._own[c] for c in dict.fromkeys((asked, *also))])
-                if self._look(asked):
+                self._compile([self._triton_configs[c] for c in dict.fromkeys((proposed, *also))])
+                if self._read_machine_code(proposed):
                     continue
-                if not busy.patient or self._claims(asked):
-                    self._try(self._own[asked])
+                if not claimed.still_waiting or self._try_claim(proposed):
+                    self._measure(self._triton_configs[proposed])
                 else:
-                    busy.add(asked)
+                    claimed.add(proposed)
                     with lock:
-                        tuning.look_again()
-        except CannotCompare as e:
-            self._uncompared = True
+                        tuner.refresh()
+        except ComparisonError as e:
+            self._comparison_failed = True
             warnings.warn(
-                f"{tuning.call.kernel} keeps to configurations whose results were compared, or the "
+                f"{tuner.call.kernel} keeps to configurations whose results were compared, or the "
                 f"first: {e}",
                 ForetuneWarning,
                 stacklevel=2,
             )
         finally:
-            self._measurer.close()
+            self._benchmark.close()
 
-    def _next(self, busy: "Busy") -> Configuration | None:
+    def _next_candidate(self, claimed: "ClaimedElsewhere") -> Configuration | None:
         """Return the candidate to measure now; None if there is none but busy ones."""
-        tuning = self.tuning
+        tuner = self.tuner
         if self.kernel.options.budget != "all":
-            if busy and tuning.is_over():
-                busy.clear()
-            return tuning.next(busy)
-        return next((c for c in tuning.unmeasured() if c not in busy), None)
+            if claimed and tuner.is_over():
+                claimed.clear()
+            return tuner.next(claimed)
+        return next((c for c in tuner.unmeasured() if c not in claimed), None)
 
-    def _claims(self, config: Configuration) -> bool:
+    def _try_claim(self, config: Configuration) -> bool:
         """Return whether no other process has measured ``config`` meanwhile, or is at it."""
-        known = self._afresh or any(m.config == config for m in self.tuning.measured())
-        return self._tunings.history.claim(self.tuning.call, config, again=known)
+        known = self._ignore_known or any(m.config == config for m in self.tuner.measured())
+        return self._tuner_factory.history.try_claim(self.tuner.call, config, remeasure=known)
 
-    def _glance(self) -> None:
+    def _read_early_stages(self) -> None:
         """Look at the first stages of some candidates' code, where nothing else is known."""
-        tuning = self.tuning
+        tuner = self.tuner
         with self.lock:
-            blind = tuning.in_the_dark and not tuning.is_over()
-            some = tuning.promising(GLANCES) if blind else []
-        code = self._code.glance([self._own[c] for c in some], WORKERS)
+            uninformed = tuner.is_uninformed and not tuner.is_over()
+            selected = tuner.promising(MAX_EARLY_COMPILES) if uninformed else []
+        code = self._code_reader.early_stage_features(
+            [self._triton_configs[c] for c in selected], MAX_COMPILE_THREADS
+        )
         with self.lock:
-            for config, shown in zip(some, code, strict=True):
-                tuning.note(config, shown)
+            for config, features in zip(selected, code, strict=True):
+                tuner.add_code_features(config, features)
 
-    def _look(self, config: Configuration) -> bool:
+    def _read_machine_code(self, config: Configuration) -> bool:
         """Look at a candidate's machine code; return whether it shows anything new."""
-        tuning, compiled = self.tuning, self.ahead.compiled(self._own[config])
-        if compiled is None or tuning.knows_code(config):
+        tuner, compiled = (
+            self.tuner,
+            self.compile_ahead.compiled_kernel(self._triton_configs[config]),
+        )
+        if compiled is None or tuner.has_machine_code(config):
             return False
-        shown = self._code.look(compiled)
+        features = self._code_reader.machine_code_features(compiled)
         with self.lock:
-            tuning.note(config, shown)
-            return tuning.knows_code(config)
+            tuner.add_code_features(config, features)
+            return tuner.has_machine_code(config)
 
     @cached_property
-    def _code(self) -> Code:
-        return Code(self.kernel.fn, self.args, self.kwargs, self.tuning.call.device)
+    def _code_reader(self) -> CodeReader:
+        return CodeReader(self.kernel.fn, self.args, self.kwargs, self.tuner.call.device)
 
     def _compile(self, configs: Sequence[triton.Config]) -> None:
-        self.ahead.compile(configs, self.kernel.options.compile_limit_s)
+        self.compile_ahead.compile(configs, self.kernel.options.compile_limit_s)
 
-    def _room(self) -> int:
+    def _compile_ahead_count(self) -> int:
         """Return how many more candidates are worth compiling ahead of their turn."""
-        left = self.kernel.options.most(len(self.configs)) - self.tuning.fresh
-        return min(WORKERS, left) - 1
+        left = self.kernel.options.max_measurements(len(self.configs)) - self.tuner.new_count
+        return min(MAX_COMPILE_THREADS, left) - 1
 
-    def _try(self, config: triton.Config) -> None:
-        if self.ahead.done(config):
-            measurement = self._measurer.measure(config)
+    def _measure(self, config: triton.Config) -> None:
+        if self.compile_ahead.is_ready(config):
+            measurement = self._benchmark.measure(config)
         else:
             measurement = self.timed_out(config)
         with self.lock:
-            self.tuning.add(measurement)
+            self.tuner.add(measurement)
 
 
 def fail_if_conflicting(configs: Sequence[triton.Config], kwargs: Mapping[str, Any]) -> None:

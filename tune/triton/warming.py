@@ -9,12 +9,12 @@ import triton
 from foretune.collect.compiled.order import load_kernel
 from foretune.errors import UsageError
 from foretune.tune.triton.autotuner import Autotuner
-from foretune.tune.triton.place import interpreted, require_device
-from foretune.tune.triton.recorded_calls import RecordedCall, with_memory
+from foretune.tune.triton.place import is_interpreted, require_device
+from foretune.tune.triton.recorded_calls import RecordedCall, allocate_argument
 
 
 @dataclass(frozen=True)
-class Warmed:
+class WarmedCall:
     """What calls of one problem will run with.
 
     Attributes:
@@ -30,7 +30,7 @@ class Warmed:
     measured: int
 
 
-def warm_up(calls: Iterable[RecordedCall]) -> Iterator[Warmed]:
+def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
     """Choose for calls as if they came: yield what was chosen, one after the other.
 
     Tensors are made anew, with random numbers; integers are zero, as they may be indices.
@@ -40,11 +40,11 @@ def warm_up(calls: Iterable[RecordedCall]) -> Iterator[Warmed]:
             `foretune.autotune`.
     """
     require_device()
-    device = "cpu" if interpreted() else triton.runtime.driver.active.get_active_torch_device()
+    device = "cpu" if is_interpreted() else triton.runtime.driver.active.get_active_torch_device()
     for call in calls:
-        kernel = _decorated(call.kernel)
-        args = [with_memory(a, device) for a in call.args]
-        kwargs = {n: with_memory(a, device) for n, a in call.kwargs.items()}
+        kernel = _load_decorated(call.kernel)
+        args = [allocate_argument(a, device) for a in call.args]
+        kwargs = {n: allocate_argument(a, device) for n, a in call.kwargs.items()}
         knobs = list(kernel.configs[0].kwargs)
 
         def grid(meta: Mapping[str, Any], call: RecordedCall = call, of: Any = knobs) -> Any:
@@ -54,10 +54,10 @@ def warm_up(calls: Iterable[RecordedCall]) -> Iterator[Warmed]:
         kernel[grid](*args, **kwargs)
         timings = kernel.configs_timings
         taken = timings.get(kernel.best_config, [float("nan")])
-        yield Warmed(call, kernel.best_config, float(taken[0]), len(timings))
+        yield WarmedCall(call, kernel.best_config, float(taken[0]), len(timings))
 
 
-def _decorated(reference: str) -> Autotuner:
+def _load_decorated(reference: str) -> Autotuner:
     found = load_kernel(reference, compiling=False)
     while not isinstance(found, Autotuner) and hasattr(found, "fn"):
         found = found.fn

@@ -9,8 +9,8 @@ from typing import Any
 
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
-from foretune.replacing import replacing
-from foretune.tune.exporting.values import FORMATS, values_as
+from foretune.replacing import atomic_write
+from foretune.tune.exporting.values import FORMATS, format_values
 from foretune.tune.results import TuneResult
 
 
@@ -114,10 +114,10 @@ class Best:
             f"{self.default_ms:.3g} → {self.time_ms:.3g} {unit}: {config}"
         )
 
-    def rows(self, most: int = 5) -> list[tuple[str, str, str]]:
+    def rows(self, max_rows: int = 5) -> list[tuple[str, str, str]]:
         """Return the best measured configurations: time, status, knobs."""
         rows = []
-        for step in sorted(self.result.trace, key=lambda s: s.objective)[:most]:
+        for step in sorted(self.result.trace, key=lambda s: s.objective)[:max_rows]:
             value = f"{step.objective:.3g}" if isfinite(step.objective) else "–"
             rows.append((value, step.status, " ".join(f"{n}={v}" for n, v in step.config.items())))
         return rows
@@ -132,8 +132,10 @@ class Best:
             OutputError: it cannot be written.
         """
         kind = export_format(path)
-        with replacing(path) as new:
-            new.write_text(values_as(kind, self.kernel.name, self.config, self._notes()), "utf-8")
+        with atomic_write(path) as new:
+            new.write_text(
+                format_values(kind, self.kernel.name, self.config, self._notes()), "utf-8"
+            )
         return Path(path)
 
     def _notes(self) -> Mapping[str, str]:

@@ -8,26 +8,26 @@ from typing import Any
 
 from foretune.collect import local_device
 from foretune.collect.workbench import environment
-from foretune.collect.wrapped.wrapped import Wrapped
+from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.datasets.importers.kerneltuner import parse
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.mapping import Value
 from foretune.measurement import Measurement, Status
-from foretune.replacing import replacing
+from foretune.replacing import atomic_write
 from foretune.space import Configuration
-from foretune.tune.record import StoredRecord
+from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import TuneResult
 from foretune.tune.wrapped.options import TuneOptions
 
-FAILED = {
+FAILURE_NAMES = {
     "compile_error": "CompilationFailedConfig", "runtime_error": "RuntimeFailedConfig",
     "timeout": "RuntimeFailedConfig", "invalid": "InvalidConfig", "wrong_result": "ErrorConfig",
 }  # fmt: skip
 """How a run ended -> what the file says of it."""
 
 
-class CacheFile:
+class KernelTunerCache:
     """One cache file of Kernel Tuner's.
 
     Args:
@@ -43,7 +43,7 @@ class CacheFile:
         knobs: Mapping[str, Sequence[Value]], device: str,
     ) -> None:  # fmt: skip
         self.path = Path(path) if str(path).endswith(".json") else Path(f"{path}.json")
-        self._head: dict[str, Any] = {
+        self._header: dict[str, Any] = {
             "device_name": device,
             "kernel_name": kernel,
             "problem_size": "callable" if callable(problem_size) else problem_size,
@@ -55,12 +55,14 @@ class CacheFile:
         if self.path.exists():
             self._entries = self._read()
 
-    def tell(self, kernel: Wrapped, options: TuneOptions, device: Device | None) -> None:
+    def copy_to_store(
+        self, kernel: WrappedKernel, options: TuneOptions, device: Device | None
+    ) -> None:
         """Put what the file knows into the store, so that it is not measured again."""
         device = device or local_device("cpu", measure=False)
-        record = StoredRecord(kernel, device, options.get("store"))
+        cache = SharedMeasurementCache(kernel, device, options.get("store"))
         space, problem = kernel.space(kernel.problem()), kernel.problem()
-        known = {m.config for m in record.known(problem)}
+        known = {m.config for m in cache.known(problem)}
         for entry in self._entries.values():
             config = Configuration({name: entry[name] for name in kernel.knobs})
             time = entry.get("time")
@@ -71,7 +73,7 @@ class CacheFile:
                 tuple(map(float, entry.get("times", ()))),
                 source=f"kerneltuner {self.path.name}", environment=environment(kernel),
             )  # fmt: skip
-            record.append(measured)
+            cache.append(measured)
 
     def write(self, result: TuneResult, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write what the file had, and what was measured.
@@ -80,22 +82,24 @@ class CacheFile:
             OutputError: it cannot be written.
         """
         for step, row in zip(result.trace, rows, strict=True):
-            key = ",".join(str(step.config[name]) for name in self._head["tune_params_keys"])
+            key = ",".join(str(step.config[name]) for name in self._header["tune_params_keys"])
             entry = dict(row)
-            if step.status in FAILED:
-                entry["time"] = FAILED[step.status]
+            if step.status in FAILURE_NAMES:
+                entry["time"] = FAILURE_NAMES[step.status]
             self._entries.setdefault(key, entry)
-        head = json.dumps(self._head, indent=0)[:-2]  # its lines are as Kernel Tuner writes them
+        head = json.dumps(self._header, indent=0)[:-2]  # its lines are as Kernel Tuner writes them
         lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in self._entries.items()]
-        with replacing(self.path) as new:
+        with atomic_write(self.path) as new:
             new.write_text(head + ',\n"cache": {\n' + ",\n".join(lines) + "}\n}", encoding="utf-8")
 
     def _read(self) -> dict[str, dict[str, Any]]:
         found = parse(self.path)
         for name in ("device_name", "kernel_name", "problem_size", "tune_params_keys"):
-            there, mine = found.get(name), self._head[name]
-            same = list(there) if isinstance(there, list | tuple) else there
-            if same != (list(mine) if isinstance(mine, list | tuple) else mine):
-                raise UsageError(f"{self.path} is of {name} {there!r}, not {mine!r}: name another")
+            file_value, own_value = found.get(name), self._header[name]
+            same = list(file_value) if isinstance(file_value, list | tuple) else file_value
+            if same != (list(own_value) if isinstance(own_value, list | tuple) else own_value):
+                raise UsageError(
+                    f"{self.path} is of {name} {file_value!r}, not {own_value!r}: name another"
+                )
         entries: dict[str, dict[str, Any]] = dict(found["cache"])
         return entries

@@ -6,14 +6,14 @@ from typing import Any
 
 from foretune.errors import UnknownName, UsageError
 from foretune.problem import Problem
-from foretune.tune.store.optional import Where
+from foretune.tune.store.optional import StoreLocation
 from foretune.tune.store.problems import matches
 from foretune.tune.store.store import Store
-from foretune.tune.store.subject import CANDIDATES, GOAL
+from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG
 
 
 def best(
-    kernel: str, /, *, store: Where = None, device: str | None = None, **problem: Any
+    kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
 ) -> dict[str, Any]:
     """Return the configuration that was chosen for a kernel, e.g. ``best("vector_add", n=4096)``.
 
@@ -31,21 +31,23 @@ def best(
     """
     if isinstance(store, bool):
         raise UsageError("give the store's path or URL, or leave it out for your own")
-    tuned = store if isinstance(store, Store) else Store(store)
-    subject = tuned.newest(kernel, device)
-    choices = {p: c for p, c in tuned.choices(subject).items() if GOAL not in p}
+    reader = store if isinstance(store, Store) else Store(store)
+    subject = reader.newest_subject(kernel, device)
+    choices = {p: c for p, c in reader.choices(subject).items() if OBJECTIVE_TAG not in p}
     wanted = Problem(problem)
     if unknown := [name for name in wanted if not any(name in p for p in choices)]:
-        known = {name for p in choices for name in p} - {CANDIDATES}
+        known = {name for p in choices for name in p} - {CANDIDATES_TAG}
         raise UnknownName(f"problem parameter of {kernel}", unknown[0], known)
     sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
     others = Problem({n: v for n, v in wanted.items() if n not in sizes})
-    near = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
-    if not near:
+    candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
+    if not candidates:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
-    least = min(distance for distance, _ in near)
+    min_distance = min(distance for distance, _ in candidates)
     # Of the same problem with other values of knobs, what was chosen last.
-    newest = max((c for distance, c in near if distance == least), key=lambda c: c.chosen_at)
+    newest = max(
+        (c for distance, c in candidates if distance == min_distance), key=lambda c: c.chosen_at
+    )
     return dict(newest.config)
 
 

@@ -9,17 +9,17 @@ from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect import local_device
-from foretune.collect.child import SERVES
-from foretune.collect.wrapped.function import FunctionKernel, Judge
+from foretune.collect.child import WORKER_VARIABLE
+from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
 from foretune.collect.wrapped.values import is_array, shape_of
-from foretune.collect.wrapped.wrapped import CostOf, Rules
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
-from foretune.limit import Limited
+from foretune.limit import ConstrainedObjective
 from foretune.mapping import Value
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.tune.record import StoredRecord
+from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.wrapped.best import Best
 from foretune.tune.wrapped.options import TuneOptions, check_options
 from foretune.tune.wrapped.tuning import tune_wrapped
@@ -32,9 +32,9 @@ def tune_function(
     kwargs: Mapping[str, Any] | None = None,
     *,
     check: Any = None,
-    verify: Judge | None = None,
+    verify: OutputCheck | None = None,
     tolerance: float = 1e-4,
-    restrictions: Rules = None,
+    restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     problem: Mapping[str, Any] = {},
     name: str | None = None,
@@ -86,15 +86,15 @@ class Tunable:
 
     def __init__(
         self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
-        said: Mapping[str, Any], options: TuneOptions,
+        kernel_options: Mapping[str, Any], options: TuneOptions,
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
         self.function = function
         self.knobs = dict(knobs)
-        self._said = dict(said)
+        self._kernel_options = dict(kernel_options)
         check_options(options)
         self._options = options
-        self._inputs = self._said.pop("inputs", None)
+        self._inputs = self._kernel_options.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._lock = threading.Lock()
         self.kernel()  # a wrong knob is refused here, not at the first call
@@ -106,7 +106,10 @@ class Tunable:
         """
         if self.knobs.keys() <= kwargs.keys():
             return self.function(*args, **kwargs)
-        key = (*map(_shape, args), *((n, _shape(v)) for n, v in sorted(kwargs.items())))
+        key = (
+            *map(_argument_key, args),
+            *((n, _argument_key(v)) for n, v in sorted(kwargs.items())),
+        )
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._choose(key, args, kwargs)
@@ -118,7 +121,7 @@ class Tunable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send the plain function to other processes: a measuring one must not tune."""
-        return _itself, (self.function,)
+        return _identity, (self.function,)
 
     def tune(self, *args: Any, **kwargs: Any) -> Best:
         """Tune for these arguments now; what the store knows is not measured again."""
@@ -130,7 +133,7 @@ class Tunable:
         """Return the function as a kernel: of these arguments, or of the problems of ``inputs``."""
         made = self._inputs if args is None else args
         return FunctionKernel(
-            self.function, self.knobs, () if made is None else made, kwargs, **self._said
+            self.function, self.knobs, () if made is None else made, kwargs, **self._kernel_options
         )
 
     @property
@@ -147,8 +150,10 @@ class Tunable:
             kernel = self.kernel(args, {n: v for n, v in kwargs.items() if n not in self.knobs})
             problem = kernel.problem()
             try:
-                stored = self._stored(kernel, problem)
-                if stored is None and SERVES in os.environ:  # within a measurement of another one
+                stored = self._stored_choice(kernel, problem)
+                if (
+                    stored is None and WORKER_VARIABLE in os.environ
+                ):  # within a measurement of another one
                     stored = dict(kernel.default(problem))
                 chosen = stored or self.tune(*args, **kernel.kwargs).config
             except ForetuneError as e:
@@ -161,13 +166,15 @@ class Tunable:
             self._chosen[key] = chosen
             return chosen
 
-    def _stored(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
+    def _stored_choice(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
         """Return what was chosen before, by any process."""
-        goal = Limited(Objective(self._options.get("objective", "time")), ())
+        objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         if self._options.get("limits"):
             return None
         device = _device(self._options.get("device", "cpu"))
-        choice = StoredRecord(kernel, device, self._options.get("store")).choice(problem, goal)
+        choice = SharedMeasurementCache(kernel, device, self._options.get("store")).choice(
+            problem, objective
+        )
         if choice is None or choice.config not in kernel.space(problem):
             return None
         return dict(choice.config)
@@ -179,9 +186,9 @@ def tunable(
     *,
     inputs: Callable[..., Sequence[Any]] | None = None,
     check: Any = None,
-    verify: Judge | None = None,
+    verify: OutputCheck | None = None,
     tolerance: float = 1e-4,
-    restrictions: Rules = None,
+    restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     name: str | None = None,
     cost: CostOf | None = None,
@@ -215,7 +222,7 @@ def tunable(
     Raises:
         UsageError: the function takes no argument of a knob's name.
     """
-    said = {
+    kernel_options = {
         "inputs": inputs, "check": check, "verify": verify, "tolerance": tolerance,
         "restrictions": restrictions, "default": default, "name": name, "cost": cost,
     }  # fmt: skip
@@ -223,23 +230,23 @@ def tunable(
     def wrap(function: Callable[..., Any]) -> Tunable:
         if not callable(function):
             raise UsageError("write @foretune.tunable(block=[…]) with the knobs in brackets")
-        return Tunable(function, {**more_knobs, **knobs}, said, options or {})
+        return Tunable(function, {**more_knobs, **knobs}, kernel_options, options or {})
 
     return wrap
 
 
-def _shape(value: Any) -> Any:
+def _argument_key(value: Any) -> Any:
     """Return what tells a call's argument from another's, quickly."""
     if is_array(value):
         return (getattr(value, "dtype", "list"), getattr(value, "shape", len(value)))
     if isinstance(value, bool | int | str):
         return value
     if isinstance(value, list | tuple):
-        return tuple(map(_shape, value))
+        return tuple(map(_argument_key, value))
     return type(value), shape_of(value)
 
 
-def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 

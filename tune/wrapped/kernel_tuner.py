@@ -13,26 +13,26 @@ from typing import Any, Unpack
 import numpy as np
 
 from foretune.collect import Timing, local_device
-from foretune.collect.meters import find_meter, why_no_meter
+from foretune.collect.meters import explain_missing_meter, find_meter
 from foretune.collect.wrapped.opencl import find_device
 from foretune.collect.wrapped.source import (
-    ON_TORCH,
+    TORCH_LANGUAGES,
     Amount,
     Divisors,
-    Shape,
+    LaunchShape,
     Size,
     Source,
     read_source,
 )
 from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
-from foretune.collect.wrapped.wrapped import CostOf, Rules
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.device import Device
 from foretune.errors import MeterUnavailable, UnknownName, UsageError
 from foretune.expression import Expression
 from foretune.mapping import Value
 from foretune.tune.store.store import Store
 from foretune.tune.wrapped.best import Best
-from foretune.tune.wrapped.cache_file import CacheFile
+from foretune.tune.wrapped.cache_file import KernelTunerCache
 from foretune.tune.wrapped.options import SearchOptions, TuneOptions
 from foretune.tune.wrapped.tuning import tune_wrapped
 
@@ -43,7 +43,7 @@ STRATEGIES = {
     "adaptive_tabu_greywolf": "kt_adaptive_tabu_greywolf", "hybrid_vndx": "kt_hybrid_vndx",
 }  # fmt: skip
 """Kernel Tuner's strategies -> our searchers; without one, Foretune's own."""
-EVERYTHING = 10**9
+UNLIMITED_BUDGET = 10**9
 _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
 
 
@@ -73,7 +73,7 @@ def tune_kernel(
     grid_div_x: Divisors = None,
     grid_div_y: Divisors = None,
     grid_div_z: Divisors = None,
-    restrictions: Rules = None,
+    restrictions: Restrictions = None,
     answer: Sequence[Any] | None = None,
     atol: float = 1e-6,
     verify: Verify | None = None,
@@ -167,7 +167,7 @@ def tune_kernel(
         MeterUnavailable: objective, limits or observers need power, which nothing here measures.
         MeasurementError: no configuration works; the message says why the first does not.
     """
-    _refuse(
+    _reject_unsupported(
         texmem_args=texmem_args, log=log, simulation_mode=simulation_mode, parallel=parallel,
         objectives=objectives,
     )  # fmt: skip
@@ -176,45 +176,47 @@ def tune_kernel(
     source = Source(
         kernel_name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
         compiler, None if compiler_options is None else tuple(compiler_options), platform, device,
-        _shared(smem_args, language), _constants(cmem_args, language),
+        _dynamic_shared_memory(smem_args, language), _constants(cmem_args, language),
     )  # fmt: skip
-    shape = Shape(problem_size, (grid_div_x, grid_div_y, grid_div_z), block_size_names or ())
-    hardware = _hardware(source)
+    shape = LaunchShape(problem_size, (grid_div_x, grid_div_y, grid_div_z), block_size_names or ())
+    gpu = _gpu_of_source(source)
     kernel = SourceKernel(
         source, shape, arguments, tune_params, defines=defines, restrictions=restrictions,
         answer=answer, atol=atol, verify=verify, default=default, cost=cost,
-        device_kind="gpu" if hardware is not None else "cpu",
+        device_kind="gpu" if gpu is not None else "cpu",
     )  # fmt: skip
-    asked: TuneOptions = {**options}  # type: ignore[typeddict-item]
-    asked["quiet"], asked["seed"] = quiet, seed or 0
-    observed = _observed(observers or ())
-    asked["power"] = bool(observed)
-    kind, index = ("cpu", 0) if hardware is None else (hardware.kind, hardware.index)
+    tune_options: TuneOptions = {**options}  # type: ignore[typeddict-item]
+    tune_options["quiet"], tune_options["seed"] = quiet, seed or 0
+    observed = _observed_quantities(observers or ())
+    tune_options["power"] = bool(observed)
+    kind, index = ("cpu", 0) if gpu is None else (gpu.kind, gpu.index)
     if observed and find_meter(kind, index) is None:
         raise MeterUnavailable(
-            f"observers need a power meter: {why_no_meter(kind)}; leave observers out"
+            f"observers need a power meter: {explain_missing_meter(kind)}; leave observers out"
         )
-    _search(asked, strategy, strategy_options, objective, objective_higher_is_better)
+    _set_search_options(
+        tune_options, strategy, strategy_options, objective, objective_higher_is_better
+    )
     timing = Timing(float("inf"), 0.0, 0.0, iterations, iterations) if iterations else None
     if cache is None:
-        best = tune_wrapped(kernel, asked, timing=timing, device=hardware)
+        best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
         return _results(best, metrics, observed)
-    file = CacheFile(cache, kernel_name, problem_size, kernel.knobs, _device_name(source))
+    file = KernelTunerCache(cache, kernel_name, problem_size, kernel.knobs, _device_name(source))
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-        if asked.get("store") is False:  # the file is all there is
-            asked["store"] = Store(Path(folder, "cache.db"))
-        file.tell(kernel, asked, hardware)
-        best = tune_wrapped(kernel, asked, timing=timing, device=hardware)
+        if tune_options.get("store") is False:  # the file is all there is
+            tune_options["store"] = Store(Path(folder, "cache.db"))
+        file.copy_to_store(kernel, tune_options, gpu)
+        best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
     tuned = _results(best, metrics, observed)
     file.write(best.result, tuned.results)
     return tuned
 
 
-def _shared(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
+def _dynamic_shared_memory(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
     """Return the dynamic shared memory of a block, in bytes."""
     if smem_args is None:
         return 0
-    if language not in ON_TORCH or set(smem_args) != {"size"}:
+    if language not in TORCH_LANGUAGES or set(smem_args) != {"size"}:
         raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
     size: Amount = smem_args["size"]
     return size
@@ -227,12 +229,12 @@ def _constants(
     for name, content in (cmem_args or {}).items():
         if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
             raise UsageError(f"cmem_args: {name} is no NumPy array, nor a number with its type")
-    if cmem_args and language not in ON_TORCH:
+    if cmem_args and language not in TORCH_LANGUAGES:
         raise UsageError("cmem_args are of a CUDA or HIP kernel: pass an array")
     return {name: np.ascontiguousarray(content) for name, content in (cmem_args or {}).items()}
 
 
-def _observed(observers: Sequence[Any]) -> dict[str, str]:
+def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
     """Return what observers of power and energy add to results: name -> ``power`` or ``energy``.
 
     Raises:
@@ -253,8 +255,8 @@ def _observed(observers: Sequence[Any]) -> dict[str, str]:
     return found
 
 
-def _refuse(**given: Any) -> None:
-    instead = {
+def _reject_unsupported(**given: Any) -> None:
+    alternatives = {
         "texmem_args": "CUDA 12 has no texture references; pass an array",
         "log": "use Python's logging",
         "simulation_mode": "use 'foretune replay'",
@@ -263,7 +265,7 @@ def _refuse(**given: Any) -> None:
     }  # fmt: skip
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f"tune_kernel does not take {name}: {instead[name]}")
+            raise UsageError(f"tune_kernel does not take {name}: {alternatives[name]}")
 
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
@@ -287,9 +289,9 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
     return "OpenCL" if path.endswith(".cl") or "__kernel" in str(text) else "C"
 
 
-def _hardware(source: Source) -> Device | None:
+def _gpu_of_source(source: Source) -> Device | None:
     """Return the GPU; None for this CPU, as OpenCL's device, too."""
-    if source.language in ON_TORCH:
+    if source.language in TORCH_LANGUAGES:
         try:
             return local_device(f"cuda:{source.device}")
         except UnknownName:
@@ -313,13 +315,13 @@ def _device_name(source: Source) -> str:
     return machine.processor()
 
 
-def _search(
+def _set_search_options(
     options: TuneOptions, strategy: str | None, strategy_options: Mapping[str, Any] | None,
     objective: Any, higher: Any,
 ) -> None:  # fmt: skip
     """Put into ``options`` what Kernel Tuner's say of the search."""
     given = dict(strategy_options or {})
-    most, seconds = given.pop("max_fevals", None), given.pop("time_limit", None)
+    max_evaluations, seconds = given.pop("max_fevals", None), given.pop("time_limit", None)
     if given:
         raise UsageError(
             f"tune_kernel does not take strategy option {min(given)!r}: max_fevals or time_limit"
@@ -327,9 +329,9 @@ def _search(
     if strategy is not None:
         options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
         if options["searcher"] == "exhaustive":
-            options.setdefault("budget", EVERYTHING)
-    if most is not None:
-        options["budget"] = int(most)
+            options.setdefault("budget", UNLIMITED_BUDGET)
+    if max_evaluations is not None:
+        options["budget"] = int(max_evaluations)
     if seconds is not None:
         options["seconds"] = float(seconds)
     if objective is None:
@@ -376,5 +378,5 @@ def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
         if unknown := expression.names - so_far.keys():
             raise UnknownName(f"value in metric {name}", min(unknown), so_far)
         columns = {n: np.array([so_far[n]]) for n in expression.names}
-        found[name] = float(expression.numbers(columns)[0])
+        found[name] = float(expression.evaluate(columns)[0])
     return found

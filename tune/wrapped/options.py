@@ -7,10 +7,10 @@ from foretune.errors import UnknownName
 from foretune.limit import Limit
 from foretune.objective import Objective
 from foretune.progress import Progress
-from foretune.tune.store.optional import Where
+from foretune.tune.store.optional import StoreLocation
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import Named
+    from foretune.models.saved.named import PredictorSource
     from foretune.search.factory import SearcherKind
 
 
@@ -39,8 +39,8 @@ class SearchOptions(TypedDict, total=False):
     seconds: float | None
     limits: Sequence[Limit | str]
     searcher: "SearcherKind"
-    predictor: "Named"
-    store: Where
+    predictor: "PredictorSource"
+    store: StoreLocation
     isolated: bool
     limit_s: float
     verify_s: float

@@ -7,14 +7,14 @@ from typing import Any, Literal, Unpack
 
 from foretune.collect import Timing
 from foretune.collect.wrapped.program import Program, ProgramKernel
-from foretune.collect.wrapped.wrapped import CostOf, Rules
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.errors import UsageError
 from foretune.mapping import Value
 from foretune.tune.wrapped.best import Best
 from foretune.tune.wrapped.options import TuneOptions
 from foretune.tune.wrapped.tuning import tune_wrapped
 
-ROUNDS = 10
+EXTRA_RUNS = 10
 """Runs beside those asked for that one question to the measuring process may take."""
 
 
@@ -33,7 +33,7 @@ def tune_program(
     sources: Sequence[str] = (),
     runs: int | None = None,
     time_limit_s: float = 60.0,
-    restrictions: Rules = None,
+    restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     name: str | None = None,
     cost: CostOf | None = None,
@@ -80,8 +80,8 @@ def tune_program(
         tuple(map(str, command)), build, environment or {}, templates or {}, time, time_unit,
         check, compare, shell, tuple(sources), limit_s=time_limit_s,
     )  # fmt: skip
-    fixed = Timing(math.inf, 0.0, 0.0, runs, runs) if runs else Timing(box_s=1.0)
-    options.setdefault("limit_s", time_limit_s * ((runs or 5) + ROUNDS))
+    fixed = Timing(math.inf, 0.0, 0.0, runs, runs) if runs else Timing(max_seconds=1.0)
+    options.setdefault("limit_s", time_limit_s * ((runs or 5) + EXTRA_RUNS))
     with tempfile.TemporaryDirectory(prefix="foretune-") as scratch:
         kernel = ProgramKernel(
             program, knobs, scratch, restrictions=restrictions, default=default, name=name,

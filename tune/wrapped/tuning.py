@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
-from foretune.collect.wrapped.wrapped import Wrapped
+from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.console import print_table, progress_bar
 from foretune.device import Device
 from foretune.errors import MeasurementError, UnknownName
@@ -19,15 +19,15 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
-from foretune.tune.record import StoredRecord
+from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.tuner import tune_problem
 from foretune.tune.wrapped.best import Best
 from foretune.tune.wrapped.options import TuneOptions, check_options
 
-BUDGET = 20
+DEFAULT_BUDGET = 20
 LIMIT_S = 60.0
 VERIFY_S = 2.0
-TRIES = 12
+MAX_DEFAULT_TRIES = 12
 """Configurations tried as default where nobody said which one works."""
 
 _ADVICE = {
@@ -40,7 +40,7 @@ _ADVICE = {
 
 
 def tune_wrapped(
-    kernel: Wrapped,
+    kernel: WrappedKernel,
     options: TuneOptions,
     problem: Mapping[str, Any] = {},
     timing: Timing | None = None,
@@ -69,22 +69,22 @@ def tune_wrapped(
     ):
         best = _tune_on(runner, kernel, problem, progress, options)
     if given is None:
-        show(best)
+        print_result(best)
     return best
 
 
 def _tune_on(
-    runner: Runner, kernel: Wrapped, problem: Mapping[str, Any], progress: Progress,
+    runner: Runner, kernel: WrappedKernel, problem: Mapping[str, Any], progress: Progress,
     options: TuneOptions,
 ) -> Best:  # fmt: skip
-    wanted, where = kernel.problem(problem), options.get("store")
-    record = StoredRecord(kernel, runner.device, where)
-    begun = time.monotonic()
-    kernel, spent = with_working_default(kernel, wanted, runner, record, progress)
+    wanted, location = kernel.problem(problem), options.get("store")
+    cache = SharedMeasurementCache(kernel, runner.device, location)
+    started_at = time.monotonic()
+    kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
     seconds = options.get("seconds")
-    budget = options.get("budget", BUDGET if seconds is None else None)
+    budget = options.get("budget", DEFAULT_BUDGET if seconds is None else None)
     if seconds is not None and seconds > 0:  # the default's measurements count
-        seconds = max(seconds - (time.monotonic() - begun), 1e-3)
+        seconds = max(seconds - (time.monotonic() - started_at), 1e-3)
     if isinstance(budget, int) and not isinstance(budget, bool):
         budget = max(budget - spent, min(budget, 1))
     result = tune_problem(
@@ -92,14 +92,14 @@ def _tune_on(
         budget=budget, regret=options.get("regret"), seconds=seconds,
         objective=_objective(options.get("objective", "time")),
         limits=_limits(options),
-        searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=where,
+        searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=location,
         verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
         progress=progress,
     )  # fmt: skip
     return Best(kernel, result)
 
 
-def show(best: Best) -> None:
+def print_result(best: Best) -> None:
     """Print what came of tuning on stderr."""
     console = Console(stderr=True, highlight=False)
     result = best.result
@@ -111,8 +111,12 @@ def show(best: Best) -> None:
 
 
 def with_working_default(
-    kernel: Wrapped, problem: Problem, runner: Runner, record: StoredRecord, progress: Progress
-) -> tuple[Wrapped, int]:
+    kernel: WrappedKernel,
+    problem: Problem,
+    runner: Runner,
+    cache: SharedMeasurementCache,
+    progress: Progress,
+) -> tuple[WrappedKernel, int]:
     """Return ``kernel`` with a default that works, and how many measurements that took.
 
     They go to the store.
@@ -123,14 +127,18 @@ def with_working_default(
         MeasurementError: none does; the message says why the first does not.
     """
     first, space = kernel.default(problem), kernel.space(problem)
-    if any(m.ok and m.config == first for m in record.known(problem)):
+    if any(m.ok and m.config == first for m in cache.known(problem)):
         return kernel, 0
-    others = [] if kernel.has_own_default else space.sample(TRIES, np.random.default_rng(0))
+    others = (
+        []
+        if kernel.has_explicit_default
+        else space.sample(MAX_DEFAULT_TRIES, np.random.default_rng(0))
+    )
     why = ""
     candidates = list(dict.fromkeys([first, *others]))
     for spent, config in enumerate(candidates, start=1):
         tried = kernel if config == first else kernel.with_default(config)
-        reason = _try(tried, problem, config, runner, record, progress)
+        reason = _try_default(tried, problem, config, runner, cache, progress)
         if not reason:
             return tried, spent
         why = why or reason
@@ -141,16 +149,16 @@ def with_working_default(
     raise MeasurementError(f"the default of {kernel.name}, {first}, does not work: {why}")
 
 
-def _try(
-    kernel: Wrapped, problem: Problem, config: Configuration, runner: Runner,
-    record: StoredRecord, progress: Progress,
+def _try_default(
+    kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
+    cache: SharedMeasurementCache, progress: Progress,
 ) -> str:  # fmt: skip
     """Return why a configuration does not work as default; nothing if it does."""
     try:
         (measured,) = runner.run(kernel, problem, [config])
     except MeasurementError as e:
         return str(e)
-    record.append(measured)
+    cache.append(measured)
     if measured.ok:
         progress.say(f"{kernel.name} takes {measured.time_ms:.3g} ms by default: {config}")
         return ""

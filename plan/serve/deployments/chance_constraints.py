@@ -14,19 +14,19 @@ import pandas as pd
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 LIMITS_MS = (20.0, 40.0, 80.0)
-"""Limits of the time per token at which `known_choices` are made."""
-MAY_MISS = 0.05
+"""Limits of the time per token at which `calibration_choices` are made."""
+MAX_VIOLATION_RATE = 0.05
 """Share of choices that may miss their limit."""
-FREEDOM = 3.0
+DEGREES_OF_FREEDOM = 3.0
 """Degrees of freedom of Student's t, which errors follow: most are small, and some are very large.
 Half of them lie within 0.31 of half a 90 % interval; 0.33 is what these degrees say, 0.41 what a
 normal distribution would."""
-HALF = 2.353363
+T_QUANTILE_95 = 2.353363
 """Scales of that distribution in half a 90 % interval."""
-SURE = 0.5
+DEFAULT_MIN_PROBABILITY = 0.5
 """Least probability of keeping to a limit that is asked for where nobody says: the point forecast
 keeps to it."""
-LEVELS = tuple(np.round(np.arange(0.5, 0.96, 0.05), 2).tolist())
+PROBABILITY_LEVELS = tuple(np.round(np.arange(0.5, 0.96, 0.05), 2).tolist())
 """Least probabilities that `required_probability` tries."""
 
 
@@ -35,18 +35,22 @@ def probability_within(latencies: pd.DataFrame, target: str, limit_ms: float) ->
 
     Args:
         latencies: ``target`` in milliseconds and ``<target>_high``, the upper end of its 90 %
-            interval, as `ServingCorrection.predict` returns them.
+            interval, as `LatencyPredictor.predict` returns them.
         target: ``tpot_ms`` or ``ttft_ms``.
         limit_ms: the limit.
     """
     value = latencies[target].to_numpy(dtype=float)
-    spread = np.log(latencies[f"{target}_high"].to_numpy(dtype=float) / value) / HALF
+    spread = np.log(latencies[f"{target}_high"].to_numpy(dtype=float) / value) / T_QUANTILE_95
     if np.isinf(limit_ms):
         return np.ones(len(value))
     return probability_below(np.log(limit_ms / value) / np.maximum(spread, 1e-9))
 
 
-def choose(tokens_per_s: np.ndarray, probability: np.ndarray, sure: float = SURE) -> int:
+def choose(
+    tokens_per_s: np.ndarray,
+    probability: np.ndarray,
+    min_probability: float = DEFAULT_MIN_PROBABILITY,
+) -> int:
     """Return the position of the fastest deployment that keeps to its limits surely enough.
 
     Where none does, that of the surest.
@@ -54,32 +58,32 @@ def choose(tokens_per_s: np.ndarray, probability: np.ndarray, sure: float = SURE
     Args:
         tokens_per_s: predicted tokens per second and GPU.
         probability: of keeping to all limits.
-        sure: the least probability that is enough.
+        min_probability: the least probability that is enough.
     """
-    enough = probability >= sure
-    if not enough.any():
+    sufficient = probability >= min_probability
+    if not sufficient.any():
         return int(np.argmax(probability))
-    return int(np.argmax(np.where(enough, tokens_per_s, -np.inf)))
+    return int(np.argmax(np.where(sufficient, tokens_per_s, -np.inf)))
 
 
 @dataclass(frozen=True)
-class KnownChoice:
+class CalibrationChoice:
     """Deployments to choose among under a limit, of which is known what would have come of it.
 
     Attributes:
         tokens_per_s: as predicted, per GPU.
         probability: of keeping to the limit.
-        kept: whether they did.
+        within_limit: whether they did.
     """
 
     tokens_per_s: np.ndarray
     probability: np.ndarray
-    kept: np.ndarray
+    within_limit: np.ndarray
 
 
-def known_choices(
+def calibration_choices(
     rows: pd.DataFrame, measured: pd.DataFrame, predicted: pd.DataFrame
-) -> list[KnownChoice]:
+) -> list[CalibrationChoice]:
     """Return choices among measured deployments of one model, system and workload.
 
     Args:
@@ -88,36 +92,45 @@ def known_choices(
         predicted: ``tpot_ms``, ``ttft_ms`` and ``tpot_ms_high``, by who did not see them.
     """
     choices = []
-    seen = rows[(rows["apart"] == 0) & rows.index.isin(predicted.index)]
-    for _, some in seen.groupby(["model", "system", "isl", "osl"]):
-        here, tpot = predicted.loc[some.index], measured["tpot_ms"][some.index].to_numpy()
-        speed = tokens_per_s(some["concurrency"].to_numpy(), some["osl"].to_numpy(), here)
-        per_gpu = speed / some["gpus"].to_numpy()
+    one_pool = rows[(rows["apart"] == 0) & rows.index.isin(predicted.index)]
+    for _, group in one_pool.groupby(["model", "system", "isl", "osl"]):
+        predictions, tpot = predicted.loc[group.index], measured["tpot_ms"][group.index].to_numpy()
+        speed = tokens_per_s(group["concurrency"].to_numpy(), group["osl"].to_numpy(), predictions)
+        per_gpu = speed / group["gpus"].to_numpy()
         choices += [
-            KnownChoice(per_gpu, probability_within(here, "tpot_ms", limit), tpot <= limit)
+            CalibrationChoice(
+                per_gpu, probability_within(predictions, "tpot_ms", limit), tpot <= limit
+            )
             for limit in LIMITS_MS
-            if len(some) > 1 and (tpot <= limit).any()
+            if len(group) > 1 and (tpot <= limit).any()
         ]
     return choices
 
 
-def required_probability(choices: Sequence[KnownChoice], allowed: float = MAY_MISS) -> float:
+def required_probability(
+    choices: Sequence[CalibrationChoice], max_violation_rate: float = MAX_VIOLATION_RATE
+) -> float:
     """Return the least probability to ask for, so that few choices miss their limit.
 
     Args:
         choices: whose outcome is known.
-        allowed: the share of them that may miss.
+        max_violation_rate: the share of them that may miss.
     """
-    for level in LEVELS:
-        kept = [bool(c.kept[choose(c.tokens_per_s, c.probability, level)]) for c in choices]
-        if 1.0 - sum(kept) / max(len(kept), 1) <= allowed or not kept:
+    for level in PROBABILITY_LEVELS:
+        within_limit = [
+            bool(c.within_limit[choose(c.tokens_per_s, c.probability, level)]) for c in choices
+        ]
+        if (
+            1.0 - sum(within_limit) / max(len(within_limit), 1) <= max_violation_rate
+            or not within_limit
+        ):
             return float(level)
-    return float(LEVELS[-1])
+    return float(PROBABILITY_LEVELS[-1])
 
 
 def probability_below(values: np.ndarray) -> np.ndarray:
     """Return how probable it is that an error, in scales of its distribution, is below values."""
     from scipy.special import stdtr
 
-    result: np.ndarray = stdtr(FREEDOM, values)
+    result: np.ndarray = stdtr(DEGREES_OF_FREEDOM, values)
     return result

@@ -28,7 +28,7 @@ def warm_up(
     wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
     if not wanted:
         raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
-    options.import_from_here()
+    options.enable_cwd_imports()
     output, done = Output(as_json), []
     with progress_bar() as progress:
         progress.start("warm up", len(wanted))

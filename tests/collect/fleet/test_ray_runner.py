@@ -11,7 +11,7 @@ from pandas.testing import assert_frame_equal
 from toy_kernel import Toy, config
 
 from foretune.collect import IsolatedRunner, RayRunner, Timing, collect_runs, local_device
-from foretune.collect.fleet.resource import resources_of
+from foretune.collect.fleet.resource import resource_counts
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.progress import SILENT, Silent
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:a worker was lost as it started"),
 ]
 
-TIMING, LIMIT_S = Timing(box_s=0.03, warmup_s=0.002), 5.0
+TIMING, LIMIT_S = Timing(max_seconds=0.03, warmup_s=0.002), 5.0
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
           "health_check_failure_threshold": 4}  # fmt: skip
 
@@ -41,7 +41,7 @@ def cluster(cpu):
         patch.setenv("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
-        node = {"num_cpus": 1, "resources": resources_of([cpu]), "include_dashboard": False,
+        node = {"num_cpus": 1, "resources": resource_counts([cpu]), "include_dashboard": False,
                 "object_store_memory": 80 * 2**20}  # fmt: skip
         cluster = Cluster()
         cluster.add_node(**node, _system_config=HEALTH)
@@ -129,5 +129,5 @@ def kill_a_worker_soon():
 def kill_a_worker():
     """Kill an actor of this test's cluster that has measured."""
     ours = psutil.Process().children(recursive=True)
-    members = [p for p in ours if "ray::Member" in " ".join(p.cmdline()) and p.children()]
+    members = [p for p in ours if "ray::RayActor" in " ".join(p.cmdline()) and p.children()]
     os.kill(members[0].pid, signal.SIGKILL)

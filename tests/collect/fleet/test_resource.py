@@ -2,7 +2,7 @@
 
 import re
 
-from foretune.collect.fleet.resource import resource_of, resources_named, resources_of
+from foretune.collect.fleet.resource import matching_resources, resource_counts, resource_of
 from foretune.device import Device, find_device
 
 A100 = find_device("NVIDIA A100-SXM4-80GB")
@@ -14,7 +14,7 @@ NVL = Device("NVIDIA H200 NVL", "gpu", "sm_90", {"cores": 132.0})
 def test_equal_devices_share_a_name():
     hotter = Device("NVIDIA H200", "gpu", "sm_90", {"cores": 132.0, "clock_mhz": 1200.0}, index=3)
     assert resource_of(H200) == resource_of(hotter) == "foretune:NVIDIA-H200:sm_90:132-cores"
-    assert resources_of([H200, hotter, NVL]) == {resource_of(H200): 2, resource_of(NVL): 1}
+    assert resource_counts([H200, hotter, NVL]) == {resource_of(H200): 2, resource_of(NVL): 1}
 
 
 def test_others_do_not():
@@ -29,7 +29,7 @@ def test_names_are_plain():
 
 
 def test_found_by_name():
-    offered = [*resources_of([H200, NVL]), "CPU", "node:10.0.0.1"]
-    assert resources_named("H200", offered) == [resource_of(H200)]
-    assert resources_named("nvidia h200 nvl", offered) == [resource_of(NVL)]
-    assert resources_named(A100.name, offered) == []
+    offered = [*resource_counts([H200, NVL]), "CPU", "node:10.0.0.1"]
+    assert matching_resources("H200", offered) == [resource_of(H200)]
+    assert matching_resources("nvidia h200 nvl", offered) == [resource_of(NVL)]
+    assert matching_resources(A100.name, offered) == []

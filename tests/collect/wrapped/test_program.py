@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretune.collect import InProcessRunner, Timing, metering, workbench
 from foretune.collect.meters import PowerMeter
-from foretune.collect.wrapped.program import Program, ProgramKernel, _filled
+from foretune.collect.wrapped.program import Program, ProgramKernel, _substitute
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.measurement import Status
@@ -78,8 +78,8 @@ def test_files_are_made_from_templates(tmp_path, target):
     assert measured(made, tile=1).status is Status.WRONG_RESULT
     runner = InProcessRunner(DEVICE, ONCE)
     two = Configuration(tile=2)
-    raced = runner.race(made, made.problem(), [Configuration(tile=1), two], 0.0)
-    assert raced.keys() == {two.id, workbench.AGAIN}, "each finds its own file, in turn"
+    raced = runner.compare_interleaved(made, made.problem(), [Configuration(tile=1), two], 0.0)
+    assert raced.keys() == {two.id, workbench.DEFAULT_REPEATED}, "each finds its own file, in turn"
 
 
 @pytest.mark.parametrize("folder", [".", "{dir}"])
@@ -89,7 +89,7 @@ def test_a_build_runs_once_per_configuration_where_it_can(tmp_path, folder):
     runner = InProcessRunner(DEVICE, ONCE)
     configs = [Configuration(tile=t) for t in (1, 2)]
     assert all(m.ok for m in runner.run(made, made.problem(), configs))
-    rounds = runner.race(made, made.problem(), configs, 0.0)
+    rounds = runner.compare_interleaved(made, made.problem(), configs, 0.0)
     assert all(len(times) >= 7 for times in rounds.values())
     builds = (tmp_path / "builds").read_text().split()
     assert len(builds) == 2 if folder == "{dir}" else len(builds) > 5
@@ -201,6 +201,6 @@ def test_energy_is_that_of_runs(monkeypatch):
 
 @given(st.text(), st.integers())
 def test_only_known_names_in_braces_are_filled(text, value):
-    filled = _filled(text, {"knob": value})
+    filled = _substitute(text, {"knob": value})
     assert filled == text.replace("{knob}", str(value))
     assert np.all([part in filled for part in text.split("{knob}")])

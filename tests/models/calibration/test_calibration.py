@@ -8,7 +8,7 @@ from matrix_products import HERE, THERE, products
 from foretune.errors import PredictorError
 from foretune.models import Predictor
 from foretune.models.validation.drift import check_drift
-from foretune.models.validation.evaluation import seen_before
+from foretune.models.validation.evaluation import count_seen_before
 
 SLOWER = 1.6
 
@@ -65,7 +65,7 @@ def test_another_device_is_added(predictor):
     calibrated = predictor.calibrate(there).calibrate(other)
     assert calibrated.training_["calibrated"] == sorted([THERE, "NVIDIA A100-SXM4-80GB"])
     assert (calibrated.predict(pd.concat([there, other]))["outside"] == 0).all()
-    assert seen_before(calibrated, there) == len(there)
+    assert count_seen_before(calibrated, there) == len(there)
     assert len(calibrated.measured_runs()) == 400 + 30 + 30
 
 

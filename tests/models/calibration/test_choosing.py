@@ -10,13 +10,13 @@ from matrix_products import HERE, THERE, products
 from foretune.device import find_device
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.calibration.choosing import typical_points
+from foretune.models.calibration.choosing import representative_points
 
 
 def test_a_rare_kind_is_not_missed():
     rng = np.random.default_rng(0)
     points = np.vstack([rng.normal(0, 0.1, (990, 2)), rng.normal(5, 0.1, (10, 2))])
-    assert (typical_points(points, 5) >= 990).any()
+    assert (representative_points(points, 5) >= 990).any()
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
@@ -24,7 +24,7 @@ def test_a_rare_kind_is_not_missed():
 @settings(max_examples=25, deadline=None)
 def test_as_many_as_asked_for_each_once(rows, count, distinct):
     points = (np.arange(rows) % distinct).astype(float)[:, None]
-    chosen = typical_points(points, count)
+    chosen = representative_points(points, count)
     assert chosen.tolist() == sorted(set(chosen.tolist()))
     assert len(chosen) == min(rows, count)
 

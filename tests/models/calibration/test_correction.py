@@ -8,8 +8,8 @@ from matrix_products import HERE, THERE, products
 from foretune.features.arrays import Rows
 from foretune.models import Predictor
 from foretune.models.calibration.correction import Correction
-from foretune.models.calibration.likeness import WORK, Evidence
-from foretune.models.target.spread import quantile
+from foretune.models.calibration.likeness import WORK_FEATURES, CorrectionFeatures
+from foretune.models.target.spread import conformal_quantile
 
 SLOWER = 1.6
 
@@ -49,11 +49,11 @@ def test_what_binds_a_row_is_known_beyond_the_measured_sizes(predictor):
 
 
 def test_the_features_of_work_are_those_that_predictors_have(predictor):
-    assert set(WORK) <= set(predictor.features_.columns_)
+    assert set(WORK_FEATURES) <= set(predictor.features_.columns_)
 
 
 def evidence_of(n):
-    return Evidence.of(
+    return CorrectionFeatures.from_prediction(
         ["log2_flops", "fill"], np.zeros((n, 2)), np.zeros(n), np.full((n, 1), np.nan)
     )
 
@@ -80,7 +80,7 @@ def test_intervals_hold_where_scales_were_found_in_noise():
         runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(inputs)])
         correction = Correction().fit(runs.head(rows), evidence_of(rows), noise[:rows])
         mean, width = correction.predict(runs.tail(500), evidence_of(500))
-        naive = width / correction.widening * naive_widening(correction.posterior)
+        naive = width / correction.interval_factor * naive_widening(correction.posterior)
         misses = np.abs(mean - noise[rows:])
         held.append(((misses <= width).mean(), (misses <= naive).mean()))
     by_halves, in_sight = np.mean(held, axis=0)
@@ -90,7 +90,7 @@ def test_intervals_hold_where_scales_were_found_in_noise():
 def naive_widening(posterior):
     """The factor for nine of ten runs that are left out, by scales that had them in sight."""
     misses, deviations = posterior.left_out()
-    return quantile(np.abs(misses) / deviations)
+    return conformal_quantile(np.abs(misses) / deviations)
 
 
 def test_runs_that_differ_in_nothing_have_their_mean_error():
@@ -108,10 +108,10 @@ def test_what_jumps_is_followed_and_comes_back_from_disk(tmp_path):
     runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(3)])
     jumps = np.where(np.floor(4.0 * points[:, 0]) % 2, 0.4, -0.4) + rng.normal(0, 0.02, 1000)
     correction = Correction().fit(runs.head(500), evidence_of(500), jumps[:500])
-    assert correction.share > 0
+    assert correction.tree_share > 0
     mean, width = correction.predict(runs.tail(500), evidence_of(500))
     smooth, _ = correction.posterior.predict(
-        correction.likeness.points(Rows(runs.tail(500)), evidence_of(500))[0]
+        correction.similarity.points(Rows(runs.tail(500)), evidence_of(500))[0]
     )
     missed, missed_by_process = (np.abs(said - jumps[500:]) for said in (mean, smooth))
     assert missed.mean() < 0.9 * missed_by_process.mean()
@@ -124,4 +124,4 @@ def test_what_jumps_is_followed_and_comes_back_from_disk(tmp_path):
 def test_noise_gives_trees_no_share():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(rng.normal(size=(100, 3)), columns=[f"config.{i}" for i in range(3)])
-    assert Correction().fit(runs, evidence_of(100), rng.normal(0, 0.3, 100)).share == 0.0
+    assert Correction().fit(runs, evidence_of(100), rng.normal(0, 0.3, 100)).tree_share == 0.0

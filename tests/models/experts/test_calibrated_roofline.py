@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.features.arrays import Groups
-from foretune.models.experts.calibrated_roofline import LEAST_ROWS, TIME, CalibratedRoofline
+from foretune.models.experts.calibrated_roofline import MIN_ROWS, TIME, CalibratedRoofline
 
 
 def limits(n, seed=0):
@@ -32,7 +32,7 @@ def test_it_finds_what_made_the_times(truth):
     at = limits(2000)
     noise = np.random.default_rng(1).normal(0, 0.02, len(at))
     fitted = CalibratedRoofline().fit(at, law(at, *truth) + noise, one_group(len(at)))
-    log_overhead, a, b, log_p = fitted.own["all"]
+    log_overhead, a, b, log_p = fitted.by_group["all"]
     overhead, compute, memory, power = truth
     assert np.exp(log_overhead) == pytest.approx(overhead, rel=0.1)
     assert np.exp(-a) == pytest.approx(compute, rel=0.03)
@@ -61,7 +61,7 @@ def test_groups_are_fitted_apart_where_they_say_enough():
         [law(row[None], 0.005, s, s, 2.0)[0] for row, s in zip(at, slow, strict=True)]
     )
     fitted = CalibratedRoofline().fit(at, log_time, groups)
-    assert set(fitted.own) == {"fast", "slow"}
+    assert set(fitted.by_group) == {"fast", "slow"}
     np.testing.assert_allclose(
         fitted.log_value(at, groups)[codes == 1], log_time[codes == 1], atol=0.1
     )
@@ -75,9 +75,9 @@ def test_groups_are_fitted_apart_where_they_say_enough():
 
 
 def test_few_different_works_are_not_fitted_apart():
-    at = np.repeat(limits(5), LEAST_ROWS, axis=0)
+    at = np.repeat(limits(5), MIN_ROWS, axis=0)
     fitted = CalibratedRoofline().fit(at, law(at, 0.005, 0.5, 0.5, 2.0), one_group(len(at)))
-    assert fitted.own == {}
+    assert fitted.by_group == {}
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.features.arrays import OneRow, Rows
-from foretune.models.experts.neighbours import ALONE, MOST_AXES, Neighbourhood
-from foretune.models.experts.places import Places
+from foretune.features.arrays import Rows, SingleRow
+from foretune.models.experts.neighbours import MAX_AXES, NO_NEIGHBORS, NeighborIndex
+from foretune.models.experts.places import AxisPositions
 
 AXES = ["problem.M", "problem.x"]
 SIZES = [1.0, 2.0, 3.0, 8.0, 64.0, None]
@@ -34,7 +34,7 @@ def table(rows):
 def hood():
     """Every value once or more: axes and series are those of the whole table."""
     every = [(d, m, x, o) for d in "ab" for m in SIZES for x in TILES for o in ("row", "column")]
-    return Neighbourhood.of(table(every))
+    return NeighborIndex.from_runs(table(every))
 
 
 def position(axis, row):
@@ -70,7 +70,7 @@ def test_neighbours_are_those_that_looking_at_all_finds(rows, wanted):
     asked = table(wanted) if wanted else table(rows).iloc[:0]
     known, places = around.locate(table(rows)), around.locate(asked)
     for i, axis in enumerate(AXES):
-        found = np.array(known.beside(i, values, places)).T
+        found = np.array(known.adjacent(i, values, places)).T
         expected = [beside_by_looking_at_all(axis, rows, values, row) for row in wanted]
         np.testing.assert_allclose(found, np.array(expected).reshape(-1, 4), atol=1e-9)
 
@@ -79,7 +79,9 @@ def test_neighbours_are_those_that_looking_at_all_finds(rows, wanted):
 def test_what_is_seen_is_what_the_neighbours_say(rows, wanted):
     around = hood()
     values = np.linspace(-1, 1, len(rows))
-    look = around.look(around.locate(table(rows)), values, around.locate(table([wanted])))
+    look = around.neighbor_features(
+        around.locate(table(rows)), values, around.locate(table([wanted]))
+    )
     seen = dict(zip(around.columns, look[0], strict=True))
     guesses = []
     for axis in AXES:
@@ -106,7 +108,7 @@ def line(sizes, **columns):
 def powers():
     """A law that is straight in octaves, measured at powers of two."""
     runs = line(2.0 ** np.arange(8))
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     places, values = around.locate(runs), 3.0 * np.arange(8)
     around.measure_axes(places, values)
     return around, places, values
@@ -164,20 +166,22 @@ def test_what_the_unit_does_between_neighbours_is_seen(powers):
 
 def test_an_unseen_series_has_no_neighbours():
     runs = line(np.tile(2.0 ** np.arange(4), 2), **{"config.mode": ["a"] * 4 + ["b"] * 4})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     places, values = around.locate(runs), np.arange(8.0)
     strange = line([4.0, 4.0], **{"config.mode": ["a", "c"]})
-    look = around.look(places, values, around.locate(strange))
+    look = around.neighbor_features(places, values, around.locate(strange))
     assert look[0, -2] == 2.0
     assert np.isnan(look[1]).all()
     other = around.locate(line([4.0], **{"config.mode": ["a"]}).assign(device="elsewhere"))
-    assert np.isnan(around.look(places, values, other)).all()
+    assert np.isnan(around.neighbor_features(places, values, other)).all()
 
 
 def test_gaps_have_no_neighbours_and_are_none():
     runs = line([1.0, 2.0, np.nan, 8.0, 16.0])
-    around = Neighbourhood.of(runs)
-    look = around.look(around.locate(runs), np.arange(5.0), around.locate(line([4.0, np.nan])))
+    around = NeighborIndex.from_runs(runs)
+    look = around.neighbor_features(
+        around.locate(runs), np.arange(5.0), around.locate(line([4.0, np.nan]))
+    )
     assert look[0, -2] == pytest.approx(2.0)  # halfway between 1 and 3
     assert np.isnan(look[1]).all()
 
@@ -191,21 +195,21 @@ def test_no_rows_and_no_runs(powers):
 
 def test_no_axes():
     runs = pd.DataFrame({"device": ["d"] * 4, "config.mode": list("abab")})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     assert around.columns == ["interpolation", "trust"]
     places = around.locate(runs)
     around.measure_axes(places, np.zeros(4))
-    assert np.isnan(around.look(places, np.zeros(4), places)).all()
+    assert np.isnan(around.neighbor_features(places, np.zeros(4), places)).all()
 
 
 def test_axes_and_series():
     n = 64
-    columns = {f"problem.x{i}": np.arange(n) % (3 + i) for i in range(MOST_AXES + 2)}
+    columns = {f"problem.x{i}": np.arange(n) % (3 + i) for i in range(MAX_AXES + 2)}
     runs = line(np.ones(n), **columns, **{"config.two": np.arange(n) % 2, "config.mode": "only"})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     # those of most values; the others must agree, and what never varies says nothing
-    assert [a.column for a in around.axes] == [f"problem.x{i}" for i in range(MOST_AXES + 1, 1, -1)]
-    assert set(around.series) == {"device", "config.two", "problem.x0", "problem.x1"}
+    assert [a.column for a in around.axes] == [f"problem.x{i}" for i in range(MAX_AXES + 1, 1, -1)]
+    assert set(around.group_columns) == {"device", "config.two", "problem.x0", "problem.x1"}
     assert not any(axis.octaves for axis in around.axes)  # they contain 0
     bare = runs.drop(columns=["config.mode", "problem.N"])
     np.testing.assert_array_equal(around.locate(bare).shared, around.locate(runs).shared)
@@ -213,11 +217,11 @@ def test_axes_and_series():
 
 def test_wide_positive_axes_are_in_octaves():
     wide, narrow, negative = (
-        Neighbourhood.of(line(sizes)).axes[0] for sizes in ([1, 2, 8], [4, 5, 6], [-8, 1, 8])
+        NeighborIndex.from_runs(line(sizes)).axes[0] for sizes in ([1, 2, 8], [4, 5, 6], [-8, 1, 8])
     )
     assert (wide.octaves, narrow.octaves, negative.octaves) == (True, False, False)
-    np.testing.assert_allclose(wide.position(np.array([2.0, 8.0])), [1, 3])
-    np.testing.assert_allclose(narrow.position(np.array([4.0, 6.0])), [16, 24])  # eighths of 2
+    np.testing.assert_allclose(wide.coordinates(np.array([2.0, 8.0])), [1, 3])
+    np.testing.assert_allclose(narrow.coordinates(np.array([4.0, 6.0])), [16, 24])  # eighths of 2
 
 
 def on_devices(speeds):
@@ -228,36 +232,38 @@ def on_devices(speeds):
 
 def test_the_same_work_on_another_device_is_a_neighbour():
     runs = on_devices({"slow": 100.0, "middle": 400.0, "fast": 1600.0})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     assert [axis.column for axis in around.axes] == ["device.memory_gbps", "problem.N"]
     values = np.log2(runs["problem.N"] / runs["device.memory_gbps"]).to_numpy()
     others = (runs["device"] != "middle").to_numpy()
     places = around.locate(runs)
-    look = around.look(places[others], values[others], places[~others])
+    look = around.neighbor_features(places[others], values[others], places[~others])
     np.testing.assert_allclose(look[:, -2], values[~others], rtol=1e-6)
     seen = dict(zip(around.columns, look[0], strict=True))
     assert seen["device.memory_gbps.step_below"] == seen["device.memory_gbps.step_above"] == 2
     assert np.isnan(seen["problem.N.below"])  # none of this device's runs is known
-    assert (around.company(look) == ALONE).all()
+    assert (around.neighbor_class(look) == NO_NEIGHBORS).all()
 
 
 def test_a_device_as_fast_as_a_known_one_is_another():
     runs = on_devices({"slow": 100.0, "fast": 1600.0})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     twin = on_devices({"twin": 1600.0})
-    look = around.look(around.locate(runs), np.arange(len(runs)) * 1.0, around.locate(twin))
-    assert (around.company(look) == ALONE).all()
+    look = around.neighbor_features(
+        around.locate(runs), np.arange(len(runs)) * 1.0, around.locate(twin)
+    )
+    assert (around.neighbor_class(look) == NO_NEIGHBORS).all()
     seen = pd.DataFrame(look[:, : len(around.columns)], columns=around.columns)
     assert seen["device.memory_gbps.step_below"].tolist() == [4.0] * 4  # to the slow one
 
 
 def test_a_device_of_unknown_speed_has_no_neighbours():
     runs = on_devices({"slow": 100.0, "fast": 1600.0})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     nameless = on_devices({"new": 0.0}).drop(columns="device.memory_gbps")
-    for wanted in (around.locate(nameless), around.locate_one(OneRow.read(nameless.iloc[:1]))):
-        look = around.look(around.locate(runs), np.arange(len(runs)) * 1.0, wanted)
-        assert (around.company(np.atleast_2d(look)) == ALONE).all()
+    for wanted in (around.locate(nameless), around.locate_one(SingleRow.read(nameless.iloc[:1]))):
+        look = around.neighbor_features(around.locate(runs), np.arange(len(runs)) * 1.0, wanted)
+        assert (around.neighbor_class(np.atleast_2d(look)) == NO_NEIGHBORS).all()
 
 
 @pytest.mark.parametrize(
@@ -266,9 +272,9 @@ def test_a_device_of_unknown_speed_has_no_neighbours():
     ids=["one device", "two of one speed", "one unknown"],
 )
 def test_devices_that_do_not_lie_on_an_axis(speeds):
-    around = Neighbourhood.of(on_devices(speeds))
+    around = NeighborIndex.from_runs(on_devices(speeds))
     assert [axis.column for axis in around.axes] == ["problem.N"]
-    assert around.series == ["device"]
+    assert around.group_columns == ["device"]
 
 
 def test_an_axis_that_interpolates_badly_is_trusted_less():
@@ -280,12 +286,12 @@ def test_an_axis_that_interpolates_badly_is_trusted_less():
     values = (
         np.log2(runs["problem.N"]).to_numpy() + rng.normal(0, 5, 8)[runs["problem.x"].astype(int)]
     )
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     places = around.locate(runs)
     around.measure_axes(places, values)
     errors = {axis.column: axis.error for axis in around.axes}
     assert errors["problem.N"] < 0.1 * errors["problem.x"]
-    look = around.look(places, values, places)
+    look = around.neighbor_features(places, values, places)
     inner = runs["problem.N"].between(2, 64).to_numpy()
     np.testing.assert_allclose(look[inner, -2], values[inner], atol=0.2)
 
@@ -294,7 +300,7 @@ def test_a_series_is_the_same_whatever_company_it_keeps():
     """Text that looks like a number, or is missing, must not depend on the other rows."""
     mixed = pd.Series(["auto", 1, 4.0, None] * 3, dtype=object)
     runs = line(np.repeat([1.0, 2.0, 8.0], 4), **{"config.split": mixed})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     together = around.locate(runs)
     for i in range(4):
         alone = around.locate(runs.iloc[[i]].assign(**{"config.split": [mixed[i]]}))
@@ -307,11 +313,11 @@ def test_many_long_series_do_not_meet():
     n = 2000
     runs = line(2.0 ** rng.uniform(0, 40, n), **{"problem.id": rng.integers(0, 500, n)})
     runs["problem.id"] = "p" + runs["problem.id"].astype(str)
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     places = around.locate(runs)
     values = pd.factorize(runs["problem.id"])[0] * 1.0
     for size in (1e-6, 1.0, 1e30):
-        below, _, above, _ = places.beside(
+        below, _, above, _ = places.adjacent(
             0, values, around.locate(runs.assign(**{"problem.N": size}))
         )
         for found in (below, above):
@@ -322,7 +328,7 @@ def test_many_long_series_do_not_meet():
 def test_places_come_back_from_disk_the_same(powers, tmp_path):
     around, places, values = powers
     places.save(tmp_path / "n.npz", values)
-    loaded, read = Places.load(tmp_path / "n.npz")
+    loaded, read = AxisPositions.load(tmp_path / "n.npz")
     np.testing.assert_array_equal(read, values)
     asked = around.locate(line([3.0, 7.0, 1e9]))
     np.testing.assert_array_equal(
@@ -334,7 +340,7 @@ def test_combinations():
     runs = pd.DataFrame(
         {"device": "d", "problem.N": [1, 1, 2, 2, 4], "problem.x": [5.0, 6.0, 5.0, 7.0, 5.0]}
     )
-    places = Neighbourhood.of(runs).locate(runs)
+    places = NeighborIndex.from_runs(runs).locate(runs)
     assert places.combination([0]).tolist() == [0, 0, 1, 1, 2]
     assert len(set(places.combination([0, 1]))) == 5
     assert places.combination([]).tolist() == [0] * 5
@@ -342,26 +348,27 @@ def test_combinations():
 
 def test_who_asks_of_the_same_rows_is_told_the_same():
     runs = line([1.0, 2.0, 4.0, 8.0, 16.0])
-    around, rows = Neighbourhood.of(runs), Rows(line([3.0, 20.0, 0.5]))
+    around, rows = NeighborIndex.from_runs(runs), Rows(line([3.0, 20.0, 0.5]))
     known, asked = around.locate(runs), around.locate(rows)
     assert around.locate(rows) is asked
     for values in (np.arange(5.0), -np.arange(5.0)):  # what was measured does not stick
         fresh = around.locate(line([3.0, 20.0, 0.5]))
         np.testing.assert_array_equal(
-            around.look(known, values, asked), around.look(known, values, fresh)
+            around.neighbor_features(known, values, asked),
+            around.neighbor_features(known, values, fresh),
         )
     fewer = known[np.array([0, 4])]  # nor where it was measured
-    below = fewer.beside(0, np.arange(2.0), asked)
+    below = fewer.adjacent(0, np.arange(2.0), asked)
     np.testing.assert_array_equal(below[0], [0.0, 1.0, np.nan])
 
 
 def test_places_are_alike_if_their_rows_are():
     runs = line([1.0, 2.0, np.nan, 8.0])
-    around = Neighbourhood.of(line([1.0, 2.0, 4.0, 8.0, 16.0]))
+    around = NeighborIndex.from_runs(line([1.0, 2.0, 4.0, 8.0, 16.0]))
     places = around.locate(runs)
-    assert places.is_like(around.locate(runs))
-    assert not places.is_like(around.locate(line([1.0, 2.0, np.nan, 9.0])))
-    assert not places.is_like(around.locate(line([1.0, 2.0])))
+    assert places.has_same_rows(around.locate(runs))
+    assert not places.has_same_rows(around.locate(line([1.0, 2.0, np.nan, 9.0])))
+    assert not places.has_same_rows(around.locate(line([1.0, 2.0])))
 
 
 @given(
@@ -375,7 +382,7 @@ def test_some_of_the_places_have_the_neighbours_they_have_alone(rows, random, wa
     part = around.locate(table(rows))[np.array(some)]
     alone, asked = around.locate(table([rows[i] for i in some])), around.locate(table(wanted))
     values = np.arange(len(some)) * 1.0
-    of_part, of_alone = (around.look(known, values, asked) for known in (part, alone))
+    of_part, of_alone = (around.neighbor_features(known, values, asked) for known in (part, alone))
     np.testing.assert_array_equal(of_part, of_alone)
 
 
@@ -384,9 +391,9 @@ def test_company_is_along_how_many_axes_there_are_neighbours_on_both_sides():
     grid = pd.DataFrame(list(product([1.0, 2.0, 4.0], repeat=4)), columns=columns).assign(
         device="d"
     )
-    around = Neighbourhood.of(grid)
+    around = NeighborIndex.from_runs(grid)
     cases = {(2, 2, 2, 2): 3, (2, 2, 1, 4): 2, (1, 2, 1, 4): 1, (1, 1, 4, 4): 0,
-             (3, 2, 2, 2): 1, (3, 3, 2, 2): ALONE, (8, 2, 2, 2): 0}  # fmt: skip
+             (3, 2, 2, 2): 1, (3, 3, 2, 2): NO_NEIGHBORS, (8, 2, 2, 2): 0}  # fmt: skip
     wanted = pd.DataFrame(list(cases), columns=columns).assign(device="d")
-    look = around.look(around.locate(grid), np.zeros(len(grid)), around.locate(wanted))
-    assert around.company(look).tolist() == list(cases.values())
+    look = around.neighbor_features(around.locate(grid), np.zeros(len(grid)), around.locate(wanted))
+    assert around.neighbor_class(look).tolist() == list(cases.values())

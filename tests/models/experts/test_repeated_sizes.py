@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.features.arrays import OneRow, Rows
-from foretune.models.experts.neighbours import Neighbourhood
+from foretune.features.arrays import Rows, SingleRow
+from foretune.models.experts.neighbours import NeighborIndex
 from foretune.models.experts.repeated_sizes import repeated_sizes
 
 GRID = [(batch, length) for batch in (1, 2, 4, 8) for length in (1, 3, 100, 4096)]
@@ -63,23 +63,27 @@ def test_ratios_may_be_rounded(ratio, values):
 
 
 def test_rows_have_neighbours_along_the_sizes_that_are_left():
-    around = Neighbourhood.of(table())
+    around = NeighborIndex.from_runs(table())
     assert [axis.column for axis in around.axes] == ["problem.batch", "problem.length"]
     known = around.locate(table())
-    look = around.look(known, np.zeros(len(GRID)), around.locate(table([(3, 100), (2, 50)])))
+    look = around.neighbor_features(
+        known, np.zeros(len(GRID)), around.locate(table([(3, 100), (2, 50)]))
+    )
     names = around.columns
     assert look[0, names.index("problem.batch.step_below")] == pytest.approx(np.log2(3 / 2))
     assert look[1, names.index("problem.length.step_above")] == pytest.approx(1.0)
 
 
 def test_a_row_that_breaks_the_rule_has_none():
-    around = Neighbourhood.of(table())
+    around = NeighborIndex.from_runs(table())
     known, odd = around.locate(table()), table([(3, 100)]).assign(**{"problem.tokens": 7.0})
-    for wanted in (around.locate(odd), around.locate_one(OneRow.read(odd))):
-        assert np.isnan(around.look(known, np.zeros(len(GRID)), wanted)).all()
+    for wanted in (around.locate(odd), around.locate_one(SingleRow.read(odd))):
+        assert np.isnan(around.neighbor_features(known, np.zeros(len(GRID)), wanted)).all()
     fine = table([(3, 100)])
-    alone = around.look(known, np.zeros(len(GRID)), around.locate_one(OneRow.read(fine)))
+    alone = around.neighbor_features(
+        known, np.zeros(len(GRID)), around.locate_one(SingleRow.read(fine))
+    )
     np.testing.assert_array_equal(
-        alone, around.look(known, np.zeros(len(GRID)), around.locate(fine))
+        alone, around.neighbor_features(known, np.zeros(len(GRID)), around.locate(fine))
     )
     assert np.isfinite(alone).any()

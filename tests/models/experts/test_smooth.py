@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.experts.smooth import MOST_ROWS, Smooth
+from foretune.models.experts.smooth import MAX_ROWS, SmoothExpert
 
 COLUMNS = ["problem.n", "config.x", "config.mode=a", "waves", "device.cores"]
 
@@ -21,7 +21,7 @@ def table(rows, seed=0):
 def smooth():
     X, y = table(200)
     rng = np.random.default_rng(1)
-    return Smooth.tuned(COLUMNS, X, y, rng).taught(X, y, rng)
+    return SmoothExpert.fit_hyperparameters(COLUMNS, X, y, rng).refit(X, y, rng)
 
 
 def test_it_joins_few_points(smooth):
@@ -55,17 +55,17 @@ def test_it_comes_back_from_disk_the_same(smooth, tmp_path):
     smooth.save(tmp_path / "smooth.npz")
     X, _ = table(20, seed=3)
     np.testing.assert_array_equal(
-        Smooth.load(tmp_path / "smooth.npz").predict(X), smooth.predict(X)
+        SmoothExpert.load(tmp_path / "smooth.npz").predict(X), smooth.predict(X)
     )
 
 
 def test_it_knows_so_many_rows_at_most(smooth):
-    X, y = table(MOST_ROWS + 200)
-    assert len(smooth.taught(X, y, np.random.default_rng(0)).posterior.X) == MOST_ROWS
+    X, y = table(MAX_ROWS + 200)
+    assert len(smooth.taught(X, y, np.random.default_rng(0)).posterior.X) == MAX_ROWS
 
 
 def test_features_that_are_the_same_in_all_rows():
     X, y = np.ones((50, len(COLUMNS)), dtype=np.float32), np.arange(50.0)
     rng = np.random.default_rng(0)
-    said = Smooth.tuned(COLUMNS, X, y, rng).taught(X, y, rng).predict(X)
+    said = SmoothExpert.fit_hyperparameters(COLUMNS, X, y, rng).refit(X, y, rng).predict(X)
     assert np.allclose(said, y.mean(), atol=1.0)

@@ -9,7 +9,7 @@ from foretune.features import rows_of
 from foretune.models import Predictor
 from foretune.models.explanation.attribution import (
     BASE,
-    GROUPS,
+    FEATURE_GROUPS,
     UNIT,
     compare,
     contributions,
@@ -44,7 +44,9 @@ def test_contributions_are_shapley_values():
     a, b = np.meshgrid([0.0, 1.0], [0.0, 1.0])
     X = np.tile(np.column_stack([a.ravel(), b.ravel()]), (200, 1)).astype(np.float32)
     y = X[:, 0] + X[:, 1] + X[:, 0] * X[:, 1]
-    model = BoostingModel(rounds=200, depth=2, rate=0.3, rows=1.0, columns=1.0, least_weight=0.0)
+    model = BoostingModel(
+        rounds=200, depth=2, rate=0.3, rows=1.0, columns=1.0, min_child_weight=0.0
+    )
     model.fit(X, y)
     import xgboost
 
@@ -66,7 +68,7 @@ def test_importance_names_what_matters(predictor, runs):
     found = importance(predictor)
     features = found.features.set_index("feature")
     assert found.rows == (runs["status"] == "ok").sum()
-    assert set(features["group"]) | set(found.groups["group"]) <= set(GROUPS)
+    assert set(features["group"]) | set(found.groups["group"]) <= set(FEATURE_GROUPS)
     assert features["mean"].is_monotonic_decreasing
     np.testing.assert_allclose(features["factor"], np.exp(features["mean"]))
     assert features["factor"]["config.vector_bits"] > features["factor"]["config.order"]

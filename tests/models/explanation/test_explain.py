@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from foretune.device import Device
-from foretune.models.explanation.explain import parameter_worth
+from foretune.models.explanation.explain import parameter_importance
 from foretune.problem import Problem
 from foretune.space import SearchSpace
 
@@ -31,7 +31,9 @@ class Fake:
 def worth(rules=(), problems=PROBLEMS, space_of=None, **options):
     space = SearchSpace(VALUES, rules)
     predictor = Fake()
-    table = parameter_worth(predictor, problems, space_of or (lambda _: space), DEVICE, **options)
+    table = parameter_importance(
+        predictor, problems, space_of or (lambda _: space), DEVICE, **options
+    )
     return table.set_index("parameter"), predictor
 
 

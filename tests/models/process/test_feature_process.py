@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from foretune.models.process.feature_process import (
-    LENGTH,
-    fitted_process,
+    LENGTH_PRIOR,
+    fit_process,
     posterior_arrays,
-    posterior_of_arrays,
+    posterior_from_arrays,
 )
 from foretune.models.process.posterior import Posterior
 
@@ -24,7 +24,7 @@ def data():
 @pytest.fixture(scope="module")
 def fitted(data):
     X, y = data[0][:80], data[1][:80]
-    return Posterior(fitted_process(X, y, GRADUAL), X, y, observation_noise=True)
+    return Posterior(fit_process(X, y, GRADUAL), X, y, observation_noise=True)
 
 
 def lengths(process):
@@ -50,17 +50,17 @@ def test_far_away_nothing_is_known(fitted):
 
 
 def test_few_values_leave_lengths_as_expected(data):
-    few = fitted_process(data[0][:5], data[1][:5], GRADUAL)
-    assert np.all(np.abs(np.log(lengths(few) / (LENGTH.median * np.sqrt(GRADUAL)))) < 1.0)
+    few = fit_process(data[0][:5], data[1][:5], GRADUAL)
+    assert np.all(np.abs(np.log(lengths(few) / (LENGTH_PRIOR.median * np.sqrt(GRADUAL)))) < 1.0)
 
 
 def test_points_without_inputs_have_one_mean():
     X, y = np.empty((6, 0)), np.full(6, 0.3)
-    posterior = Posterior(fitted_process(X, y, 0), X, y)
+    posterior = Posterior(fit_process(X, y, 0), X, y)
     assert np.isclose(posterior.predict(X[:1])[0][0], 0.3, atol=0.05)
 
 
 def test_arrays_keep_it(data, fitted):
-    again = posterior_of_arrays(posterior_arrays(fitted))
+    again = posterior_from_arrays(posterior_arrays(fitted))
     for found, expected in zip(again.predict(data[0]), fitted.predict(data[0]), strict=True):
         assert np.array_equal(found, expected)

@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 
 from foretune.models.process.posterior import CHUNK_ROWS, Posterior
-from foretune.models.process.process import Process
-from foretune.models.process.terms import Constant, Hyperprior, Multiple, SameLabel, Smooth
+from foretune.models.process.process import GaussianProcess
+from foretune.models.process.terms import (
+    ConstantCovariance,
+    GroupCovariance,
+    Hyperprior,
+    LinearCovariance,
+    MaternCovariance,
+)
 
 ANY = Hyperprior(0.7)
-PROCESS = Process.expected(
+PROCESS = GaussianProcess.from_prior(
     [
-        Smooth(slice(0, 3), ANY, ANY, 2.5),
-        Multiple(3, ANY),
-        SameLabel(4, Hyperprior(0.2, 0.0)),
-        Constant(Hyperprior(1.0, 0.0)),
+        MaternCovariance(slice(0, 3), ANY, ANY, 2.5),
+        LinearCovariance(3, ANY),
+        GroupCovariance(4, Hyperprior(0.2, 0.0)),
+        ConstantCovariance(Hyperprior(1.0, 0.0)),
     ],
     Hyperprior(0.01),
 )
@@ -53,7 +59,7 @@ def test_it_is_the_same_told_one_by_one(first):
     posterior = Posterior(PROCESS, X[:first], Y[:first], Z)
     for i in range(first, len(X)):
         posterior.add(X[i : i + 1])
-        posterior.tell(Y[: i + 1])
+        posterior.set_values(Y[: i + 1])
     says(posterior)
 
 
@@ -69,7 +75,7 @@ def test_it_is_the_same_of_points_it_did_not_keep_up():
 def test_it_goes_on_learning_at_other_points():
     posterior = Posterior(PROCESS, X[:4], Y[:4]).at(Z)
     posterior.add(X[4:])
-    posterior.tell(Y)
+    posterior.set_values(Y)
     says(posterior)
 
 
@@ -104,14 +110,14 @@ def test_what_is_under_way_turns_out_as_expected():
 def test_what_is_forgotten_was_never_there():
     posterior = Posterior(PROCESS, X, Y, Z)
     posterior.add(Z[:3])
-    posterior.forget(3)
+    posterior.drop_pending(3)
     assert len(posterior) == 12
     says(posterior)
 
 
 def test_values_may_change():
     posterior = Posterior(PROCESS, X, Y, Z)
-    posterior.tell(-2 * Y)
+    posterior.set_values(-2 * Y)
     says(posterior, -2 * Y)
 
 
@@ -120,7 +126,7 @@ def test_it_outgrows_its_room():
     posterior = Posterior(PROCESS, X[:0], y[:0], Z)
     for part in np.array_split(np.arange(90), 7):
         posterior.add(X[part])
-    posterior.tell(y)
+    posterior.set_values(y)
     says(posterior, y, X)
 
 
@@ -142,22 +148,22 @@ def test_units_and_noise():
 
 def test_some_measurements_are_noisier():
     more = np.where(np.arange(12) < 3, 1e6, 0.0)
-    posterior = Posterior(PROCESS, X, Y, Z, more_noise=more)
+    posterior = Posterior(PROCESS, X, Y, Z, extra_noise=more)
     without = Posterior(PROCESS, X[3:], Y[3:], Z)
     assert np.allclose(posterior.mean, without.mean, atol=1e-4)
     assert np.allclose(posterior.spread, without.spread, atol=1e-4)
 
 
 def test_half_the_digits_are_enough():
-    whole, half = Posterior(PROCESS, X, Y), Posterior(PROCESS, X, Y).rounded()
-    assert half.at(Z)._room.dtype == np.float32
+    whole, half = Posterior(PROCESS, X, Y), Posterior(PROCESS, X, Y).in_single_precision()
+    assert half.at(Z)._buffer.dtype == np.float32
     assert np.allclose(half.at(Z).mean, whole.at(Z).mean, atol=1e-3)
     assert np.allclose(half.at(Z).spread, whole.at(Z).spread, atol=1e-3)
 
 
 def test_values_left_out_are_those_of_a_posterior_without_them():
     posterior = Posterior(PROCESS, X, Y, scale=2.0)
-    off, deviations = posterior.left_out()
+    off, deviations = posterior.leave_one_out()
     rest = Posterior(PROCESS, X[1:], Y[1:], X[:1], scale=2.0, observation_noise=True)
     assert off[0] == pytest.approx(Y[0] - rest.mean[0], rel=1e-6)
     assert deviations[0] == pytest.approx(rest.spread[0], rel=1e-6)
@@ -166,16 +172,18 @@ def test_values_left_out_are_those_of_a_posterior_without_them():
 def test_groups_left_out_are_those_of_a_posterior_without_them():
     group, others = np.array([2, 7, 8]), np.array([0, 1, 3, 4, 5, 6, 9, 10, 11])
     posterior = Posterior(PROCESS, X, Y, scale=2.0)
-    (off, covariance), (single, variance) = posterior.groups_left_out([group, group[:1]])
+    (off, covariance), (single, variance) = posterior.leave_groups_out([group, group[:1]])
     rest = Posterior(PROCESS, X[others], Y[others], X[group], scale=2.0, observation_noise=True)
     assert np.allclose(off, Y[group] - rest.mean)
     assert np.allclose(covariance, rest.covariance(np.arange(3)))
-    assert single[0] == pytest.approx(posterior.left_out()[0][2])
-    assert variance[0, 0] == pytest.approx(posterior.left_out()[1][2] ** 2)
+    assert single[0] == pytest.approx(posterior.leave_one_out()[0][2])
+    assert variance[0, 0] == pytest.approx(posterior.leave_one_out()[1][2] ** 2)
 
 
 def test_points_without_inputs_have_a_common_mean():
-    process = Process.expected([Constant(ANY), Smooth(slice(0, 0), ANY, ANY, 2.5)], ANY)
+    process = GaussianProcess.from_prior(
+        [ConstantCovariance(ANY), MaternCovariance(slice(0, 0), ANY, ANY, 2.5)], ANY
+    )
     posterior = Posterior(process, np.empty((12, 0)), Y, np.empty((4, 0)))
     assert np.ptp(posterior.mean) == pytest.approx(0)
     assert np.isfinite(posterior.spread).all()

@@ -3,18 +3,24 @@
 import numpy as np
 import pytest
 
-from foretune.models.process.process import HUGE, Process
-from foretune.models.process.terms import Constant, Hyperprior, Multiple, SameLabel, Smooth
+from foretune.models.process.process import INVALID_LOSS, GaussianProcess
+from foretune.models.process.terms import (
+    ConstantCovariance,
+    GroupCovariance,
+    Hyperprior,
+    LinearCovariance,
+    MaternCovariance,
+)
 
 INPUTS = 4
 ANY, FIXED = Hyperprior(0.5), Hyperprior(0.3, 0.0)
-PROCESS = Process.expected(
+PROCESS = GaussianProcess.from_prior(
     [
-        Smooth(slice(0, INPUTS), ANY, ANY, 2.5),
-        Smooth(slice(0, 2), ANY, ANY, 1.5),
-        Multiple(INPUTS, ANY),
-        SameLabel(INPUTS + 1, FIXED),
-        Constant(FIXED),
+        MaternCovariance(slice(0, INPUTS), ANY, ANY, 2.5),
+        MaternCovariance(slice(0, 2), ANY, ANY, 1.5),
+        LinearCovariance(INPUTS, ANY),
+        GroupCovariance(INPUTS + 1, FIXED),
+        ConstantCovariance(FIXED),
     ],
     Hyperprior(0.01, 1.0, 1e-5, 1.0),
 )
@@ -42,7 +48,7 @@ def test_the_gradient_is_that_of_the_loss():
 
 def test_the_covariance_is_the_sum_of_the_terms():
     X, _ = example(6)
-    expected = sum(t.covariance(own, X, X) for t, own in PROCESS.parts())
+    expected = sum(t.covariance(own, X, X) for t, own in PROCESS.terms_with_parameters())
     assert np.allclose(PROCESS.covariance(X, X), expected)
     assert np.allclose(np.diag(expected), PROCESS.variance(X))
 
@@ -50,7 +56,7 @@ def test_the_covariance_is_the_sum_of_the_terms():
 def test_fitting_finds_which_input_matters_and_keeps_what_is_fixed():
     X, y = example(60)
     fitted = PROCESS.fitted(X, y, 30)
-    (_, smooth), _, _, (_, label), (_, constant) = fitted.parts()
+    (_, smooth), _, _, (_, label), (_, constant) = fitted.terms_with_parameters()
     assert smooth[1:].argmin() == 2
     assert np.allclose(np.exp([*label, *constant]), 0.3)
     assert fitted._loss(fitted.parameters, X, y)[0] < PROCESS._loss(PROCESS.parameters, X, y)[0]
@@ -58,7 +64,7 @@ def test_fitting_finds_which_input_matters_and_keeps_what_is_fixed():
 
 
 def test_few_values_leave_lengths_as_expected():
-    (_, smooth), *_ = PROCESS.fitted(*example(4), 30).parts()
+    (_, smooth), *_ = PROCESS.fitted(*example(4), 30).terms_with_parameters()
     assert np.all(np.abs(smooth[1:] - np.log(0.5 * INPUTS**0.5)) < 1.0)
 
 
@@ -66,12 +72,12 @@ def test_a_step_too_far_is_taken_back():
     X, y = example(5)
     too_far = np.full(len(PROCESS.parameters), 300.0)
     loss, gradient = PROCESS._loss(too_far, np.vstack([X, X]), np.append(y, y))
-    assert loss == HUGE
+    assert loss == INVALID_LOSS
     assert not gradient.any()
 
 
 @pytest.mark.parametrize("steps", [1, 50])
 def test_points_without_inputs_have_a_noise_and_an_offset(steps):
-    process = Process.expected([Constant(ANY)], ANY)
+    process = GaussianProcess.from_prior([ConstantCovariance(ANY)], ANY)
     fitted = process.fitted(np.empty((6, 0)), np.full(6, 0.3), steps)
     assert np.isfinite(fitted.parameters).all()

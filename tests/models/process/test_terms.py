@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 
 from foretune.models.process.terms import (
     CHUNK_CELLS,
-    Constant,
+    ConstantCovariance,
+    GroupCovariance,
     Hyperprior,
-    Multiple,
-    SameLabel,
-    Smooth,
+    LinearCovariance,
+    MaternCovariance,
 )
 
 EXPECTED = Hyperprior(1.0)
 TERMS = [
-    Constant(EXPECTED),
-    Multiple(1, EXPECTED),
-    SameLabel(3, EXPECTED),
-    Smooth(slice(0, 3), EXPECTED, EXPECTED, 1.5),
-    Smooth(slice(1, 3), EXPECTED, EXPECTED, 2.5),
-    Smooth(slice(0, 0), EXPECTED, EXPECTED, 2.5),
+    ConstantCovariance(EXPECTED),
+    LinearCovariance(1, EXPECTED),
+    GroupCovariance(3, EXPECTED),
+    MaternCovariance(slice(0, 3), EXPECTED, EXPECTED, 1.5),
+    MaternCovariance(slice(1, 3), EXPECTED, EXPECTED, 2.5),
+    MaternCovariance(slice(0, 0), EXPECTED, EXPECTED, 2.5),
 ]
 every_term = pytest.mark.parametrize("term", TERMS, ids=repr)
 
@@ -52,7 +52,7 @@ def test_the_gradient_is_that_of_finite_differences(term, seed):
 
     steps = 1e-6 * np.eye(len(parameters))
     expected = [(loss(parameters + s) - loss(parameters - s)) / 2e-6 for s in steps]
-    same, slopes = term.differentiated(parameters, X)
+    same, slopes = term.covariance_and_gradient(parameters, X)
     assert np.allclose(same, covariance(term, parameters, X, X))
     assert np.allclose(slopes(slope), expected, rtol=1e-5, atol=1e-6)
 
@@ -82,19 +82,19 @@ def test_matern_by_hand():
         (1.5, lambda d: (1 + 3**0.5 * d) * np.exp(-(3**0.5) * d)),
         (2.5, lambda d: (1 + 5**0.5 * d + 5 * d**2 / 3) * np.exp(-(5**0.5) * d)),
     ):
-        term = Smooth(slice(0, 1), EXPECTED, EXPECTED, smoothness)
+        term = MaternCovariance(slice(0, 1), EXPECTED, EXPECTED, smoothness)
         found = term.covariance(np.log([3.0, 2.0]), X, Z).ravel()
         assert np.allclose(found, [3 * expected(1.0), 3 * expected(0.5)])
 
 
 def test_labels_are_the_same_or_not_and_nan_is_like_nothing():
     X = np.array([[1.0], [2.0], [np.nan]])
-    found = SameLabel(0, EXPECTED).covariance(np.log([0.3]), X, X)
+    found = GroupCovariance(0, EXPECTED).covariance(np.log([0.3]), X, X)
     assert np.allclose(found, np.diag([0.3, 0.3, 0.0]))
 
 
 def test_lengths_are_expected_to_grow_with_the_number_of_inputs():
-    term = Smooth(slice(0, 4), Hyperprior(0.1), Hyperprior(1.5, 0.8), 1.5)
+    term = MaternCovariance(slice(0, 4), Hyperprior(0.1), Hyperprior(1.5, 0.8), 1.5)
     variance, *lengths = term.hyperpriors
     assert variance.median == 0.1
     assert [h.median for h in lengths] == [3.0] * 4

@@ -14,15 +14,15 @@ from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
 from foretune.models.saved import pretrained
-from foretune.models.saved.guide import Use
+from foretune.models.saved.guide import PredictorRequest
 from foretune.models.saved.pretrained import NotShipped, Pretrained, shipped_predictors
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import tasks_of
+from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
 from foretune.registry import get_kernel
-from foretune.tune.guiding import guide_for
-from foretune.tune.record import StoredRecord
-from foretune.tune.session import Session
+from foretune.tune.guiding import find_predictor
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.session import TuningJob
 
 MOST_BYTES = 10e6
 SOURCE = get_kernel("matmul").source_hash
@@ -53,7 +53,7 @@ def root(saved, tmp_path, monkeypatch):
 
 
 def find_pretrained(kernel, source, device, targets=("time_ms",)):
-    return find_guide(Use(kernel, source, device, targets)).predictor
+    return find_guide(PredictorRequest(kernel, source, device, targets)).predictor
 
 
 class Spoken:
@@ -86,27 +86,27 @@ class TestWhichFits:
     )
     def test_on_another_device_it_is_a_foreign_guide(self, toy_device, change, reason):
         device = dataclasses.replace(toy_device, **change)
-        guide = find_guide(Use("matmul", SOURCE, device))
-        assert reason in guide.foreign
-        assert not guide.promises(device)
+        guide = find_guide(PredictorRequest("matmul", SOURCE, device))
+        assert reason in guide.mismatch
+        assert not guide.has_valid_interval(device)
 
     def test_measured_rates_may_differ_and_unknown_specs_too(self, toy_device):
         specs = {"cores": 4.0, "fp32_gflops": 190.0, "l2_kib": 512.0}
         device = dataclasses.replace(toy_device, specs=specs)
-        assert not find_guide(Use("matmul", SOURCE, device)).foreign
+        assert not find_guide(PredictorRequest("matmul", SOURCE, device)).mismatch
 
     def test_of_other_code_it_is_a_foreign_guide(self, toy_device):
-        guide = find_guide(Use("matmul", "0" * 16, toy_device))
-        assert guide.foreign == "toy measured other code of matmul"
+        guide = find_guide(PredictorRequest("matmul", "0" * 16, toy_device))
+        assert guide.mismatch == "toy measured other code of matmul"
 
     def test_the_one_most_like_it_is_taken(self, toy_device, root, predictor, runs):
         """Of two it is the one of the same device, though it comes later in the alphabet."""
         other = Pretrained("matmul", SOURCE, "Other CPU", "toy", toy_device.specs, "another")
         predictor.save(other.folder(root))
         other.save(root)
-        assert not find_guide(Use("matmul", SOURCE, toy_device)).foreign
+        assert not find_guide(PredictorRequest("matmul", SOURCE, toy_device)).mismatch
         sibling = dataclasses.replace(toy_device, specs={**toy_device.specs, "l1_kib": 48.0})
-        assert "another" not in find_guide(Use("matmul", SOURCE, sibling)).foreign
+        assert "another" not in find_guide(PredictorRequest("matmul", SOURCE, sibling)).mismatch
 
     @pytest.mark.parametrize("kernel", ["softmax", "*", "../shipped/matmul", ""])
     def test_another_kernel_is_refused(self, toy_device, kernel):
@@ -155,10 +155,10 @@ class TestAsPrior:
 
     def find(self, device, predictor="auto", objective=Objective.TIME):
         told, kernel = Spoken(), get_kernel("matmul")
-        record = StoredRecord(kernel, device, store=False)
+        record = SharedMeasurementCache(kernel, device, store=False)
         runner = InProcessRunner(device)
-        session = Session(kernel, runner, record, (objective,), progress=told)
-        return guide_for(session, predictor), told.said
+        session = TuningJob(kernel, runner, record, (objective,), progress=told)
+        return find_predictor(session, predictor), told.said
 
     @pytest.mark.usefixtures("root")
     def test_auto_takes_the_one_that_fits(self, toy_device, predictor):
@@ -171,8 +171,8 @@ class TestAsPrior:
     def test_auto_takes_one_of_another_device_and_says_so(self):
         device = Device("Other CPU", "cpu")
         found, said = self.find(device)
-        assert found.foreign
-        assert not found.promises(device)
+        assert found.mismatch
+        assert not found.has_valid_interval(device)
         assert said[1].startswith("the predictor is checked and corrected by what is measured: toy")
         assert said[1].endswith("this is Other CPU")
 
@@ -187,7 +187,7 @@ class TestAsPrior:
         assert self.find(toy_device, None) == (None, [])
         assert self.find(toy_device, "none") == (None, [])
         found, said = self.find(toy_device, predictor)
-        assert (found.predictor, found.foreign, said) == (predictor, "", [])
+        assert (found.predictor, found.mismatch, said) == (predictor, "", [])
 
 
 CARDS = shipped_predictors()
@@ -230,13 +230,13 @@ def test_errors_are_as_stated(of_it):
     runs = load(of_it.table)
     runs = runs[(runs["kernel"] == of_it.kernel) & (runs["role"] != "finalist")]
     runs = runs.dropna(axis=1, how="all").drop(columns="time_ms_samples")
-    fourth = tasks_of(runs) % 4 == 0
+    fourth = task_numbers(runs) % 4 == 0
     known, unseen = runs[~fourth], runs[fourth]
     unseen = unseen[(unseen["status"] == "ok") & (unseen["counter.repeat"] == 0)]
     few = known.sample(min(len(known), 400), random_state=0)
     predictor = Predictor(targets=("time_ms",)).fit(few)
     predicted = predictor.predict(unseen)["time_ms"].to_numpy()
-    found = score(unseen["time_ms"].to_numpy(), predicted, tasks_of(unseen))
+    found = score(unseen["time_ms"].to_numpy(), predicted, task_numbers(unseen))
     stated = of_it.held_out
     assert 0.4 * stated["median_ape"] < found["median_ape"] < 2.5 * stated["median_ape"]
     assert found["top5_regret"] < stated["top5_regret"] + 0.25

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.target.blend import SHARPNESSES, Blend
+from foretune.models.target.blend import POWERS, Blend
 
 
 def argument(n, seed, noise=(0.02, 0.5)):
@@ -54,7 +54,7 @@ def test_of_a_device_like_none_held_out_everyone_has_a_say(blend):
     Z, opinions, _ = argument(100, 4)
     middle = opinions.mean(axis=1)
     here, there = (blend.predict(Z, opinions, known(Z), new) for new in (known(Z), ~known(Z)))
-    assert blend.sharpness > SHARPNESSES[0]
+    assert blend.sharpness > POWERS[0]
     assert (np.abs(there - middle) <= np.abs(here - middle) + 1e-12).all()
 
 
@@ -92,7 +92,7 @@ def test_no_row_is_blended_by_what_it_taught():
     for number in range(3):
         out = trials == number
         others, _ = Blend.fit(Z[~out], opinions[~out], truth[~out], trials[~out], new[~out])
-        others.sharpness, others.gentle = fitted.sharpness, fitted.gentle
+        others.power, others.new_device_power = fitted.power, fitted.new_device_power
         np.testing.assert_array_equal(
             blended[out], others.predict(Z[out], opinions[out], new[out], known(truth[out]))
         )
@@ -107,8 +107,8 @@ def test_one_hold_out_is_enough_to_learn():
 def test_it_is_as_sharp_as_was_best():
     """Where circumstances tell who is right, the better one gets nearly all the weight."""
     sharp, soft = (learn(*argument(1500, 0, noise)) for noise in ((0.02, 0.5), (0.3, 0.3)))
-    assert soft.sharpness < sharp.sharpness
-    assert {soft.sharpness, sharp.sharpness} <= set(SHARPNESSES)
+    assert soft.power < sharp.power
+    assert {soft.power, sharp.power} <= set(POWERS)
 
 
 def test_on_new_devices_it_is_no_sharper_than_hold_outs_agree_on():
@@ -117,9 +117,9 @@ def test_on_new_devices_it_is_no_sharper_than_hold_outs_agree_on():
     Z, opinions, truth = (np.concatenate(part) for part in zip(*parts, strict=True))
     trials = np.repeat([0, 1, 2], [1500, 500, 500])
     apart, _ = Blend.fit(Z, opinions, truth, trials, known(truth))
-    assert apart.gentle == apart.sharpness
+    assert apart.new_device_power == apart.power
     doubtful, blended = Blend.fit(Z, opinions, truth, trials, ~known(truth))
-    assert doubtful.gentle < doubtful.sharpness == apart.sharpness
+    assert doubtful.new_device_power < doubtful.power == apart.power
     weights = [
         doubtful.predict(Z, np.eye(2)[[0] * len(Z)], new, known(Z)) for new in (known(Z), ~known(Z))
     ]
@@ -140,7 +140,7 @@ def test_it_comes_back_from_disk_the_same(blend, tmp_path):
     blend.save(tmp_path)
     Z, opinions, _ = argument(100, 8)
     loaded = Blend.load(tmp_path, 2)
-    assert (loaded.sharpness, loaded.gentle) == (blend.sharpness, blend.gentle)
+    assert (loaded.power, loaded.new_device_power) == (blend.sharpness, blend.gentle)
     for new in (known(Z), ~known(Z)):
         np.testing.assert_array_equal(
             loaded.predict(Z, opinions, new, known(Z)), blend.predict(Z, opinions, new, known(Z))
@@ -154,7 +154,7 @@ def test_of_few_problems_each_counts_alike(tmp_path):
     truth = rng.normal(size=len(problems))
     sizes = np.where((problems == 0)[:, None], (0.01, 0.5), (0.5, 0.05))
     opinions = truth[:, None] + rng.normal(0, 1, (len(truth), 2)) * sizes
-    fitted, value = Blend.fit_few(opinions, truth, problems % 5, problems)
+    fitted, value = Blend.fit_by_problem(opinions, truth, problems % 5, problems)
     assert fitted.typical[1] < fitted.typical[0]
     assert np.isfinite(value).all()
     fitted.save(tmp_path)
@@ -169,9 +169,11 @@ def test_no_problem_is_blended_by_what_it_taught():
     rng = np.random.default_rng(1)
     problems = np.arange(60) % 6
     truth, opinions = rng.normal(size=60), rng.normal(size=(60, 3))
-    _, value = Blend.fit_few(opinions, truth, problems, problems)
+    _, value = Blend.fit_by_problem(opinions, truth, problems, problems)
     for number in range(6):
         out = problems == number
-        others, _ = Blend.fit_few(opinions[~out], truth[~out], problems[~out], problems[~out])
+        others, _ = Blend.fit_by_problem(
+            opinions[~out], truth[~out], problems[~out], problems[~out]
+        )
         again = others.predict(opinions[out], opinions[out], out[out], known(truth[out]))
         np.testing.assert_allclose(value[out], again)

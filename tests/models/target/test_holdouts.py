@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.models.experts.neighbours import Axis, Neighbourhood
-from foretune.models.target.holdouts import MOST, kinds_of_novelty, mixed_holdouts
+from foretune.models.experts.neighbours import Axis, NeighborIndex
+from foretune.models.target.holdouts import MAX_SHARE, holdout_kinds, mixed_holdouts
 
 
 def axes(*columns):
@@ -15,9 +15,9 @@ def axes(*columns):
 
 
 def test_kinds():
-    assert kinds_of_novelty([]) == [()]
-    assert kinds_of_novelty(axes("problem.M")) == [(0,)]
-    kinds = kinds_of_novelty(axes("problem.M", "config.x", "problem.N", "problem.K"))
+    assert holdout_kinds([]) == [()]
+    assert holdout_kinds(axes("problem.M")) == [(0,)]
+    kinds = holdout_kinds(axes("problem.M", "config.x", "problem.N", "problem.K"))
     assert kinds[:4] == [(0,), (1,), (2,), (3,)]
     assert {(0, 2), (2, 3), (0, 3), (0, 2, 3), (0, 1, 2, 3)} == set(kinds[4:])
     assert len(set(kinds)) == len(kinds)
@@ -29,16 +29,18 @@ def test_a_share_is_held_out_and_more_than_half_remains(width, values, seed, n):
     runs = pd.DataFrame({"device": "d"}, index=range(n))
     for i in range(width):
         runs[f"problem.p{i}"] = 2.0 ** rng.integers(0, values, n)
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     if not around.axes:
         return
-    places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
+    places, kinds = around.locate(runs), holdout_kinds(around.axes)
     every = mixed_holdouts(places, kinds, 3, np.random.default_rng(seed))
     assert len(every) == 3
     for out in every:
         assert out.dtype == bool
         assert out.shape == (n,)
-        assert 0 < out.mean() <= max(MOST, 0.6)  # by chance, where only single rows can be held out
+        assert (
+            0 < out.mean() <= max(MAX_SHARE, 0.6)
+        )  # by chance, where only single rows can be held out
     again = mixed_holdouts(places, kinds, 3, np.random.default_rng(seed))
     np.testing.assert_array_equal(every, again)
 
@@ -50,16 +52,16 @@ def grid():
         [("d", m, n, k) for m in sizes for n in sizes for k in sizes],
         columns=["device", "problem.M", "problem.N", "problem.K"],
     )
-    return runs, Neighbourhood.of(runs)
+    return runs, NeighborIndex.from_runs(runs)
 
 
 def test_what_is_held_out_is_new_in_every_way(grid):
     """Over some hold-outs: sizes nobody ran, pairs nobody ran, and what lies beyond all runs."""
     runs, around = grid
-    places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
+    places, kinds = around.locate(runs), holdout_kinds(around.axes)
     ways = set()
     for out in mixed_holdouts(places, kinds, 10, np.random.default_rng(0)):
-        assert 0.1 < out.mean() <= MOST
+        assert 0.1 < out.mean() <= MAX_SHARE
         known, new = runs[~out], runs[out]
         for column in ("problem.M", "problem.N", "problem.K"):
             missing = set(new[column]) - set(known[column])
@@ -75,8 +77,8 @@ def test_a_size_with_few_values_leaves_the_others_their_turn(seed):
     """A third of the rows have each number of devices: alone they are more than a hold-out."""
     table = [("d", n, 2.0**size) for n in (2, 4, 8) for size in range(20)]
     runs = pd.DataFrame(table, columns=["device", "problem.devices", "problem.bytes"])
-    around = Neighbourhood.of(runs)
-    places, kinds = around.locate(runs), kinds_of_novelty(around.axes)
+    around = NeighborIndex.from_runs(runs)
+    places, kinds = around.locate(runs), holdout_kinds(around.axes)
     missing = {"problem.devices": 0, "problem.bytes": 0}
     for out in mixed_holdouts(places, kinds, 3, np.random.default_rng(seed)):
         for column in missing:
@@ -86,7 +88,7 @@ def test_a_size_with_few_values_leaves_the_others_their_turn(seed):
 
 def test_where_nothing_fits_single_rows_are_held_out():
     runs = pd.DataFrame({"device": "d", "problem.N": [1.0, 2.0, 3.0] * 20})
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     (out,) = mixed_holdouts(around.locate(runs.head(2)), [(0,)], 1, np.random.default_rng(3))
     assert out.shape == (2,)
     (out,) = mixed_holdouts(around.locate(runs), [(0,)], 1, np.random.default_rng(0))
@@ -98,7 +100,7 @@ def test_a_size_that_most_rows_have_is_held_out_more_often():
     lengths = np.repeat([*range(4), *range(4, 24)], [90] * 4 + [2] * 20)
     runs = pd.DataFrame({"device": "d", "problem.length": 1.0 + lengths})
     runs["problem.batch"] = 2.0 ** np.arange(len(runs)) % 7
-    around = Neighbourhood.of(runs)
+    around = NeighborIndex.from_runs(runs)
     places, kinds = around.locate(runs), [(0,)]
     common = [
         (lengths[out] < 4).any()

@@ -5,7 +5,13 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.models.target.problems import FEW, SAME, are_few, distinct_problems, exact_problems
+from foretune.models.target.problems import (
+    MIN_PROBLEMS,
+    SAME_SIZE_FACTOR,
+    distinct_problems,
+    exact_problems,
+    has_few_problems,
+)
 
 
 def table(**columns):
@@ -29,7 +35,7 @@ def test_ten_thousand_near_duplicates_are_few():
     sizes = rng.choice([128, 1024, 8192], (10_000, 2)) * rng.uniform(1, 1.01, (10_000, 2))
     problems = distinct_problems(table(M=sizes[:, 0], N=sizes[:, 1]))
     assert problems.max() + 1 == 9
-    assert are_few(problems)
+    assert has_few_problems(problems)
 
 
 def test_near_duplicates_are_one_wherever_they_lie():
@@ -39,8 +45,8 @@ def test_near_duplicates_are_one_wherever_they_lie():
     rows = table(M=sizes[:, 0], N=sizes[:, 1], K=sizes[:, 2])
     problems = distinct_problems(rows)
     assert 68 <= problems.max() + 1 <= 75
-    assert are_few(problems, exact_problems(rows))
-    assert not are_few(problems, problems)
+    assert has_few_problems(problems, exact_problems(rows))
+    assert not has_few_problems(problems, problems)
 
 
 def test_a_dense_sweep_is_not_one_problem():
@@ -48,9 +54,9 @@ def test_a_dense_sweep_is_not_one_problem():
 
 
 def test_what_is_few():
-    assert not are_few(np.zeros(10, dtype=int))  # one problem: nothing to hold out
-    assert are_few(np.arange(FEW - 1))
-    assert not are_few(np.arange(FEW))
+    assert not has_few_problems(np.zeros(10, dtype=int))  # one problem: nothing to hold out
+    assert has_few_problems(np.arange(MIN_PROBLEMS - 1))
+    assert not has_few_problems(np.arange(MIN_PROBLEMS))
 
 
 @given(st.lists(st.one_of(st.floats(1e-3, 1e9), st.just(float("nan")), st.just(0.0)), min_size=1))
@@ -58,4 +64,4 @@ def test_one_problem_spans_no_more_than_it_may(values):
     problems = distinct_problems(table(M=values))
     for number in set(problems.tolist()):
         own = np.array(values)[problems == number]
-        assert np.isnan(own).all() or own.max() <= SAME * own.min() or (own == 0).all()
+        assert np.isnan(own).all() or own.max() <= SAME_SIZE_FACTOR * own.min() or (own == 0).all()

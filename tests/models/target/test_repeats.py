@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.datasets import latest
+from foretune.datasets import newest_runs
 from foretune.models import Predictor
-from foretune.models.target.repeats import LEAST_SEVERAL, NONE, Repeats, repeats_of
+from foretune.models.target.repeats import MIN_REPEATS, NO_MATCH, Repeats, matching_rows
 
 
 def table(**columns):
@@ -17,15 +17,15 @@ def table(**columns):
 
 def test_every_row_finds_its_twin(toy_runs):
     order = np.random.default_rng(0).permutation(len(toy_runs))
-    np.testing.assert_array_equal(repeats_of(toy_runs, toy_runs.iloc[order]), order)
+    np.testing.assert_array_equal(matching_rows(toy_runs, toy_runs.iloc[order]), order)
 
 
 def test_new_rows_find_none(toy_runs):
     known, new = toy_runs.head(100), toy_runs.tail(len(toy_runs) - 100)
-    assert (repeats_of(known, new) == NONE).all()
-    assert (repeats_of(known, known.assign(device="there")) == NONE).all()
-    assert len(repeats_of(known, known.head(0))) == 0
-    assert (repeats_of(known.head(0), new) == NONE).all()
+    assert (matching_rows(known, new) == NO_MATCH).all()
+    assert (matching_rows(known, known.assign(device="there")) == NO_MATCH).all()
+    assert len(matching_rows(known, known.head(0))) == 0
+    assert (matching_rows(known.head(0), new) == NO_MATCH).all()
 
 
 @pytest.mark.parametrize(
@@ -34,31 +34,31 @@ def test_new_rows_find_none(toy_runs):
 def test_a_gap_elsewhere_in_the_column_changes_nothing(values):
     known = table(problem_n=[1, 2, 3], config_x=["a", "b", "c"])
     runs = table(problem_n=values, config_x=["a", "b", "c"])
-    assert repeats_of(known, runs).tolist() == [0, 1, NONE]
-    assert repeats_of(runs, known).tolist() == [0, 1, NONE]
+    assert matching_rows(known, runs).tolist() == [0, 1, NO_MATCH]
+    assert matching_rows(runs, known).tolist() == [0, 1, NO_MATCH]
 
 
 def test_gaps_are_equal_in_numbers_and_text():
     known = table(problem_n=[1.0, np.nan], config_x=[None, "a"])
     runs = table(problem_n=[np.nan, 1.0], config_x=["a", np.nan])
-    assert repeats_of(known, runs).tolist() == [1, 0]
+    assert matching_rows(known, runs).tolist() == [1, 0]
 
 
 def test_categories_are_text():
     known = table(problem_n=[1, 2], config_x=["a", "b"])
     runs = known.assign(**{"config.x": pd.Categorical(["b", "b"], categories=["b", "z"])})
-    assert repeats_of(known, runs).tolist() == [NONE, 1]
+    assert matching_rows(known, runs).tolist() == [NO_MATCH, 1]
 
 
 def test_a_column_of_one_table_alone_is_a_gap_in_the_other():
     known = table(problem_n=[1, 2])
     runs = table(problem_n=[1, 2], config_x=[np.nan, 4.0])
-    assert repeats_of(known, runs).tolist() == [0, NONE]
-    assert repeats_of(runs, known).tolist() == [0, NONE]
+    assert matching_rows(known, runs).tolist() == [0, NO_MATCH]
+    assert matching_rows(runs, known).tolist() == [0, NO_MATCH]
 
 
 def test_of_several_the_last_counts():
-    assert repeats_of(table(problem_n=[1, 1, 2]), table(problem_n=[1])).tolist() == [1]
+    assert matching_rows(table(problem_n=[1, 1, 2]), table(problem_n=[1])).tolist() == [1]
 
 
 def measured(times, environments="v1", status="ok"):
@@ -69,7 +69,7 @@ def measured(times, environments="v1", status="ok"):
 
 
 def deviations(runs, row, draws=200):
-    repeats = Repeats.of(latest(runs).reset_index(drop=True), runs, "time_ms")
+    repeats = Repeats.from_runs(newest_runs(runs).reset_index(drop=True), runs, "time_ms")
     drawn = repeats.draw(np.full(draws, row), np.random.default_rng(0))
     return sorted({round(float(np.exp(d)), 6) for d in drawn})
 
@@ -98,18 +98,20 @@ def test_what_is_known_to_be_older_is_superseded():
 def test_text_and_numbers_that_look_alike_disturb_nothing():
     runs = measured([(1, 2.0), (2, 2.0), (2, 2.0)])
     mixed = runs.assign(**{"problem.n": pd.Series(["1", 1, 1], dtype=object)})
-    assert len(latest(mixed)) == 2
+    assert len(newest_runs(mixed)) == 2
     assert deviations(mixed, 0) == deviations(mixed, 1) == [1.0]
 
 
 def test_without_repeats_nothing_deviates(toy_runs):
     ok = toy_runs[toy_runs["status"] == "ok"].reset_index(drop=True)
-    drawn = Repeats.of(ok, toy_runs, "time_ms").draw(np.arange(len(ok)), np.random.default_rng(0))
+    drawn = Repeats.from_runs(ok, toy_runs, "time_ms").draw(
+        np.arange(len(ok)), np.random.default_rng(0)
+    )
     assert (drawn == 0).all()
 
 
 def test_many_repeats_speak_for_rows_measured_once():
-    often = [(i, t) for i in range(LEAST_SEVERAL) for t in (1.5, 1.0)]
+    often = [(i, t) for i in range(MIN_REPEATS) for t in (1.5, 1.0)]
     assert deviations(measured([(-1, 1.0), *often]), 0) == [1.0, 1.5]
     assert deviations(measured([(-1, 1.0), *often[:10]]), 0) == [1.0]
 

@@ -12,7 +12,7 @@ from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
 from foretune.models import Predictor
 from foretune.models.experts.experts import Experts
-from foretune.models.target.target_model import LEAST_ROWS, TargetModel, share_places
+from foretune.models.target.target_model import MIN_NEIGHBOR_ROWS, TargetModel, share_positions
 from foretune.models.trees.boosting import BoostingModel
 
 SIZES = 2.0 ** np.arange(2, 13)
@@ -95,8 +95,8 @@ def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
     assert off_grid[0].hood is None
     assert off_grid[0].experts.corrected is None
     few = dense(SIZES[:4])
-    assert len(few) < LEAST_ROWS
-    assert fit(few)[0].hood is None
+    assert len(few) < MIN_NEIGHBOR_ROWS
+    assert fit(few)[0].neighbor_index is None
 
 
 def test_few_rows_have_a_smooth_expert_and_many_have_none(off_grid, monkeypatch):
@@ -123,7 +123,7 @@ def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_p
     assert np.isnan(opinions[:, 1]).all()
     experts.save(tmp_path)
     again = Experts.load(tmp_path, type(experts.tree), experts.parts)
-    np.testing.assert_array_equal(again.opinions(X, look, np.zeros(3)), opinions)
+    np.testing.assert_array_equal(again.predict(X, look, np.zeros(3)), opinions)
 
 
 def test_what_needs_a_unit_is_there_only_with_one(with_unit, on_grid):
@@ -142,7 +142,7 @@ def test_a_unit_comes_back_from_disk_too(with_unit, tmp_path, between):
     rows = products(between)
     model.save(tmp_path / "time_ms")
     loaded = TargetModel.load(tmp_path / "time_ms", "time_ms", make)
-    np.testing.assert_array_equal(loaded.units, model.units)
+    np.testing.assert_array_equal(loaded.log_units, model.units)
     before, after = (predict((m, features), rows)[0] for m in (model, loaded))
     np.testing.assert_array_equal(after, before)
 
@@ -243,9 +243,9 @@ def test_models_of_the_same_rows_share_their_places():
     fitted, rows = [fit(dense()), fit(dense()), fit(dense(SIZES[:-1])), fit(scattered())], dense()
     before = [predict(each, rows)[0] for each in fitted]
     models = [model for model, _ in fitted]
-    share_places(models)
-    assert models[1].places is models[0].places
-    assert models[2].places is not models[0].places
+    share_positions(models)
+    assert models[1].positions is models[0].positions
+    assert models[2].positions is not models[0].positions
     for each, expected in zip(fitted, before, strict=True):
         np.testing.assert_array_equal(predict(each, rows)[0], expected)
 
@@ -255,7 +255,7 @@ def test_a_predictor_looks_for_neighbours_once(tmp_path):
     predictor = Predictor(parameters=QUICK).fit(runs)
     predictor.save(tmp_path / "p")
     for each in (predictor, Predictor.load(tmp_path / "p")):
-        assert each.targets_["time_ms"].places is each.targets_["power_w"].places
+        assert each.targets_["time_ms"].positions is each.targets_["power_w"].positions
 
 
 def tiled(problems, seed=0):
@@ -284,8 +284,8 @@ def test_with_few_problems_a_law_holds_on_others(problems, tmp_path):
     runs, others = tiled(problems), tiled(40, seed=1)
     predictor = Predictor(parameters=QUICK).fit(runs)
     model = predictor.targets_["time_ms"]
-    assert model.experts.ratios is not None
-    assert model.hood is None
+    assert model.experts.scale_free is not None
+    assert model.neighbor_index is None
     said = predictor.predict(others)
     error = np.abs(said["time_ms"] / others["time_ms"] - 1)
     assert error.mean() < 0.15
@@ -307,4 +307,4 @@ def test_near_duplicates_are_no_further_problems():
     runs[sizes] = (runs[sizes] * (1 + 0.001 * shift[:, None])).round()
     with pytest.warns(DataWarning, match="32 problems are 4 and near-duplicates of them"):
         model = Predictor(parameters=QUICK).fit(runs).targets_["time_ms"]
-    assert model.spread.usual is not None
+    assert model.interval.median_error is not None

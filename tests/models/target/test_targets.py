@@ -10,7 +10,7 @@ from foretune.datasets.devices import with_specs
 from foretune.errors import PredictorError
 from foretune.features import FeatureSet, row_limits_ms
 from foretune.features.families.gemm import Gemm
-from foretune.models.target.targets import Unit, present_targets, usable_rows
+from foretune.models.target.targets import TargetScale, present_targets, usable_rows
 
 
 @pytest.fixture
@@ -20,12 +20,12 @@ def ok(toy_runs):
 
 def unit_of(target, family, runs):
     features = FeatureSet(family).fit(runs)
-    return Unit.fit(target, features, runs, np.log(runs[target].to_numpy())), features
+    return TargetScale.fit(target, features, runs, np.log(runs[target].to_numpy())), features
 
 
 def test_time_is_measured_against_the_calibrated_roofline(matmul, ok):
     unit, features = unit_of("time_ms", matmul, ok)
-    rest = np.log(ok["time_ms"]) - unit.log(features, ok)
+    rest = np.log(ok["time_ms"]) - unit.log_unit(features, ok)
     bound = np.log(ok["time_ms"] / row_limits_ms(matmul, ok).max(axis=1))
     assert abs(rest.median()) < 0.05 < bound.median()
     assert rest.std() <= bound.std()
@@ -34,9 +34,9 @@ def test_time_is_measured_against_the_calibrated_roofline(matmul, ok):
 def test_kernels_that_nobody_knows_are_measured_on_the_plain_scale(ok):
     unit, features = unit_of("time_ms", None, ok)
     assert unit.roofline is None
-    assert (unit.log(features, ok) + unit.log_scale(ok)).tolist() == [0.0] * len(ok)
+    assert (unit.log_unit(features, ok) + unit.log_scale(ok)).tolist() == [0.0] * len(ok)
     unit, features = unit_of("power_w", None, ok.assign(**{"device.power_limit_w": 250.0}))
-    assert unit.log(features, ok).tolist() == [0.0] * len(ok)
+    assert unit.log_unit(features, ok).tolist() == [0.0] * len(ok)
     assert unit.log_scale(
         ok.drop(columns="device.power_limit_w", errors="ignore")
     ) == pytest.approx(np.log(250.0))
@@ -48,24 +48,24 @@ def test_power_is_a_share_of_the_limit_whatever_the_board():
     used = row_limits_ms(Gemm(), runs).max(axis=1) / runs["time_ms"]
     runs = runs.assign(power_w=700.0 * (0.2 + 0.8 * used))
     unit, features = unit_of("power_w", Gemm(), runs)
-    rest = np.log(runs["power_w"]) - unit.log(features, runs) - unit.log_scale(runs)
+    rest = np.log(runs["power_w"]) - unit.log_unit(features, runs) - unit.log_scale(runs)
     assert np.abs(rest).median() < 0.1 < np.log(runs["power_w"]).std()
     larger = runs.assign(**{"device.power_limit_w": 1400.0})
     np.testing.assert_allclose(unit.log_scale(larger) - unit.log_scale(runs), np.log(2.0))
-    np.testing.assert_array_equal(unit.log(features, larger), unit.log(features, runs))
+    np.testing.assert_array_equal(unit.log_unit(features, larger), unit.log_unit(features, runs))
     rates = ["device.bf16_gflops", "device.memory_gbps"]
     faster = runs.assign(**{rate: 4.0 * runs[rate] for rate in rates})
-    assert (unit.log(features, faster) < unit.log(features, runs) + 1e-9).all()
-    assert (np.exp(unit.log(features, runs)) <= 1.0).all()
+    assert (unit.log_unit(features, faster) < unit.log_unit(features, runs) + 1e-9).all()
+    assert (np.exp(unit.log_unit(features, runs)) <= 1.0).all()
 
 
 @pytest.mark.parametrize("target", ["time_ms", "power_w"])
 def test_a_unit_comes_back_from_json_the_same(matmul, ok, target):
     unit, features = unit_of(target, matmul, ok)
-    loaded = Unit.from_json(json.loads(json.dumps(unit.to_json())), target)
+    loaded = TargetScale.from_json(json.loads(json.dumps(unit.to_json())), target)
     np.testing.assert_array_equal(loaded.log_scale(ok), unit.log_scale(ok))
-    np.testing.assert_array_equal(loaded.log(features, ok), unit.log(features, ok))
-    assert unit.log(features, ok.iloc[:0]).shape == (0,)
+    np.testing.assert_array_equal(loaded.log_unit(features, ok), unit.log_unit(features, ok))
+    assert unit.log_unit(features, ok.iloc[:0]).shape == (0,)
 
 
 def test_rates_that_training_knew_must_be_there(matmul, ok):
@@ -73,7 +73,7 @@ def test_rates_that_training_knew_must_be_there(matmul, ok):
     bare = ok.copy()
     bare.loc[3, ["device.fp32_gflops", "device.memory_gbps"]] = np.nan
     with pytest.raises(PredictorError, match="row 3 lacks its device's peak rates"):
-        unit.log(features, bare)
+        unit.log_unit(features, bare)
 
 
 def test_no_board_draws_more_than_its_limit(ok):
@@ -106,13 +106,15 @@ def test_rates_that_training_did_not_know_are_not_looked_at(matmul, ok):
     more = {f"device.{name}": 1e6 for name in ("fp16_tflops", "bf16_tflops", "l2_gbps")}
     more = {name: value for name, value in more.items() if name not in ok}
     assert more
-    np.testing.assert_array_equal(unit.log(features, ok.assign(**more)), unit.log(features, ok))
+    np.testing.assert_array_equal(
+        unit.log_unit(features, ok.assign(**more)), unit.log_unit(features, ok)
+    )
 
 
 def test_formats_are_calibrated_apart():
     runs = gemms({"bf16": 0.8, "fp8": 0.4})
     unit, features = unit_of("time_ms", Gemm(), runs)
-    rest = np.log(runs["time_ms"]) - unit.log(features, runs)
+    rest = np.log(runs["time_ms"]) - unit.log_unit(features, runs)
     assert np.abs(rest).max() < 0.25
     assert rest.groupby(runs["config.format"]).median().abs().max() < 0.05
 
@@ -122,12 +124,12 @@ def test_a_unit_does_not_depend_on_the_company_a_row_keeps():
     runs = gemms({"bf16": 0.8, "fp8": 0.4}).assign(**{"config.mode": "x", "config.backend": "b"})
     runs.loc[::2, "config.backend"] = None
     unit, features = unit_of("time_ms", Gemm(), runs)
-    together = unit.log(features, runs)
+    together = unit.log_unit(features, runs)
     for i in (0, 1, len(runs) - 1):
         alone = runs.iloc[[i]].astype({"config.backend": object})
-        np.testing.assert_array_equal(unit.log(features, alone), together[[i]])
+        np.testing.assert_array_equal(unit.log_unit(features, alone), together[[i]])
     turned = runs[runs.columns[::-1]].drop(columns="config.mode")
-    np.testing.assert_array_equal(unit.log(features, turned), together)
+    np.testing.assert_array_equal(unit.log_unit(features, turned), together)
 
 
 def test_rows_that_teach(toy_runs):

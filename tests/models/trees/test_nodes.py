@@ -29,11 +29,11 @@ def changed(monkeypatch, part, change):
 
 
 def test_every_node_has_a_place(booster):
-    trees = Trees.of(booster)
+    trees = Trees.from_booster(booster)
     assert trees.depth <= 3
     assert trees.features == 3
     assert (np.diff(trees.roots) > 0).all()
-    assert len(trees.left) == len(trees.place) == len(trees.bound) == len(trees.leaf)
+    assert len(trees.left) == len(trees.slot) == len(trees.bound) == len(trees.leaf)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_every_node_has_a_place(booster):
 )
 def test_what_is_no_tree_of_ours_is_left_to_xgboost(booster, monkeypatch, part, number):
     changed(monkeypatch, part, lambda values: values.__setitem__(0, number))
-    assert Trees.of(booster) is None
+    assert Trees.from_booster(booster) is None
 
 
 def test_a_linear_booster_is_left_to_xgboost():
@@ -57,4 +57,4 @@ def test_a_linear_booster_is_left_to_xgboost():
 
     X = np.arange(20, dtype=np.float32).reshape(-1, 1)
     data = xgboost.DMatrix(X, X[:, 0])
-    assert Trees.of(xgboost.train({"booster": "gblinear"}, data, 2)) is None
+    assert Trees.from_booster(xgboost.train({"booster": "gblinear"}, data, 2)) is None

@@ -5,10 +5,10 @@ import pytest
 
 from foretune.errors import StoreError
 from foretune.problem import Problem
-from foretune.tune.exporting.aiter import KINDS, TunedTable
+from foretune.tune.exporting.aiter import TABLE_KINDS, TunedTable
 
-LINEAR = KINDS["a8w8_blockscale_tuned_gemm"]
-EXPERTS = KINDS["tuned_fmoe"]
+LINEAR = TABLE_KINDS["a8w8_blockscale_tuned_gemm"]
+EXPERTS = TABLE_KINDS["tuned_fmoe"]
 TOKENS = (16, 256, 4096)
 NAME, COMPUTE_UNITS = "gfx942", 304
 
@@ -63,7 +63,7 @@ def test_a_column_for_the_architecture_counts(rows):
     table = TunedTable(LINEAR, rows.assign(gfx="gfx1250"))
     assert table.architectures == {"gfx1250"}
     assert list(table.tuned("gfx1250", 304)) == list(table.tuned("gfx1250", 256))
-    new = table.completed("gfx1250", 304, {
+    new = table.with_guesses("gfx1250", 304, {
         (Problem(N=64, K=64), 16): table.guess(Problem(N=4096, K=7168), 16, "gfx1250", 304)
     })  # fmt: skip
     assert new["gfx"].iloc[-1] == "gfx1250"
@@ -93,12 +93,12 @@ def test_the_fastest_of_several_rows_counts(rows):
 def test_what_is_tuned_and_for_how_many_tokens(table):
     assert table.tuned(NAME, 304)[Problem(N=1024, K=1536)] == [16, 256, 4096]
     assert table.tuned(NAME, 80) == {}
-    assert table.usual_tokens(NAME) == [16, 256, 4096]
+    assert table.common_token_counts(NAME) == [16, 256, 4096]
 
 
 def test_rows_that_few_layers_have_are_not_usual(rows):
     table = TunedTable(LINEAR, pd.concat([rows, pd.DataFrame([row(7, 1024, 1536)])]))
-    assert table.usual_tokens(NAME) == [16, 256, 4096]
+    assert table.common_token_counts(NAME) == [16, 256, 4096]
 
 
 def test_a_completed_table_has_the_device_alone(table):

@@ -14,12 +14,12 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.exporting import export_function, shares_of
-from foretune.tune.exporting.chooser import choose_subset, expected, learn
-from foretune.tune.exporting.questions import AtMost, Equals, Questions
+from foretune.tune.exporting import efficiency_table, export_function
+from foretune.tune.exporting.chooser import choose_subset, fill_missing_gains, fit_chooser
+from foretune.tune.exporting.questions import AtMost, Equals, SplitCandidates
 from foretune.tune.exporting.score import score
 from foretune.tune.exporting.source import name_arguments, write_source
-from foretune.tune.exporting.tree import Branch, Leaf, ask, grow, leaves
+from foretune.tune.exporting.tree import Branch, Leaf, count_leaves, fit_tree, follow_path
 
 TILES = (16, 64, 256)
 NAN = math.nan
@@ -67,11 +67,11 @@ class TestShares:
             measured(Problem(M=2), {"t": 1}, 3.0),
             measured(Problem(M=3), {"t": 1}, NAN, Status.COMPILE_ERROR),
         ]  # fmt: skip
-        shares = shares_of(from_measurements(rows))
-        assert (shares.kernel, shares.device, shares.nothing_ran) == ("gemm", "Toy GPU", 1)
+        shares = efficiency_table(from_measurements(rows))
+        assert (shares.kernel, shares.device, shares.excluded_problems) == ("gemm", "Toy GPU", 1)
         found = {
             (p["M"], c["t"]): share
-            for p, row in zip(shares.problems, shares.share, strict=True)
+            for p, row in zip(shares.problems, shares.efficiency, strict=True)
             for c, share in zip(shares.configs, row, strict=True)
         }
         assert {k: v for k, v in found.items() if v == v} == {
@@ -86,7 +86,7 @@ class TestShares:
             measured(Problem(M=1), {"t": 1}, 9.0, recorded_at=old),
             measured(Problem(M=1), {"t": 2}, 2.0, recorded_at=new),
         ]
-        assert sorted(shares_of(from_measurements(rows)).share[0]) == [0.5, 1.0]
+        assert sorted(efficiency_table(from_measurements(rows)).efficiency[0]) == [0.5, 1.0]
 
     def test_energy(self):
         rows = [
@@ -94,25 +94,26 @@ class TestShares:
             measured(Problem(M=1), {"t": 2}, 2.0, power_w=75.0),
             measured(Problem(M=1), {"t": 3}, 0.1),
         ]
-        shares = shares_of(from_measurements(rows), Objective.ENERGY)
-        by_tile = dict(zip([c["t"] for c in shares.configs], shares.share[0], strict=True))
+        shares = efficiency_table(from_measurements(rows), Objective.ENERGY)
+        by_tile = dict(zip([c["t"] for c in shares.configs], shares.efficiency[0], strict=True))
         assert (by_tile[1], by_tile[2]) == (0.5, 1.0)
         assert math.isnan(by_tile[3]), "no meter is not a failure"
         with pytest.raises(UsageError, match="no run has a power_w: there is nothing to choose by"):
-            shares_of(from_measurements(rows[2:]), Objective.ENERGY)
+            efficiency_table(from_measurements(rows[2:]), Objective.ENERGY)
 
     def test_one_kernel_one_device(self, runs):
         with pytest.raises(UsageError, match=r"for one kernel, and these runs have gemm, other"):
-            shares_of(runs.assign(kernel=["other"] + ["gemm"] * (len(runs) - 1)))
+            efficiency_table(runs.assign(kernel=["other"] + ["gemm"] * (len(runs) - 1)))
         with pytest.raises(UsageError, match=r"for one device, and these runs have A, B"):
-            shares_of(runs.assign(device=["A"] + ["B"] * (len(runs) - 1)))
+            efficiency_table(runs.assign(device=["A"] + ["B"] * (len(runs) - 1)))
         with pytest.raises(UsageError, match="no run succeeded"):
-            shares_of(runs[runs["status"] != "ok"])
+            efficiency_table(runs[runs["status"] != "ok"])
 
     def test_the_order_of_the_rows_does_not_matter(self, runs):
         shuffled = runs.sample(frac=1, random_state=1).reset_index(drop=True)
         assert (
-            export_function(shares_of(runs)).source == export_function(shares_of(shuffled)).source
+            export_function(efficiency_table(runs)).source
+            == export_function(efficiency_table(shuffled)).source
         )
 
 
@@ -125,18 +126,18 @@ class TestChoosing:
 
     def test_what_was_not_measured_is_expected_to_do_worse_than_elsewhere(self):
         gains = np.array([[1.0, NAN], [1.0, 1.0], [0.7, NAN]])
-        filled = expected(gains)
+        filled = fill_missing_gains(gains)
         assert filled[~np.isnan(gains)].tolist() == gains[~np.isnan(gains)].tolist()
         assert filled[0, 1] == filled[2, 1] == 0.25
-        assert expected(np.array([[NAN, NAN]]), gains).tolist() == [[2.7 / 6, 0.25]]
-        assert learn([Problem(), Problem(a=1), Problem(a=2)], gains, 1, 0).subset == [0]
+        assert fill_missing_gains(np.array([[NAN, NAN]]), gains).tolist() == [[2.7 / 6, 0.25]]
+        assert fit_chooser([Problem(), Problem(a=1), Problem(a=2)], gains, 1, 0).subset == [0]
 
     def test_depth_is_what_serves_problems_held_out(self, runs):
-        shares = shares_of(runs)
-        assert leaves(learn(shares.problems, shares.share, 3, None).tree) >= 4
+        shares = efficiency_table(runs)
+        assert count_leaves(fit_chooser(shares.problems, shares.efficiency, 3, None).tree) >= 4
         sizes, nobody_knows = [Problem(M=i) for i in range(10)], np.eye(10) / 2 + 0.5
-        assert leaves(learn(sizes, nobody_knows, 10, None).tree) == 1
-        assert leaves(learn(sizes, nobody_knows, 10, 12).tree) == 10
+        assert count_leaves(fit_chooser(sizes, nobody_knows, 10, None).tree) == 1
+        assert count_leaves(fit_chooser(sizes, nobody_knows, 10, 12).tree) == 10
 
     def test_scores(self):
         share = np.array([[1.0, 0.5], [0.8, NAN], [0.0, 1.0]])
@@ -178,8 +179,8 @@ class TestTrees:
     def test_a_tree_does_what_scikit_learns_does(self, table, depth):
         """Same leaf, same choice, however large, close or odd the values are."""
         found, gains = table
-        tree = grow(found, gains, depth)
-        questions = Questions(found)
+        tree = fit_tree(found, gains, depth)
+        questions = SplitCandidates(found)
         if depth == 0 or questions.columns.shape[1] == 0:
             assert tree == Leaf(int(gains.mean(axis=0).argmax()))
             return
@@ -188,31 +189,31 @@ class TestTrees:
         theirs = DecisionTreeRegressor(max_depth=depth, random_state=0)
         reached = theirs.fit(questions.columns, gains).apply(questions.columns)
         for problem, leaf in zip(found, reached, strict=True):
-            assert ask(tree, problem) == gains[reached == leaf].mean(axis=0).argmax()
+            assert follow_path(tree, problem) == gains[reached == leaf].mean(axis=0).argmax()
 
     @given(tables(), st.integers(0, 5))
     def test_generated_code_does_what_the_tree_does(self, table, depth):
         found, gains = table
-        tree = grow(found, gains, depth)
+        tree = fit_tree(found, gains, depth)
         configs = [Configuration({"n": i, 'a"\n\\': math.inf, "t": "x'"}) for i in range(3)]
         source = write_source('of """kernel\\\n"', 'on \\ device \'"""\n', found, configs, tree)
         choose = run(source)
         arguments = name_arguments(found)
         for problem in found:
             chosen = choose(**{arguments[n]: v for n, v in problem.items() if n in arguments})
-            assert chosen == dict(configs[ask(tree, problem)])
+            assert chosen == dict(configs[follow_path(tree, problem)])
         assert not any(
             isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(ast.parse(source))
         )
 
     def test_sizes_part_half_way_in_ratio(self):
         found = [Problem(M=64), Problem(M=1024)]
-        tree = grow(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
         assert tree == Branch(AtMost("M", 256), Leaf(0), Leaf(1))
 
     def test_switches_read_as_english(self):
         found = [Problem(causal=c) for c in (False, True)]
-        tree = grow(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
         assert tree == Branch(Equals("causal", True), Leaf(1), Leaf(0))
         source = write_source("t", "n", found, [Configuration(x=1), Configuration(x=2)], tree)
         assert "    if causal:\n        return dict(_CONFIGURATIONS[1])\n    return" in source
@@ -220,7 +221,7 @@ class TestTrees:
     def test_what_never_varies_is_no_argument(self):
         found = [Problem({"M": m, "x.dtype": "fp16", "specialized": "x:16 y:16"}) for m in (1, 9)]
         configs = [Configuration(x=1), Configuration(x=2)]
-        tree = grow(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
         source = write_source("t", "n", found, configs, tree)
         assert "def choose(M: int) -> " in source
         assert "The same in all of them:\n        x.dtype: fp16\n" in source
@@ -240,30 +241,30 @@ class TestTrees:
     def test_answers_that_do_not_matter_are_not_asked(self):
         found = [Problem(M=m) for m in range(8)]
         gains = np.column_stack([np.linspace(0.6, 1, 8), np.linspace(0.0, 0.5, 8)])
-        assert grow(found, gains, 3) == Leaf(0)
+        assert fit_tree(found, gains, 3) == Leaf(0)
 
     def test_what_a_problem_lacks_is_never_at_most(self):
-        assert not AtMost("M", 3).of(Problem(K=1))
-        assert not AtMost("M", 3).of(Problem(M="auto"))
-        assert Equals("M", None).of(Problem(K=1))
+        assert not AtMost("M", 3).answer(Problem(K=1))
+        assert not AtMost("M", 3).answer(Problem(M="auto"))
+        assert Equals("M", None).answer(Problem(K=1))
 
 
 class TestFunction:
     def test_it_finds_the_law(self, runs):
-        shares = shares_of(runs)
+        shares = efficiency_table(runs)
         exported = export_function(shares)
         choose = run(exported.source)
         for problem in shares.problems:
             assert choose(**problem)["tile"] == min(TILES, key=lambda t: law(problem, t))
-        assert exported.same.kept == exported.any_of_them == 1.0
-        assert exported.same_single.kept < 0.9
+        assert exported.training_score.kept == exported.oracle_share == 1.0
+        assert exported.training_score_single.kept < 0.9
         assert 0.95 < exported.held_out.kept <= 1.0
         assert exported.held_out.kept > exported.held_out_single.kept
         assert len(exported.configs) == 3
-        assert exported.same.unmeasured == 0
+        assert exported.training_score.unmeasured == 0
 
     def test_the_docstring_says_where_it_comes_from(self, runs):
-        exported = export_function(shares_of(runs))
+        exported = export_function(efficiency_table(runs))
         said = " ".join(ast.get_docstring(ast.parse(exported.source)).split())
         assert "Which configuration of gemm to run on Toy GPU." in said
         assert "144 measurements of 36 problems" in said
@@ -273,35 +274,36 @@ class TestFunction:
         assert "dtype: bf16, fp16" in exported.source or "dtype: fp16, bf16" in exported.source
 
     def test_a_returned_configuration_may_be_changed(self, runs):
-        choose = run(export_function(shares_of(runs)).source)
+        choose = run(export_function(efficiency_table(runs)).source)
         first = choose(M=10, dtype="fp16", causal=True)
         first["tile"] = "spoilt"
         assert choose(M=10, dtype="fp16", causal=True)["tile"] == 16
 
     def test_one_configuration_is_the_single_best(self, runs):
-        exported = export_function(shares_of(runs), most_configs=1)
+        exported = export_function(efficiency_table(runs), max_configs=1)
         assert exported.leaves == len(exported.configs) == 1
-        assert exported.same == exported.same_single
+        assert exported.training_score == exported.training_score_single
         assert exported.held_out == exported.held_out_single
 
     def test_configurations_that_no_leaf_chooses_are_left_out(self, runs):
-        exported = export_function(shares_of(runs), depth=1)
+        exported = export_function(efficiency_table(runs), depth=1)
         assert len(exported.chooser.considered) == 3
         assert len(exported.configs) == exported.leaves == 2
-        assert exported.any_of_them == 1.0
+        assert exported.oracle_share == 1.0
         assert exported.source.count("{'tile': ") == 2
 
     def test_depth_can_be_given(self, runs):
-        assert export_function(shares_of(runs), depth=1).leaves == 2
-        assert export_function(shares_of(runs), depth=0).leaves == 1
+        assert export_function(efficiency_table(runs), depth=1).leaves == 2
+        assert export_function(efficiency_table(runs), depth=0).leaves == 1
 
     def test_unmeasured_choices_are_counted_not_scored(self, runs):
         sparse = runs.sample(frac=0.6, random_state=0).reset_index(drop=True)
-        exported = export_function(shares_of(sparse))
-        assert exported.same.unmeasured > 0
-        assert exported.same.at_least < exported.same.kept
-        assert f"On {exported.same.unmeasured} of them its choice was not measured" in " ".join(
-            exported.source.split()
+        exported = export_function(efficiency_table(sparse))
+        assert exported.training_score.unmeasured > 0
+        assert exported.training_score.at_least < exported.training_score.kept
+        assert (
+            f"On {exported.training_score.unmeasured} of them its choice was not measured"
+            in " ".join(exported.source.split())
         )
 
     def test_held_out_problems_are_held_out(self):
@@ -311,26 +313,26 @@ class TestFunction:
             for i in range(10)
             for t in range(10)
         ]
-        exported = export_function(shares_of(from_measurements(rows)), 10, depth=12)
-        assert exported.same.kept == 1.0
+        exported = export_function(efficiency_table(from_measurements(rows)), 10, depth=12)
+        assert exported.training_score.kept == 1.0
         assert exported.held_out.kept == exported.held_out_single.kept == 0.5
 
     def test_groups_are_held_out_together(self, runs):
-        shares = shares_of(runs)
+        shares = efficiency_table(runs)
         by_type = export_function(shares, group="problem.dtype")
         assert by_type.held_out.kept < export_function(shares).held_out.kept
         with pytest.raises(UnknownName, match=r"unknown group 'problem\.K'"):
             export_function(shares, group="problem.K")
 
     def test_a_single_problem_has_no_others(self, runs):
-        exported = export_function(shares_of(runs[runs["problem.M"] == 10]))
+        exported = export_function(efficiency_table(runs[runs["problem.M"] == 10]))
         assert exported.held_out is None
         assert exported.held_out_single is None
         assert "it was never tried on others" in " ".join(exported.source.split())
 
     def test_nothing_to_choose_from(self, runs):
         with pytest.raises(UsageError, match="--max-configs 0 leaves nothing"):
-            export_function(shares_of(runs), 0)
+            export_function(efficiency_table(runs), 0)
 
 
 def test_arguments_are_identifiers_of_their_own():

@@ -17,18 +17,18 @@ PRODUCTS = st.builds(Layer, st.just(0), SIZES, DEVICES, DTYPES, BLOCKS, SIZES)
 
 @given(EXPERTS | PRODUCTS, st.sampled_from(["vllm", "sglang"]))
 def test_a_name_says_which_layer(layer, engine):
-    assert Layer.of_file(f"folder/{layer.named(engine)}") == layer
+    assert Layer.from_file(f"folder/{layer.named(engine)}") == layer
 
 
 def test_both_engines_names():
     """As files in their packages are called."""
     product = Layer(0, 2112, "NVIDIA H20", "fp8_w8a8", (128, 128), 7168)
     start = "N=2112,K=7168,device_name=NVIDIA_H20,dtype=fp8_w8a8,block_shape="
-    assert product.named("vllm") == f"{start}[128,128].json"
-    assert product.named("sglang") == f"{start}[128, 128].json"
+    assert product.file_name_for("vllm") == f"{start}[128,128].json"
+    assert product.file_name_for("sglang") == f"{start}[128, 128].json"
     experts = Layer(8, 7168, "NVIDIA H200 NVL")
-    assert experts.named("vllm") == "E=8,N=7168,device_name=NVIDIA_H200.json"
-    assert experts.named("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
+    assert experts.file_name_for("vllm") == "E=8,N=7168,device_name=NVIDIA_H200.json"
+    assert experts.file_name_for("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_both_engines_names():
 )
 def test_files_of_other_kernels_are_refused(name):
     with pytest.raises(UsageError, match="not named as"):
-        Layer.of_file(name)
+        Layer.from_file(name)
 
 
 def test_the_problem_of_a_product():

@@ -13,7 +13,7 @@ from foretune.space import Configuration
 from foretune.tune.exporting.vllm import (
     REQUIRED,
     Layer,
-    Naming,
+    ParameterNames,
     TunedLayer,
     export_vllm,
     import_vllm,
@@ -62,7 +62,7 @@ def b200(tmp_path):
 
 @pytest.mark.parametrize("name", FILES)
 def test_names(name):
-    assert Layer.of_file(f"/some/where/{name}") == FILES[name]
+    assert Layer.from_file(f"/some/where/{name}") == FILES[name]
     assert FILES[name].file_name == name
 
 
@@ -74,7 +74,7 @@ def test_names(name):
 )  # fmt: skip
 def test_every_layer_has_a_name_that_says_it(experts, size, device, dtype, block):
     layer = Layer(experts, size, device, dtype, block)
-    assert Layer.of_file(layer.file_name) == layer
+    assert Layer.from_file(layer.file_name) == layer
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA H200 141GB HBM3e"])
@@ -89,7 +89,7 @@ def test_all_h200s_share_a_file(device):
 )  # fmt: skip
 def test_other_names_are_refused(name):
     with pytest.raises(UsageError, match="is not named as engines name tuned files"):
-        Layer.of_file(name)
+        Layer.from_file(name)
 
 
 def test_reading(b200):
@@ -134,7 +134,7 @@ def test_what_was_chosen_before_stands(b200, store):
 
 def test_a_kernel_with_names_of_its_own(b200, store, tmp_path):
     subject = Subject("my_moe", "3c1f", "NVIDIA B200", "foretune 0.1.0, triton 3.9.0")
-    naming = Naming({"M": "tokens", "E": "experts"}, {"top_k": 8})
+    naming = ParameterNames({"M": "tokens", "E": "experts"}, {"top_k": 8})
     import_vllm(store, b200, subject=subject, naming=naming)
     assert store.choice(subject, Problem(tokens=64, experts=128, N=1024, top_k=8)) is not None
     path, count = export_vllm(store, tmp_path / "out", subject, FILES[B200], naming)
@@ -165,7 +165,7 @@ def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
     assert count == 1
     assert read_vllm(path).configs == {8: config(32)}
     with pytest.raises(UsageError, match="nothing was chosen for"):
-        export_vllm(store, tmp_path, subject, layer, Naming(also={"specialized": "y:16"}))
+        export_vllm(store, tmp_path, subject, layer, ParameterNames(extra={"specialized": "y:16"}))
 
 
 @pytest.mark.parametrize(

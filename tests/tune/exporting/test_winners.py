@@ -8,7 +8,7 @@ from foretune.errors import UsageError
 from foretune.space import Configuration
 from foretune.tune.exporting.layer import Layer
 from foretune.tune.exporting.vllm import TunedLayer
-from foretune.tune.exporting.winners import CARD, PARAMETERS, Winners
+from foretune.tune.exporting.winners import MANIFEST_NAME, PARAMETERS, TunedLayerIndex
 
 TOKENS = (1, 16, 256)
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -32,7 +32,7 @@ def tuned(layer):
 def winners():
     known = [Layer(e, n, d) for e in (8, 64) for n in (512, 4096)
              for d in (H100, "NVIDIA A100-SXM4-80GB")]  # fmt: skip
-    return Winners(map(tuned, known))
+    return TunedLayerIndex(map(tuned, known))
 
 
 @pytest.mark.parametrize("size", [512, 3000])
@@ -63,7 +63,7 @@ def test_nobody_votes_for_what_is_of_another_kind(winners, layer):
 def test_the_device_itself_counts_more():
     here, there = Layer(8, 512, H200), Layer(8, 512, H100)
     one, other = config(16, 64, 64, 1, 4, 4), config(64, 128, 128, 8, 8, 2)
-    winners = Winners([TunedLayer(there, {16: other}), TunedLayer(here, {16: one})])
+    winners = TunedLayerIndex([TunedLayer(there, {16: other}), TunedLayer(here, {16: one})])
     assert winners.guess(Layer(8, 600, H200), 16).config == one
     assert winners.guess(Layer(8, 600, H100), 16).config == other
 
@@ -72,7 +72,7 @@ def test_some_may_have_no_vote(winners):
     layer = Layer(8, 512, H100)
     assert winners.guess(layer, 16).nearest == layer
     assert winners.guess(layer, 16, without=[layer]).nearest == Layer(8, 4096, H100)
-    alone = Winners([tuned(layer)])
+    alone = TunedLayerIndex([tuned(layer)])
     assert alone.guess(layer, 16, without=[layer]) is None
 
 
@@ -84,14 +84,14 @@ def test_a_step_lies_in_one_block_of_the_quantization():
     """SGLang would multiply with the scale of the first block of two."""
     layer = Layer(8, 512, H100, "fp8_w8a8", (128, 128))
     long, odd = config(16, 64, 256, 1, 4, 4), config(64, 64, 96, 1, 4, 4)
-    winners = Winners([TunedLayer(layer, {1: long, 16: odd})])
+    winners = TunedLayerIndex([TunedLayer(layer, {1: long, 16: odd})])
     assert winners.guess(layer, 16).config == config(16, 64, 128, 1, 4, 4)
 
 
 def test_knobs_that_not_every_engine_knows_are_left_out():
     values = {**config(16, 64, 64, 1, 4, 4), "num_ctas": 1, "USE_TMA": 1, "SPLIT_K": 1}
     layer = Layer(8, 512, H100)
-    winners = Winners([TunedLayer(layer, {1: Configuration(values)})])
+    winners = TunedLayerIndex([TunedLayer(layer, {1: Configuration(values)})])
     assert set(winners.guess(layer, 1).config) == {*PARAMETERS, "SPLIT_K"}
 
 
@@ -107,7 +107,7 @@ def test_the_first_folder_counts_and_there_the_newest_triton(tmp_path):
         save(tmp_path / "b" / "configs" / f"triton_{version}", layer, rows, 64, 64, 1, 4, 4)
     save(tmp_path / "a", layer, 128, 64, 64, 1, 4, 4)
     for folders, rows in ((["b", "a"], 64), (["a", "b"], 128)):
-        winners = Winners.read([tmp_path / folder for folder in folders])
+        winners = TunedLayerIndex.read([tmp_path / folder for folder in folders])
         assert list(winners.layers) == [layer]
         assert winners.layers[layer].configs[1]["BLOCK_SIZE_M"] == rows
 
@@ -122,20 +122,20 @@ BROKEN = ["{", "{}", "", "[" * 5000, '{"1": {"a": [1]}}', "[1]"] + [
 def test_damaged_files_have_no_vote(tmp_path, text):
     good, bad = Layer(8, 512, "NVIDIA B200"), Layer(8, 1024, "NVIDIA B200")
     save(tmp_path, good, 16, 64, 64, 1, 4, 4)
-    (tmp_path / bad.named("vllm")).write_text(text)
+    (tmp_path / bad.file_name_for("vllm")).write_text(text)
     (tmp_path / "E=1,N=4,device_name=X_down.json").write_text("{}")
-    winners = Winners.read([tmp_path])
+    winners = TunedLayerIndex.read([tmp_path])
     assert list(winners.layers) == [good]
-    assert winners.left_out == 1 + (text != "{}")
+    assert winners.skipped == 1 + (text != "{}")
 
 
 def test_guesses_have_no_vote(tmp_path):
     save(tmp_path / "tuned", Layer(8, 512, "NVIDIA B200"), 16, 64, 64, 1, 4, 4)
     save(tmp_path / "out" / "linear", Layer(8, 640, "NVIDIA B200"), 16, 64, 64, 1, 4, 4)
-    (tmp_path / "out" / CARD).write_text("{}")
-    assert len(Winners.read([tmp_path]).layers) == 1
+    (tmp_path / "out" / MANIFEST_NAME).write_text("{}")
+    assert len(TunedLayerIndex.read([tmp_path]).layers) == 1
 
 
 def test_a_folder_without_any_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no tuned file"):
-        Winners.read([tmp_path])
+        TunedLayerIndex.read([tmp_path])

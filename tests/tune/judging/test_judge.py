@@ -10,7 +10,7 @@ import pytest
 
 import foretune as ft
 from foretune.cli import main
-from foretune.collect.judging.contestant import Contestant
+from foretune.collect.judging.contestant import IsolatedImplementation
 from foretune.errors import MeasurementError, UsageError
 from foretune.tune.judging import judge as module
 
@@ -25,18 +25,18 @@ def _few_rounds(monkeypatch):
 
 def judge(candidate, **options):
     given = {"inputs": "cheats:inputs", "reference": "cheats:reference", "problems": PROBLEMS}
-    return ft.judge(f"cheats:{candidate}", box_s=0.02, **{**given, **options})
+    return ft.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
 
 
 def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
     verdict = judge("honest", beside={"sleeper": "cheats:slower"})
     assert verdict.accepted
     assert verdict.refused == ""
-    assert [r.problem for r in verdict.rulings] == PROBLEMS
-    for ruling in verdict.rulings:
-        names = [c.name for c in ruling.contenders]
+    assert [r.problem for r in verdict.problem_verdicts] == PROBLEMS
+    for ruling in verdict.problem_verdicts:
+        names = [c.name for c in ruling.comparisons]
         assert names == ["reference", "candidate", "sleeper"], "the best rival comes first"
-        assert ruling.rounds >= module.LEAST_ROUNDS
+        assert ruling.rounds >= module.MIN_ROUNDS
         assert ruling.relative_error <= 1e-12
         assert ruling.candidate.ratio_low <= ruling.candidate.ratio <= ruling.candidate.ratio_high
     low, high = verdict.interval
@@ -87,7 +87,9 @@ def test_functions_of_a_script_are_sent_along():
     def candidate(x):
         return np.add.reduce(x, axis=1)
 
-    verdict = ft.judge(candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, box_s=0.01)
+    verdict = ft.judge(
+        candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, max_seconds=0.01
+    )
     assert verdict.accepted
 
 
@@ -108,8 +110,8 @@ def test_tensors(monkeypatch):
     def narrow(x):
         return reference(x).half()
 
-    assert ft.judge(candidate, reference, [{"n": 16}], inputs=inputs, box_s=0.01).accepted
-    refused = ft.judge(narrow, reference, [{"n": 16}], inputs=inputs, box_s=0.01).refused
+    assert ft.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
+    refused = ft.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
     assert "torch.Tensor of float16 instead of torch.Tensor of float32" in refused
 
 
@@ -143,13 +145,13 @@ def test_each_call_gets_new_values_at_the_same_address():
         seen.append((x.ctypes.data, x.copy()))
         return x.sum()
 
-    contestant = Contestant(look, cheats.inputs)
+    contestant = IsolatedImplementation(look, cheats.inputs)
     for seed in (1, 2):
         assert contestant.run({"n": 8}, seed) > 0
     (first, before), (second, after) = seen
     assert first == second
     assert not np.array_equal(before, after)
-    assert contestant.outcome().returned[0].values == after.sum()
+    assert contestant.outputs().returned[0].values == after.sum()
 
 
 def test_on_the_command_line(capsys):

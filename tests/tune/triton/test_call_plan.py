@@ -9,7 +9,7 @@ import tuned_kernels  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from foretune.tune.triton.call import parameters_of  # noqa: E402
+from foretune.tune.triton.call import triton_parameters  # noqa: E402
 from foretune.tune.triton.call_plan import make_plan, plan_id  # noqa: E402
 
 COPY = triton.jit(tuned_kernels.copy)
@@ -17,7 +17,7 @@ DATA = torch.zeros(80, dtype=torch.float16)
 
 
 def key_of(*args, classes=True, keys=("n",), **kwargs):
-    plan = make_plan(COPY.arg_names, keys, parameters_of(COPY), args, kwargs, classes)
+    plan = make_plan(COPY.arg_names, keys, triton_parameters(COPY), args, kwargs, classes)
     return plan_id(args, kwargs), plan.key(args, kwargs)
 
 

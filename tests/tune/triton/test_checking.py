@@ -10,14 +10,14 @@ triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]
 import foretune  # noqa: E402
 from foretune.errors import ForetuneWarning  # noqa: E402
 from foretune.tune.triton import checking  # noqa: E402
-from foretune.tune.triton.checking import CannotCompare, Checker  # noqa: E402
+from foretune.tune.triton.checking import ComparisonError, OutputChecker  # noqa: E402
 
 FIRST, SECOND = triton.Config({"BLOCK": 1}), triton.Config({"BLOCK": 2})
 
 
 def checker(work, **arguments):
     """Return a checker of two configurations; ``work(BLOCK)`` does what a launch would."""
-    return Checker(lambda config: work(config.kwargs["BLOCK"]), arguments, [FIRST, SECOND])
+    return OutputChecker(lambda config: work(config.kwargs["BLOCK"]), arguments, [FIRST, SECOND])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.float8_e4m3fn])
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_not_equal():
         def data_ptr(self):
             return 1024
 
-    with pytest.raises(CannotCompare, match="out is a Pointer, which cannot be read"):
+    with pytest.raises(ComparisonError, match="out is a Pointer, which cannot be read"):
         checker(lambda block: None, out=Pointer())
 
 
@@ -113,8 +113,8 @@ def test_copies_take_the_hosts_memory(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
 
     monkeypatch.setattr(checking, "_pieces", full)
-    with pytest.raises(CannotCompare, match="out of memory"):
-        check.put_back()
+    with pytest.raises(ComparisonError, match="out of memory"):
+        check.restore_arguments()
 
 
 def test_without_memory_only_what_was_compared_is_chosen(driver, tensors, monkeypatch):
@@ -125,7 +125,7 @@ def test_without_memory_only_what_was_compared_is_chosen(driver, tensors, monkey
     )
 
     def full(tensor):
-        raise CannotCompare("no memory")
+        raise ComparisonError("no memory")
 
     monkeypatch.setattr(checking, "_copy", full)
     with pytest.warns(ForetuneWarning, match="keeps to configurations .* or the first: no memory"):

@@ -327,7 +327,9 @@ class TestStore:
     def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path):
         first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
         second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
-        second.tunings.history.choice = lambda *asked: None  # it began before the other was done
+        second.tuner_factory.history.choice = lambda *asked: (
+            None
+        )  # it began before the other was done
         call(first, device, tensors, 1024)
         call(second, device, tensors, 1024)
         assert second.best_config == first.best_config
@@ -471,7 +473,7 @@ with ReplayDriver(times).active():
         def broken(self):
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(tuning.Tuning, "remembered", broken)
+        monkeypatch.setattr(tuning.CallTuner, "sufficient_choice", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             assert call(make(budget=0), device, tensors, 1024) == 0
 
@@ -496,7 +498,7 @@ with ReplayDriver(times).active():
         def broken(self):
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(tuning.Tuning, "remembered", broken)
+        monkeypatch.setattr(tuning.CallTuner, "sufficient_choice", broken)
         kernel = make(configs(64, 256))
         with pytest.warns(ForetuneWarning, match="fell back to stock Triton: ZeroDivisionError"):
             assert call(kernel, device, tensors, 1024) == 2
@@ -636,7 +638,7 @@ class TestOnline:
             raise ZeroDivisionError("ours")
 
         kernel = make(configs(64, 128, 256), mode="online", budget=5)
-        monkeypatch.setattr(tuning.Tuning, "next", broken)
+        monkeypatch.setattr(tuning.CallTuner, "next", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs

@@ -23,7 +23,7 @@ QUICK = {"isolated": False, "verify_s": 0.3, "quiet": True, "budget": 3}
 def _no_probe(monkeypatch):
     for module in (tuning, function):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
-    quick = Timing(box_s=0.02, warmup_s=0.001)
+    quick = Timing(max_seconds=0.02, warmup_s=0.001)
     monkeypatch.setattr(Timing, "__init__", lambda self, **_: vars(self).update(vars(quick)))
     function._device.cache_clear()
 

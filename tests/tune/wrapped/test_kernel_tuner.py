@@ -55,7 +55,7 @@ class Powered(InProcessRunner):
 def _no_probe(monkeypatch):
     for module in (tuning, cache_file):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
-    quick = Timing(box_s=0.02, warmup_s=0.001)
+    quick = Timing(max_seconds=0.02, warmup_s=0.001)
     usual = Timing.__init__
     monkeypatch.setattr(
         Timing, "__init__",
@@ -204,7 +204,7 @@ def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
 
     def asks(**options):
         runner = tuning._runner(DEVICE, None, {"isolated": False, **options})
-        return runner._workbench.meter is not None
+        return runner._benchmarker.meter is not None
 
     assert not asks()
     assert asks(power=True)
