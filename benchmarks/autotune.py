@@ -27,13 +27,13 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search.rows import nearest_first
+from foretune.search.encoding import nearest_first
 from foretune.space import Configuration
 from foretune.tune.store import Subject
+from foretune.tune.triton.choice import CallTuner
 from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Budget, Options
 from foretune.tune.triton.prior import PriorFactory
-from foretune.tune.triton.tuning import CallTuner
 
 Table = dict[Problem, dict[Configuration, Measurement]]
 BUDGETS: tuple[Budget, ...] = (0, 1, 4, 8, "auto")

@@ -33,10 +33,10 @@ sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # stage.py
 from stage import Bests, Deadline, Table, labels, library_columns, medians, share_of_best
 
 from foretune.collect import IsolatedRunner, Runner, Timing, local_device
-from foretune.collect.meters import explain_missing_meter
-from foretune.collect.probe import probe_cpu
+from foretune.collect.benchmark import environment
+from foretune.collect.devices import probe_cpu
+from foretune.collect.power import explain_missing_meter
 from foretune.collect.versions import versions
-from foretune.collect.workbench import environment
 from foretune.datasets import DatasetCard, card, shipped, to_measurements
 from foretune.device import Device
 from foretune.errors import MeasurementError

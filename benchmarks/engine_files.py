@@ -20,9 +20,9 @@ import numpy as np
 from machine import heading, markdown
 
 from foretune.collect import local_device
+from foretune.plan.engine_files.layer import Layer
+from foretune.plan.engine_files.tuned_layers import PARAMETERS, TunedLayerIndex
 from foretune.space import Configuration
-from foretune.tune.exporting.layer import Layer
-from foretune.tune.exporting.winners import PARAMETERS, TunedLayerIndex
 
 Guess = Callable[[Layer, int], Configuration | None]
 KINDS = (("experts", True), ("linear layers", False))

@@ -25,8 +25,8 @@ from ray.cluster_utils import Cluster
 from sleeping_kernel import SleepingKernel
 
 import foretune as ft
-from foretune.collect.fleet.dispatcher import Dispatcher
-from foretune.collect.fleet.resource import resource_counts
+from foretune.collect.distributed.dispatcher import Dispatcher
+from foretune.collect.distributed.resource import resource_counts
 from foretune.tune.record import SharedMeasurementCache
 
 KERNEL = SleepingKernel()

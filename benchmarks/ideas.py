@@ -18,7 +18,7 @@ from scipy.stats import norm, rankdata
 from spaces import complete_spaces
 
 from foretune.collect import local_device
-from foretune.models.process.posterior import Posterior
+from foretune.models.gaussian_process import Posterior
 from foretune.search.replay.replay import replay
 from foretune.search.replay.scores import EVALUATION_POINTS, score_replay, summarize
 from foretune.search.surrogate import SurrogateSearcher

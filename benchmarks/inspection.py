@@ -23,7 +23,7 @@ from machine import heading, markdown
 from foretune.collect import local_device
 from foretune.collect.compiled.arguments import Tensor
 from foretune.collect.compiled.compiling import compile_full, compile_ttgir, specialize
-from foretune.collect.compiled.inspection import static_features, ttgir_features
+from foretune.collect.compiled.static_features import static_features, ttgir_features
 from foretune.collect.compiled.targets import TARGETS, Target
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "toy"))

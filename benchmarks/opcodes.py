@@ -1,4 +1,4 @@
-"""Which number is which instruction? The table of foretune.collect.compiled.opcodes, learned.
+"""Which number is which instruction? The table of foretune.collect.compiled.machine_code, learned.
 
 python benchmarks/opcodes.py FOLDER…
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from triton import backends
 
-from foretune.collect.compiled.features import CLASSES
-from foretune.collect.compiled.opcodes import CLASS_MNEMONICS, IGNORED, OPCODE_MASK, classes
+from foretune.collect.compiled.feature_names import CLASSES
+from foretune.collect.compiled.machine_code import CLASS_MNEMONICS, IGNORED, OPCODE_MASK, classes
 
 NVDISASM = Path(backends.__file__).parent / "nvidia" / "bin" / "nvdisasm"
 INSTRUCTION = re.compile(

@@ -27,13 +27,20 @@ from predictor_tasks import GROUPS, Task
 from foretune.collect import local_device
 from foretune.features import featureset
 from foretune.features.featureset import FeatureSet
-from foretune.models import Predictor
-from foretune.models.experts import calibrated_roofline, experts, neighbours
-from foretune.models.experts.experts import Experts
-from foretune.models.experts.smooth import SmoothExpert
-from foretune.models.target import blend, holdouts, spread, target_model
-from foretune.models.target.spread import ConformalInterval
-from foretune.models.target.target_model import TargetModel
+from foretune.models import (
+    Predictor,
+    blend,
+    experts,
+    holdouts,
+    interval,
+    neighbors,
+    roofline,
+    target_model,
+)
+from foretune.models.experts import Experts
+from foretune.models.interval import ConformalInterval
+from foretune.models.smooth import SmoothExpert
+from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
@@ -120,7 +127,7 @@ def without_company() -> list[Change]:
 
 def without_outside() -> list[Change]:
     """Return what keeps the spread from knowing how far outside a row lies."""
-    return [(spread, "_with_octaves", lambda X, outside: np.asarray(X, dtype=np.float32))]
+    return [(interval, "_with_octaves", lambda X, outside: np.asarray(X, dtype=np.float32))]
 
 
 def without_reach() -> list[Change]:
@@ -163,7 +170,7 @@ def without_repeats() -> list[Change]:
 
 def without_bend() -> list[Change]:
     """Return what leaves the bend of the unit out of what models see of neighbours."""
-    seen_by = neighbours.NeighborIndex.neighbor_features
+    seen_by = neighbors.NeighborIndex.neighbor_features
 
     def look(self: Any, *arguments: Any, **named: Any) -> np.ndarray:
         found = seen_by(self, *arguments, **named)
@@ -174,7 +181,7 @@ def without_bend() -> list[Change]:
 
     return [
         *without_opinion("straight"),
-        (neighbours.NeighborIndex, "neighbor_features", look),
+        (neighbors.NeighborIndex, "neighbor_features", look),
     ]
 
 
@@ -241,7 +248,7 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
         (blend, "_smallest_good_power", lambda errors, trials: max(errors))
     ],
     "blend: a power that is chosen (else 2)": lambda: [(blend, "POWERS", (2.0,))],
-    "interval: modelled errors (else one factor)": lambda: [(spread, "MIN_ROWS", NEVER)],
+    "interval: modelled errors (else one factor)": lambda: [(interval, "MIN_ROWS", NEVER)],
     "interval: factors by company": without_company,
     "interval: octaves outside as an input": without_outside,
     "interval: reach of what was held out": without_reach,
@@ -260,14 +267,14 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "corrected: views from one side": lambda: [(experts, "ONE_SIDED_SHARE", 0.0)],
     "neighbours: bend of the unit": without_bend,
     "neighbours: how well each axis does": lambda: [
-        (neighbours.NeighborIndex, "measure_axes", lambda self, places, values: None)
+        (neighbors.NeighborIndex, "measure_axes", lambda self, places, values: None)
     ],
-    "neighbours: repeated sizes": lambda: [(neighbours, "repeated_sizes", lambda runs: [])],
-    "neighbours: devices": lambda: [(neighbours, "_device_axis", lambda runs: None)],
+    "neighbours: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
+    "neighbours: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
     "unit: calibrated (else 4 µs and 80 %)": lambda: [
-        (calibrated_roofline, "_fit", lambda limits, log_time, start, rng: start)
+        (roofline, "_fit", lambda limits, log_time, start, rng: start)
     ],
-    "unit: apart per format": lambda: [(calibrated_roofline, "MIN_ROWS", NEVER)],
+    "unit: apart per format": lambda: [(roofline, "MIN_ROWS", NEVER)],
     "features: alignment": lambda: without_features(starts_with("alignment.")),
     "features: caches": lambda: without_features(lambda name: name.endswith("_of_cache")),
     "features: geometry": lambda: [(featureset, "launch_geometry", lambda *columns: {})],

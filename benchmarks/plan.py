@@ -28,12 +28,12 @@ from plan_reliability import reliability, reliability_lines, sure_limits, sure_p
 
 from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
-from foretune.plan.serve.deployments.physics import analytic_times
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""

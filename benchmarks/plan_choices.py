@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.chance_constraints import (
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.probability import (
     DEFAULT_MIN_PROBABILITY,
     choose,
     probability_within,
 )
-from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 LIMITS_MS = (20, 40, 80)

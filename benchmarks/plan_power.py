@@ -26,8 +26,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.aiconfigurator import operation_of, read
-from foretune.datasets.importers.aiconfigurator_columns import KERNELS
+from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.request import Request
 from foretune.features.roofline import row_limits_ms
 from foretune.operator_package import installed_tables

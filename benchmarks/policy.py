@@ -32,7 +32,7 @@ from foretune.models import Predictor
 from foretune.registry import get_kernel
 from foretune.search.policies.encoding import MIN_DISTINCT
 from foretune.search.policies.policy import Policy, name_groups
-from foretune.search.policies.policy_search import PolicySearcher
+from foretune.search.policies.searcher import PolicySearcher
 from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
 from foretune.search.prior import (
     prior_from_other_devices,

@@ -13,7 +13,7 @@ import pandas as pd
 
 from foretune.datasets import import_runs, read_runs
 from foretune.datasets.devices import with_specs
-from foretune.datasets.importers.aiconfigurator_data import installed_tables
+from foretune.datasets.importers.aiconfigurator import installed_tables
 from foretune.models.validation.splits import group_numbers
 
 H100, RTX, B60 = (

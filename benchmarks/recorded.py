@@ -34,14 +34,14 @@ from recorded_tables import Recorded
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.models.launch_order import LaunchOrder
-from foretune.search.rows import nearest_first
+from foretune.search.encoding import nearest_first
+from foretune.search.multitask import Fits
 from foretune.search.stopping import Stopping
-from foretune.search.transfer import Fits
 from foretune.space import Configuration
+from foretune.tune.triton.choice import CallTuner
 from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
-from foretune.tune.triton.tuning import CallTuner
 
 BUDGETS = (0, 1, 4, 8)
 AFTER = (12, 30)

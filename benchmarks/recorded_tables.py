@@ -23,9 +23,9 @@ from foretune.features.launches import launch_features
 from foretune.measurement import Measurement, Status
 from foretune.models.launch_order import MeasuredProblem
 from foretune.space import Configuration
-from foretune.tune.triton.call import Call, problem_from_arguments
 from foretune.tune.triton.kernel_source import source_hash
-from foretune.tune.triton.tile_launch import tile_launches
+from foretune.tune.triton.problem_key import Call, problem_from_arguments
+from foretune.tune.triton.tiles import tile_launches
 
 BYTES = {"float32": 4}
 

@@ -33,9 +33,9 @@ from foretune.collect import local_device
 from foretune.console import progress_bar
 from foretune.datasets import read_runs
 from foretune.errors import PredictorError
+from foretune.files import atomic_write
 from foretune.progress import Progress
 from foretune.registry import load
-from foretune.replacing import atomic_write
 from foretune.search.prior import prior_from_other_devices, runs_on_other_devices
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace

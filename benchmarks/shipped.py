@@ -27,8 +27,8 @@ from foretune.datasets import DatasetCard, card, load, shipped
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
-from foretune.models.saved.pretrained import SHIPPED, Pretrained
-from foretune.models.target.targets import usable_rows
+from foretune.models.saved.shipped import SHIPPED, Pretrained
+from foretune.models.targets import usable_rows
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import fold_of_rows, task_numbers

@@ -122,7 +122,7 @@ def worth_of(kernel: Kernel, recorded: dict[Problem, list[Measurement]]) -> list
 
 
 def library_ms(kernel: Kernel, problem: Problem) -> float:
-    from foretune.collect.timer import time_launch
+    from foretune.collect.timing import time_launch
 
     found = kernel.library(problem, kernel.make_inputs(problem))
     if found is None:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
         plan_configurations,
         plan_rows,
     )
-    from foretune.collect.fleet.runner import RayRunner
-    from foretune.collect.probe import local_device, local_devices
+    from foretune.collect.devices import local_device, local_devices
+    from foretune.collect.distributed.ray_runner import RayRunner
     from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
-    from foretune.collect.timer import Timing
+    from foretune.collect.timing import Timing
 
 __all__ = [
     "CollectSummary",

@@ -1,6 +1,6 @@
 """What is known of a kernel on a device, and where its new measurements go."""
 
-from foretune.collect.workbench import environment
+from foretune.collect.benchmark import environment
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel

@@ -29,7 +29,8 @@ class ReplayDevice:
         capturing: what `is_current_stream_capturing` says. While it is true, waiting is an error,
             as it is in CUDA, and loading code unless the thread's capture mode is relaxed.
         busy: while true, the device has not got to its events yet, unless it is waited for.
-        launch_latency_ms: what a launch is on its way: events count it if the device has nothing to do.
+        launch_latency_ms: what a launch is on its way: events count it if the device has nothing
+            to do.
     """
 
     def __init__(self, device: Device, index: int) -> None:

@@ -27,7 +27,7 @@ import triton
 import triton.compiler
 from triton.backends.compiler import GPUTarget
 
-from foretune.collect.compiled.cubin import read_cubin
+from foretune.collect.compiled.machine_code import read_cubin
 from foretune.collect.replay_device import ReplayDevice
 from foretune.device import find_device
 from foretune.errors import UsageError

@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from foretune.collect.conditions import LoadMonitor
-from foretune.collect.gpus import local_gpus
+from foretune.collect.benchmark import Benchmarker, environment
+from foretune.collect.devices import local_gpus
+from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.service import WorkerProcess
-from foretune.collect.timer import Timing
-from foretune.collect.workbench import Benchmarker, environment
+from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel

@@ -7,7 +7,7 @@ from foretune.lazy import lazy_exports
 if TYPE_CHECKING:
     from foretune.datasets.catalog import DatasetCard, card, load, shipped
     from foretune.datasets.importers import ImportResult, import_runs
-    from foretune.datasets.log import RunLog
+    from foretune.datasets.run_log import RunLog
     from foretune.datasets.runs import (
         from_measurements,
         newest_runs,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune.decoding import read_bytes, require_regular_file, translate_read_errors
 from foretune.errors import OutputError, RunTableError
+from foretune.files import read_bytes, require_regular_file, translate_read_errors
 
 Row = dict[str, Any]
 

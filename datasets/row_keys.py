@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from foretune.datasets.schema import PLAIN_GROUPS
-from foretune.mapping import canonical_value
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import canonical_value
 
 RowIdentity = tuple[str, str, Problem, Configuration]
 """What was run: kernel, device, problem, configuration."""

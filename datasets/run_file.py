@@ -21,9 +21,8 @@ from foretune.datasets.runs import (
     to_arrow,
 )
 from foretune.datasets.schema import PLAIN_GROUPS, validate
-from foretune.decoding import translate_read_errors
 from foretune.errors import RunTableError
-from foretune.replacing import atomic_write
+from foretune.files import atomic_write, translate_read_errors
 
 CACHED_ROW_GROUPS = 4
 

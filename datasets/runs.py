@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 
 from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
-from foretune.decoding import open_parquet, require_regular_file, translate_read_errors
 from foretune.device import Device
 from foretune.errors import RunTableError
+from foretune.files import atomic_write, open_parquet, require_regular_file, translate_read_errors
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.replacing import atomic_write
 from foretune.space import Configuration
 
 ROW_GROUP_SIZE = 1 << 14

@@ -6,8 +6,8 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.features.candidates import candidate_rows, rows_of, settings_of
+    from foretune.features.families_of_runs import family_for
     from foretune.features.featureset import FEATURES_VERSION, FeatureSet
-    from foretune.features.known import family_for
     from foretune.features.roofline import (
         row_cost,
         row_limits_ms,

@@ -7,9 +7,9 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
-from foretune.mapping import FrozenParameters
 from foretune.problem import Problem
 from foretune.space import SearchSpace
+from foretune.values import FrozenParameters
 
 
 def candidate_rows(

@@ -1,7 +1,7 @@
-"""The feature set: a run table in, named float columns out, in scikit-learn's sense."""
+"""FeatureSet transformer."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -10,12 +10,47 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.family import Family, Quantity
-from foretune.features.alignment import alignment
 from foretune.features.arrays import Rows, SingleRow, as_array, short_names
-from foretune.features.estimator import TransformerEstimator
-from foretune.features.families.caches import CACHE_SUFFIX, cache_features
-from foretune.features.geometry import launch_geometry
+from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
+
+if TYPE_CHECKING:
+
+    class Estimator:
+        """Has its constructor's arguments as attributes: scikit-learn's ``BaseEstimator``."""
+
+        n_features_in_: int
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """Return the constructor's arguments."""
+
+        def set_params(self, **parameters: Any) -> Self:
+            """Change some of them."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+    class RegressorEstimator(Estimator):
+        """Has a ``score``: scikit-learn's ``RegressorMixin`` with it."""
+
+        def score(self, X: Any, y: Any) -> float:
+            """Return R² of what is predicted for ``X``."""
+
+    class TransformerEstimator(Estimator):
+        """Fits and transforms in one: scikit-learn's ``TransformerMixin`` with it."""
+
+        def fit_transform(self, X: Any, y: Any = None) -> Any:
+            """Fit, and return what ``transform`` does."""
+
+else:
+    from sklearn.base import BaseEstimator as Estimator
+    from sklearn.base import RegressorMixin, TransformerMixin
+
+    class RegressorEstimator(RegressorMixin, Estimator):
+        """A regressor with scikit-learn's own methods."""
+
+    class TransformerEstimator(TransformerMixin, Estimator):
+        """A transformer with scikit-learn's own methods."""
+
 
 FEATURES_VERSION = 6
 """Changes when the same rows give other columns or values; stored with every predictor."""

@@ -31,7 +31,7 @@ DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4
 """Of a device that does not say; the last one also of one that has more."""
 ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory on their own."""
-MAX_LOG_SLOWDOWN = 3.0
+MAX_LOG_RATIO = 3.0
 """Logarithm of a factor beyond which slower is as bad."""
 RELATIVE_COLUMNS = (
     "area",
@@ -176,7 +176,7 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
         **{n: x[n] for n in names[-6:]},
         **{f"part_{name}": np.log(np.maximum(p / busy, 1e-9)) for name, p in parts.items()},
         **{f"over_{n}": _over(parts[n]) for n in ("operations", "cache", "latency")},
-        "law": np.minimum(ahead, MAX_LOG_SLOWDOWN),
+        "law": np.minimum(ahead, MAX_LOG_RATIO),
         "law_rank": log_time.argsort(kind="stable").argsort(kind="stable") / len(log_time),
         "log_law": log_time,
     }

@@ -29,8 +29,8 @@ def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
 def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    Of `SingleRow` they are two numbers, where there is a family. A rate that is not known is no limit;
-    with neither known, or no cost, both are NaN.
+    Of `SingleRow` they are two numbers, where there is a family. A rate that is not known is no
+    limit; with neither known, or no cost, both are NaN.
     """
     if family is None:
         return np.full((len(rows), 2), np.nan)

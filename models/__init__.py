@@ -7,10 +7,10 @@ from foretune.lazy import lazy_exports
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
     from foretune.models.runtime_regressor import RuntimeRegressor
-    from foretune.models.saved.pretrained import find_pretrained
+    from foretune.models.saved.shipped import find_pretrained
     from foretune.models.training import Training, train_predictor
-    from foretune.models.validation.curve import learning_curve
     from foretune.models.validation.evaluation import evaluate_predictor
+    from foretune.models.validation.learning_curve import learning_curve
     from foretune.models.validation.noise import noise_floor
 
 __all__ = [

@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.decoding import read_arrays, translate_read_errors
 from foretune.errors import PredictorError
-from foretune.extras import require
 from foretune.features.launches import LaunchFeatures
-from foretune.models.trees.walk import TreeArrays
+from foretune.files import read_arrays, translate_read_errors
+from foretune.lazy import require
+from foretune.models.trees.tree_arrays import TreeArrays
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 ROUNDS = 200
@@ -172,7 +172,7 @@ def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
     """Return trees that order; all kernels together count alike."""
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
-    from foretune.models.trees.nodes import Trees
+    from foretune.models.trees.tree_arrays import Trees
 
     kernels, number, counts = np.unique(
         [p.kernel for p in problems], return_inverse=True, return_counts=True

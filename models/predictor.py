@@ -16,29 +16,21 @@ from threadpoolctl import threadpool_limits
 from foretune.datasets import newest_runs, read_runs, write_runs
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.datasets.schema import columns_of, validate
-from foretune.decoding import translate_read_errors
 from foretune.device import Device
 from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import Rows, SingleRow
-from foretune.features.estimator import Estimator
-from foretune.features.families.given_work import UserDefinedCost
-from foretune.features.known import find_family
-from foretune.mapping import Value
-from foretune.models.calibration.calibration import Calibration
-from foretune.models.calibration.choosing import choose_rows
-from foretune.models.calibration.likeness import CorrectionFeatures
+from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.families_of_runs import find_family
+from foretune.features.featureset import Estimator
+from foretune.files import translate_read_errors
+from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
 from foretune.models.chunks import predict_in_chunks
-from foretune.models.saved.saved_folder import (
-    RUNS_FILE,
-    atomic_folder,
-    read_card,
-    require_regular_files,
-)
-from foretune.models.target.repeats import Repeats
-from foretune.models.target.target_model import TargetModel, share_positions
-from foretune.models.target.targets import (
+from foretune.models.repeats import Repeats
+from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
+from foretune.models.target_model import TargetModel, share_positions
+from foretune.models.targets import (
     MIN_ROWS,
     TARGETS,
     Target,
@@ -48,12 +40,12 @@ from foretune.models.target.targets import (
 )
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, parallel_map
-from foretune.models.validation.plausibility import drop_implausible
-from foretune.models.validation.suspicions import warn_about_data
+from foretune.models.validation.data_checks import drop_implausible, warn_about_data
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
 
 class Predictor(Estimator):
@@ -63,8 +55,8 @@ class Predictor(Estimator):
         model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
         targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
         seed: of everything random.
-        kernel: knows cost and derived features (`UserDefinedCost` where you say the work); None takes
-            the registered kernel or family of the runs' name, if there is one.
+        kernel: knows cost and derived features (`UserDefinedCost` where you say the work); None
+            takes the registered kernel or family of the runs' name, if there is one.
         compiled: learn from ``static.…`` columns too.
         parameters: of the model, in place of its defaults.
 

@@ -14,11 +14,11 @@ from sklearn.utils.validation import (
 
 from foretune.datasets.importers.generic import UNNAMED, run_columns
 from foretune.errors import UsageError
-from foretune.features.estimator import RegressorEstimator
-from foretune.features.families.given_work import UserDefinedCost
+from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.featureset import RegressorEstimator
 from foretune.measurement import Status
 from foretune.models.predictor import Predictor
-from foretune.models.target.targets import MIN_ROWS
+from foretune.models.targets import MIN_ROWS
 
 
 class RuntimeRegressor(RegressorEstimator):

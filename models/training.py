@@ -8,7 +8,7 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.models.predictor import Predictor
-from foretune.models.target.targets import Target
+from foretune.models.targets import Target
 from foretune.models.validation.evaluation import (
     Scores,
     Validation,

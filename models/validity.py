@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.decoding import read_json
 from foretune.features import FeatureSet
+from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 
 MIN_FAILURES = 5

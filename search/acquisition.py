@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
-from foretune.models.process.posterior import Posterior
+from foretune.models.gaussian_process import Posterior
 
 SHORTLIST = 256
 """Candidates whose joint distribution is drawn from: those that may be best."""

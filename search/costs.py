@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from foretune.models.process.posterior import Posterior
+from foretune.models.gaussian_process import Posterior
 from foretune.search.surrogate_process import FIT_STEPS, subsample_measurements, surrogate_process
 
 MIN_MEASUREMENTS = 4

@@ -14,8 +14,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from foretune.errors import MissingExtra
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import GaussianProcess
+from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.models.trees.boosting import BoostingModel
 from foretune.search.surrogate_process import (
     FIT_STEPS,
@@ -38,7 +37,8 @@ class Feasibility:
 
     Args:
         encode: gives where configurations stand, by their numbers (rows, axes).
-        prior_p_valid: how likely every configuration is to run, by a prior; None where there is none.
+        prior_p_valid: how likely every configuration is to run, by a prior; None where there is
+            none.
         seed: of the trees.
     """
 

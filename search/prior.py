@@ -9,14 +9,13 @@ from foretune.datasets.runs import problems_of
 from foretune.device import Device, canonical_name
 from foretune.errors import PredictorError
 from foretune.features.candidates import rows_of
-from foretune.limit import Limit
 from foretune.measurement import Measurement
 from foretune.models import Predictor
-from foretune.models.saved.guide import SearchPredictor, require_kernel
-from foretune.objective import Objective
+from foretune.models.saved.search_predictor import SearchPredictor, require_kernel
+from foretune.objective import Limit, Objective
 from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
 from foretune.search.replay.recorded import RecordedSpace
-from foretune.search.rows import KernelRuns
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
 

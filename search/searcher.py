@@ -25,8 +25,8 @@ class Prior:
         p_valid: probability that each configuration runs.
         foreign: whether it comes from elsewhere and has to be checked early on; what was learned on
             this very device need not be.
-        log_mean_of: returns what would have been believed likewise of measurements of other problems;
-            None where nobody knows.
+        log_mean_of: returns what would have been believed likewise of measurements of other
+            problems; None where nobody knows.
     """
 
     log_mean: np.ndarray
@@ -50,8 +50,8 @@ class Searcher(ABC):
             another that can (`foretune.search.guided`).
         problem: what is computed, where it is known: its sizes say how many tiles there are.
         device: where, if known.
-        other_measurements: measurements of the same kernel on other problems; searchers that cannot use
-            them ignore them.
+        other_measurements: measurements of the same kernel on other problems; searchers that
+            cannot use them ignore them.
     """
 
     uses_prior: bool = False

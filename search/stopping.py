@@ -17,8 +17,8 @@ class Stopping:
     Attributes:
         measurements: measurements at most; None: as many as there are configurations.
         regret: the search ends when its expected regret is no larger, e.g. 0.03 for 3 %, or one
-            more measurement is expected to gain no more than `WORTH` of it; None: only ``measurements``
-            counts.
+            more measurement is expected to gain no more than `WORTH` of it; None: only
+            ``measurements`` counts.
         seconds: so much wall time at most; what is under way then is finished. None: any.
 
     Raises:

@@ -2,9 +2,9 @@
 
 The prior, a predictor trained on other problems or devices, gives every configuration a mean. What
 is measured here corrects it: how far it can be trusted at all (a multiple of it, which tends to
-minus one where it misleads), and by a smooth function of the configuration's `ConfigurationEncoder`. A few
-early proposals go where the prior does not lead, for else it would never be caught. Without a prior
-the process does all the work, after a first design that spreads the measurements as far apart as
+minus one where it misleads), and by a smooth function of the configuration's
+`ConfigurationEncoder`. A few early proposals go where the prior does not lead, for else it would
+never be caught. Without a prior the process does all the work, after a first design that spreads the measurements as far apart as
 they will go. The next configuration is the one of largest expected improvement (Jones, Schonlau and
 Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.terms import LinearCovariance
+from foretune.models.covariance import LinearCovariance
+from foretune.models.gaussian_process import Posterior
 from foretune.search.acquisition import log_expected_improvement
-from foretune.search.coordinates import ConfigurationEncoder
+from foretune.search.candidates import candidate_pool
 from foretune.search.costs import log_seconds
+from foretune.search.encoding import ConfigurationEncoder
 from foretune.search.feasibility import Feasibility
-from foretune.search.forecast import SearchPosterior
-from foretune.search.pool import candidate_pool
+from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
     FIT_STEPS,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from foretune.models.process.process import GaussianProcess
-from foretune.models.process.terms import (
+from foretune.models.covariance import (
     ConstantCovariance,
     CovarianceTerm,
     Hyperprior,
     MaternCovariance,
 )
+from foretune.models.gaussian_process import GaussianProcess
 
 FIT_STEPS = 15
 """Steps of the optimiser per fit: it starts from the last result, which is seldom far."""

@@ -2,7 +2,7 @@
 
 What a workload still loses on a problem is how often it is called, times how long a call takes,
 times the regret of the choice that would be made now. One process knows all problems of a kernel
-(`foretune.search.transfer`), so that what is measured for one is known of its likes. The time of a
+(`foretune.search.multitask`), so that what is measured for one is known of its likes. The time of a
 problem that was never measured is told from its work and the rate reached on others. Losses shrink
 as more is known, so only those that look largest are computed anew (Minoux's accelerated greedy
 algorithm, 1978).
@@ -19,7 +19,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.transfer import MIN_FIT, Fits, TransferSearcher
+from foretune.search.multitask import MIN_FIT, Fits, TransferSearcher
 from foretune.space import Configuration, SearchSpace
 
 REGRET_OFFSET = 0.1

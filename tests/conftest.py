@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 
 import foretune.collect
 from foretune import registry
-from foretune.collect import conditions
-from foretune.collect.probe import cache_directory
+from foretune.collect import machine_load
+from foretune.collect.devices import cache_directory
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -108,8 +108,8 @@ def _own_store(tmp_path, monkeypatch):
 def _quiet_machine(monkeypatch):
     """Let no result depend on what else this machine does: other tests, for one."""
     for name in ("MAX_OTHER_LOAD", "MAX_STEAL"):
-        monkeypatch.setattr(conditions, name, math.inf)
-    monkeypatch.setattr(conditions, "_throttle_counts", dict)
+        monkeypatch.setattr(machine_load, name, math.inf)
+    monkeypatch.setattr(machine_load, "_throttle_counts", dict)
 
 
 INSTALL = {

@@ -14,7 +14,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy
 import foretune.collect
 import foretune.tune.doctor
 from foretune.cli import main
-from foretune.collect import IsolatedRunner, Timing, conditions
+from foretune.collect import IsolatedRunner, Timing, machine_load
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
 from foretune.tune.campaign.preset import PRESETS, Preset
@@ -84,8 +84,8 @@ def test_collect_and_go_on(capsys):
 
 
 def test_a_busy_machine_is_said(capsys, monkeypatch):
-    monkeypatch.setattr(conditions, "MAX_OTHER_LOAD", -1.0)
-    monkeypatch.setattr(conditions, "OBSERVE_S", 0.01)
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
+    monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)
     arguments = ["collect", "toy", "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
     assert main([*arguments, "--wait-quiet", "0.001", "--json"]) == 0
     captured = capsys.readouterr()

@@ -13,8 +13,8 @@ from typer.core import TyperCommand
 import foretune
 from foretune.cli.app import app
 from foretune.collect import InProcessRunner, Timing
-from foretune.tune.judging import judge as judging
-from foretune.tune.wrapped import cache_file, function, tuning
+from foretune.tune import judge as judging
+from foretune.tune.functions import function, kernel_tuner_cache, tuning
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,7 +46,7 @@ def _quick(tmp_path, monkeypatch):
         max_seconds=0.02, warmup_s=0.001
     )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
-    for module in (tuning, function, cache_file):
+    for module in (tuning, function, kernel_tuner_cache):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     function._device.cache_clear()
 

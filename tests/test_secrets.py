@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from foretune.errors import StoreError, UsageError
-from foretune.secrets import redact
+from foretune.errors import StoreError, UsageError, redact
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from foretune.collect import local_devices
-from foretune.collect.meters import explain_missing_meter, find_meter
+from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.versions import versions
 from foretune.errors import ForetuneError
 from foretune.registry import TRITON_PREFIX, get_kernel, registered

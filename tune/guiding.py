@@ -7,15 +7,15 @@ from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.measurement import Measurement
-from foretune.models.saved.guide import PredictorRequest, SearchPredictor
-from foretune.models.saved.named import PredictorSource, find_search_predictor
-from foretune.models.target.targets import MIN_ROWS
+from foretune.models.saved.lookup import PredictorSource, find_search_predictor
+from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
+from foretune.models.targets import MIN_ROWS
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
-from foretune.tune.session import TuningJob
+from foretune.tune.job import TuningJob
 
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """Successful measurements after which a predictor from elsewhere is corrected by all of them."""

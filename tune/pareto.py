@@ -17,22 +17,21 @@ from foretune.collect import Runner
 from foretune.datasets import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit, violated_limits
 from foretune.measurement import Measurement
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search.optuna.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.space import Configuration
 from foretune.tune.guiding import find_predictor, prior_for
+from foretune.tune.job import TuningJob, make_stopping
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import REJECTED, Comparison, step_status
-from foretune.tune.session import TuningJob, make_stopping
 from foretune.tune.store.optional import StoreLocation
-from foretune.tune.verify import METERED_ROUNDS, compare, measure_rounds
+from foretune.tune.verifier import METERED_ROUNDS, compare, measure_rounds
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import PredictorSource
+    from foretune.models.saved.lookup import PredictorSource
 
     pass
 
@@ -187,7 +186,7 @@ def tune_pareto(
         problem: for what.
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first: an object or a name
-            (`foretune.models.saved.named`); None starts from nothing.
+            (`foretune.models.saved.lookup`); None starts from nothing.
         budget: new measurements of the search; the verification comes on top. None is 10, or what
             ``seconds`` allow.
         seconds: wall time of the search at most.

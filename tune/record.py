@@ -14,15 +14,19 @@ from foretune.collect.versions import toolchain
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
-from foretune.limit import ConstrainedObjective
 from foretune.measurement import Measurement
-from foretune.objective import Objective
+from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.optional import FallibleStore, StoreLocation
-from foretune.tune.store.problems import group_by_problem
 from foretune.tune.store.store import Store
-from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
+from foretune.tune.store.subject import (
+    CANDIDATES_TAG,
+    OBJECTIVE_TAG,
+    Choice,
+    Subject,
+    group_by_problem,
+)
 
 if TYPE_CHECKING:
     from foretune.tune.triton.launch_view import LaunchView

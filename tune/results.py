@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from foretune.limit import Limit
 from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.timer import median_interval
+from foretune.collect.timing import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import ConstrainedObjective, Limit, violated_limits
 from foretune.measurement import Measurement
-from foretune.models.saved.guide import SearchPredictor
-from foretune.objective import Objective
+from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import load, registered
@@ -28,15 +27,15 @@ from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.guiding import CORRECTION_COUNTS, correct_predictor, find_predictor, prior_for
+from foretune.tune.job import TuningJob, make_stopping
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult, step_status
-from foretune.tune.session import TuningJob, make_stopping
 from foretune.tune.store.optional import StoreLocation
 from foretune.tune.store.subject import Choice
-from foretune.tune.verify import verify
+from foretune.tune.verifier import verify
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import PredictorSource
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.search.factory import SearcherKind
 
 FINALISTS = 3
@@ -73,7 +72,7 @@ def tune_problem(
         problem: for what.
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first: an object or a name
-            (`foretune.models.saved.named`); None starts from nothing. One of another device or
+            (`foretune.models.saved.lookup`); None starts from nothing. One of another device or
             other code is checked and corrected by what is measured.
         budget: new measurements of the search; the verification comes on top. ``"auto"`` measures
             until ``regret`` is reached, or one more measurement is not worth it. None is 10, or

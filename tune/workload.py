@@ -11,15 +11,14 @@ from foretune.collect import Runner
 from foretune.device import roofline_terms_ms
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadProblem, WorkloadSearcher
+from foretune.tune.job import TuningJob
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult
-from foretune.tune.session import TuningJob
 from foretune.tune.store.optional import StoreLocation
 from foretune.tune.tuner import make_step, verify_and_store
 

@@ -11,9 +11,9 @@ import torch
 from compiling import Compiled, compile_in_process, compiled_ahead, processes
 from stage import Job
 
-from foretune.collect.nvidia import local_gpus, visible_gpus
-from foretune.collect.timer import Timing
-from foretune.collect.workbench import Benchmarker, PreparedInputs
+from foretune.collect.benchmark import Benchmarker, PreparedInputs
+from foretune.collect.devices import local_gpus, visible_gpus
+from foretune.collect.timing import Timing
 from foretune.device import Device, find_device_or_none
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.measurement import Measurement, Status

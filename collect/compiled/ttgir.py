@@ -122,7 +122,7 @@ class Region:
 
 
 def read_ttgir(text: str) -> dict[str, float]:
-    """Return the features `foretune.collect.compiled.features.TTGIR` names.
+    """Return the features `foretune.collect.compiled.feature_names.TTGIR` names.
 
     Args:
         text: a module as Triton prints it (``kernel.asm["ttgir"]``).
@@ -340,7 +340,7 @@ def _first(line: str) -> Shape:
 
 def _last(line: str) -> Shape:
     shape = Shape()
-    for shape in _shapes(_types(line)):  # noqa: B007
+    for shape in _shapes(_types(line)):
         pass
     return shape
 

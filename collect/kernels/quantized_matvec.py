@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.numba_source import compile_function, function_source
-from foretune.collect.threads import run_parallel, split_range, thread_counts
+from foretune.collect.kernels.numba_codegen import (
+    compile_function,
+    function_source,
+    run_parallel,
+    split_range,
+    thread_counts,
+)
 from foretune.family import Cost, Quantity
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter

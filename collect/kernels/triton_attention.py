@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.gemm_tiles import Limits, device_limits, multiply_add
+from foretune.collect.kernels.triton_gemm import Limits, device_limits, multiply_add
 from foretune.collect.kernels.triton_kernel import (
     CACHE,
     JitLaunch,

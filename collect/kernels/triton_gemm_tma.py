@@ -13,8 +13,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from foretune.collect.kernels.gemm_tiles import (
+from foretune.collect.kernels.triton_gemm import (
+    OUTPUT,
+    TRAINING,
     Limits,
+    TritonGemm,
     default_tile,
     device_limits,
     multiply_add,
@@ -22,7 +25,6 @@ from foretune.collect.kernels.gemm_tiles import (
     tile_position,
     tile_rules,
 )
-from foretune.collect.kernels.triton_gemm import OUTPUT, TRAINING, TritonGemm
 from foretune.collect.kernels.triton_kernel import BITS, CACHE, JitLaunch
 from foretune.errors import ProblemError
 from foretune.kernel import Inputs, latin_hypercube_problems

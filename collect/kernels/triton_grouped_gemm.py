@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from foretune.collect.kernels.expert_routing import expert_counts, per_routing
-from foretune.collect.kernels.gemm_tiles import (
+from foretune.collect.kernels.triton_gemm import (
     Limits,
     TiledProduct,
     default_tile,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretune.errors import MeasurementError, ProblemError
-from foretune.extras import require
 from foretune.family import Quantity
 from foretune.kernel import Inputs, Kernel, Launch
+from foretune.lazy import require
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
 

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.gemm_tiles import (
+from foretune.collect.kernels.triton_gemm import (
     WORKSPACE_BYTES,
     Limits,
     TiledProduct,

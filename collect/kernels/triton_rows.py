@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.kernels.gemm_tiles import Limits, device_limits
+from foretune.collect.kernels.triton_gemm import Limits, device_limits
 from foretune.collect.kernels.triton_kernel import (
     BITS,
     CACHE,
@@ -21,9 +21,9 @@ from foretune.collect.kernels.triton_kernel import (
 )
 from foretune.family import Cost, Quantity
 from foretune.kernel import latin_hypercube_problems
-from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
 DTYPES = ("fp16", "bf16", "fp32")
 TILE = 32_768

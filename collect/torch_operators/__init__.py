@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from foretune.errors import MeasurementError
-from foretune.extras import require
 from foretune.kernel import Launch
-from foretune.mapping import FrozenParameters
+from foretune.lazy import require
+from foretune.values import FrozenParameters
 
 MODULES: Mapping[str, str] = {
     "gemm": "products",

@@ -4,9 +4,9 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from foretune.collect.torch_operators.products import random_tensor
+from foretune.collect.torch_operators.linear import random_tensor
 from foretune.kernel import Launch
-from foretune.mapping import FrozenParameters
+from foretune.values import FrozenParameters
 
 
 def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:

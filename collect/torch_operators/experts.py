@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional
 
 from foretune.collect.kernels.expert_routing import mean_counts, routing_exponent
-from foretune.collect.torch_operators.products import FORMATS, random_tensor
+from foretune.collect.torch_operators.linear import FORMATS, random_tensor
 from foretune.collect.torch_operators.rowwise import silu_and_mul
 from foretune.kernel import Launch
-from foretune.mapping import FrozenParameters
+from foretune.values import FrozenParameters
 
 
 def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from foretune.collect.torch_operators.products import random_tensor
+from foretune.collect.torch_operators.linear import random_tensor
 from foretune.kernel import Launch
-from foretune.mapping import FrozenParameters
+from foretune.values import FrozenParameters
 
 VOCABULARY = 32_768
 """Rows of the table that embeddings are read from."""

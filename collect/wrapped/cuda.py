@@ -12,7 +12,7 @@ from foretune.collect.wrapped.gpu import (
     launch_on_gpu,
 )
 from foretune.collect.wrapped.source import Build, Source, first_error
-from foretune.extras import require
+from foretune.lazy import require
 
 PURPOSE = "a CUDA kernel"
 

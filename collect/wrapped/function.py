@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped.arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.values import (
     content_hash,
@@ -19,10 +20,9 @@ from foretune.collect.wrapped.values import (
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
-from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
-from foretune.source import source_hash_of_function
 from foretune.space import Configuration
+from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]
 """From the right output and the one to judge to whether it will do."""

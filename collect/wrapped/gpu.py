@@ -1,6 +1,6 @@
 """Launches on a GPU that torch drives: arrays are torch's tensors, launches go to its stream.
 
-So a kernel is timed, metered and checked as Triton kernels are (`foretune.collect.device_timer`).
+So a kernel is timed, metered and checked as Triton kernels are (`foretune.collect.timing`).
 torch calls AMD's GPUs ``cuda``, too.
 """
 

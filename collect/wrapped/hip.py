@@ -26,7 +26,7 @@ from foretune.collect.wrapped.gpu import (
 )
 from foretune.collect.wrapped.source import Build, Source, first_error
 from foretune.errors import UsageError
-from foretune.extras import require
+from foretune.lazy import require
 
 PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
@@ -116,8 +116,15 @@ def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     program, symbol = c_void_p(), c_char_p()
     name = build.source.name.encode()
     headers = len(BUILTIN_HEADERS)
-    rtc("CreateProgram", byref(program), build.text.encode(), b"kernel.hip", c_int(headers),
-        (c_char_p * headers)(*[b"\n"] * headers), (c_char_p * headers)(*BUILTIN_HEADERS))  # fmt: skip
+    rtc(
+        "CreateProgram",
+        byref(program),
+        build.text.encode(),
+        b"kernel.hip",
+        c_int(headers),
+        (c_char_p * headers)(*[b"\n"] * headers),
+        (c_char_p * headers)(*BUILTIN_HEADERS),
+    )
     try:
         with include_folders(build) as folders:
             rtc("AddNameExpression", program, name)

@@ -13,8 +13,8 @@ from foretune.collect.wrapped.arguments import ResettingLaunch
 from foretune.collect.wrapped.source import Build, Source, first_error
 from foretune.collect.wrapped.values import same_bits
 from foretune.errors import UsageError
-from foretune.extras import require
 from foretune.kernel import Clock
+from foretune.lazy import require
 
 
 class OpenCL:

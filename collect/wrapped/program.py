@@ -25,9 +25,9 @@ import psutil
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import UsageError
 from foretune.kernel import Clock, Inputs, Launch, SelfTimedLaunch, WrongResult
-from foretune.mapping import Value
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import Value
 
 DIR = "dir"
 """What stands for the folder that a configuration has of its own."""

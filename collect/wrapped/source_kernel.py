@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped.arguments import CallResult
 from foretune.collect.wrapped.cuda import Cuda
 from foretune.collect.wrapped.hip import Hip
@@ -32,10 +33,9 @@ from foretune.collect.wrapped.values import (
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult
-from foretune.mapping import Value
 from foretune.problem import Problem
-from foretune.source import source_hash_of_function
 from foretune.space import Configuration
+from foretune.values import Value
 
 BACKENDS: dict[Language, type[Backend]] = {
     "C": Native, "OpenCL": OpenCL, "CUDA": Cuda, "HIP": Hip,
@@ -89,13 +89,23 @@ class SourceKernel(WrappedKernel):
         shared = [] if source.shared_bytes == 0 else [_code_text(source.shared_bytes)]
         constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
         code = repr(
-            (source.name, _code_text(source.text), sorted(source.extra_files.items()), source.options,
-             *shared, *constants, shape.names, shape.expressions(),
-             [source_hash_of_function(f) for f in shape.functions()],
-             None if defines is None else {k: _code_text(v) for k, v in defines.items()},
-             answer is None or content_hash(answer), atol, verify and source_hash_of_function(verify),
-             BACKENDS[source.language]().toolchain(source))
-        )  # fmt: skip
+            (
+                source.name,
+                _code_text(source.text),
+                sorted(source.extra_files.items()),
+                source.options,
+                *shared,
+                *constants,
+                shape.names,
+                shape.expressions(),
+                [source_hash_of_function(f) for f in shape.functions()],
+                None if defines is None else {k: _code_text(v) for k, v in defines.items()},
+                answer is None or content_hash(answer),
+                atol,
+                verify and source_hash_of_function(verify),
+                BACKENDS[source.language]().toolchain(source),
+            )
+        )
         knobs = _used_knobs(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
         self.source, self.shape = source, shape

@@ -15,14 +15,14 @@ from typing import Any, Self
 import cloudpickle
 import numpy as np
 
+from foretune.code_hash import source_hash_of_function
 from foretune.errors import MeasurementError, UsageError
 from foretune.family import Cost
 from foretune.kernel import Kernel
-from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
 from foretune.restriction import adapt_mapping_rule
-from foretune.source import source_hash_of_function
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
 MAX_INLINE_BYTES = 2**18
 """Bytes of a kernel up to which they go with every question; more are written to a file once."""

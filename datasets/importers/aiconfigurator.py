@@ -1,27 +1,12 @@
-"""AIConfigurator: the performance tables it plans deployments with.
+"""AIConfigurator."""
 
-One file holds one operation of one framework, ``SYSTEM/…/BACKEND/VERSION/OPERATION_perf.parquet``
-(``.txt`` with CSV in it in older releases). Also read: such tables put together, where columns
-``system``, ``backend`` and ``backend_version`` say what the folders said.
-"""
-
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.aiconfigurator_columns import (
-    COLLECTIVES,
-    FORMAT_COLUMNS,
-    KERNELS,
-    LABEL_COLUMNS,
-    MEASURED_COLUMNS,
-    OTHER_OPERATIONS,
-    QUANTIZE_OPS,
-    REQUIRED_COLUMNS,
-    RUN_COLUMNS,
-)
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     concatenated_text,
@@ -35,6 +20,121 @@ from foretune.datasets.importers.systems import SYSTEMS, device_of_system
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
+from foretune.operator_package import installed_tables
+
+KERNELS = {
+    "gemm": "gemm",
+    "moe": "moe",
+    "context_attention": "attention_prefill",
+    "generation_attention": "attention_decode",
+    "encoder_attention": "attention_encoder",
+    "context_mla": "mla_prefill",
+    "generation_mla": "mla_decode",
+    "mla_context_module": "mla_prefill_module",
+    "mla_generation_module": "mla_decode_module",
+    "custom_allreduce": "all_reduce",
+    "computescale": "quantize",
+    "scale_matrix": "quantize",
+    "nccl": "",
+    "oneccl": "",
+}
+"""Operation -> kernel; empty where every row names its own. Others keep their name."""
+
+OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
+          "dsa_context_module", "dsa_generation_module", "msa_context_module",
+          "msa_generation_module", "dsv4_csa_context_module", "dsv4_csa_generation_module",
+          "dsv4_hca_context_module", "dsv4_hca_generation_module", "wideep_moe",
+          "wideep_context_mla", "wideep_generation_mla", "wideep_context_moe",
+          "wideep_generation_moe", "wideep_context_mlp", "wideep_generation_mlp",
+          "wideep_deepep_ll", "wideep_deepep_normal")  # fmt: skip
+"""Operations that keep their name, to be recognised without ``_perf`` in the file's name."""
+
+COLLECTIVES = {"alltoall": "all_to_all"}
+"""Collective -> kernel, where the names differ."""
+
+QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
+"""Operation -> ``problem.op`` of the kernel ``quantize``."""
+
+RUN_COLUMNS = {
+    "m": "problem.M",
+    "n": "problem.N",
+    "k": "problem.K",
+    "batch_size": "problem.batch",
+    "isl": "problem.seq_len",
+    "seq_len": "problem.seq_len",
+    "step": "problem.prefix_len",
+    "num_heads": "problem.heads",
+    "num_key_value_heads": "problem.kv_heads",
+    "head_dim": "problem.head_dim",
+    "window_size": "problem.window",
+    "num_tokens": "problem.tokens",
+    "num_token": "problem.tokens",
+    "hidden_size": "problem.hidden",
+    "inter_size": "problem.intermediate",
+    "intermediate_size": "problem.intermediate",
+    "topk": "problem.top_k",
+    "num_topk": "problem.top_k",
+    "num_experts": "problem.experts",
+    "distribution": "problem.distribution",
+    "num_gpus": "problem.devices",
+    "phase": "problem.phase",
+    "model": "problem.model",
+    "model_name": "problem.model",
+    "architecture": "problem.architecture",
+    "moe_tp_size": "config.tp",
+    "tp_size": "config.tp",
+    "moe_ep_size": "config.ep",
+    "ep_size": "config.ep",
+    "sms": "config.sms",
+    "gemm_type": "config.gemm_format",
+    "kv_cache_dtype": "config.kv_format",
+    "kernel_dtype": "config.kernel_format",
+    "kernel_source": "config.implementation",
+}
+"""Column -> run-table column. ``…_dtype`` is ``config.format``; of the rest, numbers are part of
+the problem, text and switches of the configuration."""
+
+FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dtype", "quant_dtype",
+           "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
+"""Columns that hold the number format of the operation."""
+
+LABEL_COLUMNS = (
+    "framework",
+    "version",
+    "device",
+    "op_name",
+    "system",
+    "backend",
+    "backend_version",
+    "beam_width",
+    "message_size",
+    "ar_backend",
+    "implementation",
+)
+"""Columns that say where a row is from, or are read by name; not copied."""
+
+MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
+"""Columns that were measured; others of those end in ``_us`` or ``_gbps``."""
+
+REQUIRED_COLUMNS = {
+    "gemm": ("gemm_dtype", "m", "n", "k"),
+    "moe": ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
+            "moe_tp_size", "moe_ep_size", "distribution"),
+    "context_attention": ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
+                          "attn_dtype", "kv_cache_dtype", "step"),
+    "generation_attention": ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
+                             "attn_dtype", "kv_cache_dtype", "step"),
+    "encoder_attention": ("batch_size", "isl", "num_heads", "head_dim", "attn_dtype"),
+    "context_mla": ("mla_dtype", "kv_cache_dtype", "num_heads", "batch_size", "isl", "step"),
+    "generation_mla": ("mla_dtype", "kv_cache_dtype", "num_heads", "batch_size", "isl", "step"),
+    "custom_allreduce": ("allreduce_dtype", "num_gpus", "message_size"),
+    "nccl": ("op_name", "nccl_dtype", "num_gpus", "message_size"),
+    "oneccl": ("op_name", "nccl_dtype", "num_gpus", "message_size"),
+    "computescale": ("m", "k", "quant_dtype"),
+    "scale_matrix": ("m", "k", "quant_dtype"),
+}  # fmt: skip
+"""Operation -> the columns without which a table of it is not one."""
+
 
 STAGES = ("dispatch", "combine")
 """Tables of exchanges between experts time both in one row: they become two."""
@@ -237,3 +337,27 @@ def _labels(
     )  # fmt: skip
     device = relabel(table["device"], canonical_name)
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
+
+
+INSTALLED = "installed"
+"""Given as FILE, means all the tables of the installed package."""
+
+
+def locate(source: str | os.PathLike[str]) -> Path:
+    """Return the path meant by ``source``: a path, ``installed``, or a system (``h200_sxm``).
+
+    Raises:
+        RunTableError: it is in the package, which is not there.
+    """
+    path = Path(source)
+    if path.exists() or len(path.parts) != 1:
+        return path
+    data = installed_tables()
+    if data is None and not path.suffix:
+        raise RunTableError(
+            f"{path} is no file here, and AIConfigurator's data is not installed: pip install "
+            "aiconfigurator-core, or give a folder of its tables"
+        )
+    if data is None or path.name == INSTALLED:
+        return data or path
+    return data / path if (data / path).is_dir() else path

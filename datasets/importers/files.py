@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
-from foretune.decoding import read_bytes, read_parquet, translate_read_errors
 from foretune.errors import RunTableError
+from foretune.files import read_bytes, read_parquet, translate_read_errors
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
 """How the names of tables end that `read_table` reads."""

@@ -1,8 +1,4 @@
-"""T4: the results format that auto-tuners agreed on, as Kernel Tuner and KTT write it.
-
-``{"results": [{"configuration", "times", "invalidity", "measurements"}, …], "metadata": {…}}``.
-Only KTT writes metadata; without it, say device and kernel.
-"""
+"""T4 (also KTT's)."""
 
 import statistics
 from collections.abc import Mapping
@@ -11,13 +7,32 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.compiled import static_columns
 from foretune.datasets.importers.files import read_json, require_keys
 from foretune.datasets.importers.records import PER_MS, as_number, is_counter, table_from_records
 from foretune.datasets.importers.request import Request
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
+
+NAMES = {
+    "registerscount": "static.registers",
+    "registers": "static.registers",
+    "localmemorysize": "static.shared_bytes",  # OpenCL's word for a block's own memory
+    "privatememorysize": "static.private_bytes",
+    "constantmemorysize": "static.constant_bytes",
+    "maxworkgroupsize": "static.max_threads",
+}
+"""KTT's name in lower case, without underscores -> our column."""
+
+
+def static_columns(compiled: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return KTT's compilation data as run-table columns; none where there is none."""
+    return {
+        NAMES[key]: float(value)
+        for name, value in (compiled or {}).items()
+        if (key := name.replace("_", "").lower()) in NAMES and isinstance(value, (int, float))
+    }
+
 
 STATUSES = {
     "correct": Status.OK,

@@ -29,10 +29,15 @@ class AttentionPrefill(Family):
         query, cache = _bytes(config)
         return Cost(
             flops=4.0 * batch * heads * dim * seq * self._keys_per_query(problem),
-            bytes_moved=batch * dim * 1.0
-            * (2.0 * np.maximum(query, 2.0) * seq * heads + 2.0 * cache * kv_len * _kv_heads(problem)),
+            bytes_moved=batch
+            * dim
+            * 1.0
+            * (
+                2.0 * np.maximum(query, 2.0) * seq * heads
+                + 2.0 * cache * kv_len * _kv_heads(problem)
+            ),
             dtype=formats.compute_dtype(config.get("format", "bf16")),
-        )  # fmt: skip
+        )
 
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]

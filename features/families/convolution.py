@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from foretune.family import Cost, Family, Quantity
-from foretune.features.alignment import alignment
 from foretune.features.families import formats
-from foretune.features.families.caches import cache_features
 from foretune.features.families.tiles import product_features
+from foretune.features.geometry import alignment, cache_features
 
 WINOGRAD = ((2, 3), (3, 2), (4, 3))
 """Output tile and filter of Winograd's algorithms in use (Lavin and Gray, CVPR 2016)."""

@@ -7,8 +7,8 @@ import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.caches import cache_features
 from foretune.features.families.tiles import product_features
+from foretune.features.geometry import cache_features
 
 
 class Gemm(Family):

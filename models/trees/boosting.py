@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from foretune.decoding import read_bytes
-from foretune.extras import require
-from foretune.models.trees.nodes import Trees, parse_learner
+from foretune.files import read_bytes
+from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
+from foretune.models.trees.tree_arrays import TreeArrays, Trees, parse_learner
 from foretune.models.trees.ubjson import zeroed
-from foretune.models.trees.walk import TreeArrays
 
 if TYPE_CHECKING:
     from foretune.models.trees.compiled_trees import CompiledTrees

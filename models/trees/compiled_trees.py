@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 import numba
 import numpy as np
 
-from foretune.models.trees.nodes import Trees
 from foretune.models.trees.row_bits import (
     WORD,
     add,
@@ -31,6 +30,7 @@ from foretune.models.trees.row_bits import (
     store,
     without,
 )
+from foretune.models.trees.tree_arrays import Trees
 
 Array = np.ndarray
 F = TypeVar("F", bound=Callable[..., Any])

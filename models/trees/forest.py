@@ -5,9 +5,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.decoding import read_arrays
-from foretune.models.trees.nodes import require_known_columns, require_trees
+from foretune.files import read_arrays
 from foretune.models.trees.regressor import Regressor, threads_for
+from foretune.models.trees.tree_arrays import require_known_columns, require_trees
 
 NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
 """What scikit-learn needs of a node to predict."""

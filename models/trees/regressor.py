@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foretune.device import available_cores
-from foretune.features.estimator import RegressorEstimator
+from foretune.features.featureset import RegressorEstimator
 
 T = TypeVar("T")
 R = TypeVar("R")

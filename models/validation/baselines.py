@@ -12,9 +12,9 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.features import FeatureSet, row_roofline_ms
-from foretune.features.estimator import RegressorEstimator
-from foretune.models.experts.neighbours import NeighborIndex
-from foretune.models.target.targets import Target, TargetScale
+from foretune.features.featureset import RegressorEstimator
+from foretune.models.neighbors import NeighborIndex
+from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns
 
 MAX_NEIGHBOR_ROWS = 20_000

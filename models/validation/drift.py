@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom, norm
 
-from foretune.collect.timer import median_interval
+from foretune.collect.timing import median_interval
 from foretune.datasets import newest_runs
 from foretune.datasets.schema import validate
+from foretune.models.interval import CONFIDENCE
 from foretune.models.predictor import Predictor
-from foretune.models.target.repeats import NO_MATCH, matching_rows
-from foretune.models.target.spread import CONFIDENCE
-from foretune.models.target.targets import Target, present_targets, usable_rows
-from foretune.models.validation.plausibility import drop_implausible
+from foretune.models.repeats import NO_MATCH, matching_rows
+from foretune.models.targets import Target, present_targets, usable_rows
+from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.splits import task_numbers
 
 SIGNIFICANCE = 0.05

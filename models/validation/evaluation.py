@@ -13,13 +13,12 @@ from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import validate
 from foretune.errors import PredictorError, UnknownName
 from foretune.models.predictor import Predictor
-from foretune.models.target.repeats import NO_MATCH, matching_rows
-from foretune.models.target.targets import MIN_ROWS, Target, measured_rows
+from foretune.models.repeats import NO_MATCH, matching_rows
+from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.data_checks import drop_implausible, silence_warnings
 from foretune.models.validation.metrics import score
-from foretune.models.validation.plausibility import drop_implausible
 from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
-from foretune.models.validation.suspicions import silence_warnings
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
@@ -39,7 +38,8 @@ class Validation:
     Attributes:
         scores: target -> split -> model or baseline -> metric -> value.
         held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
-        seen_problem_share: target -> share of the random split's test rows whose problem is in training too.
+        seen_problem_share: target -> share of the random split's test rows whose problem is in
+            training too.
         level: how much was validated.
     """
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.collect.llm_operators import OperatorBenchmarker
 from foretune.collect.torch_operators import cannot_run
+from foretune.collect.torch_operators.collect import OperatorBenchmarker
 from foretune.device import Device
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.operator import Operator

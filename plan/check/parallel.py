@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.collect.timer import median_interval
+from foretune.collect.timing import median_interval
 from foretune.errors import MeasurementError
 from foretune.plan.check.arrangement import (
     PRIOR_COEFFICIENTS,
@@ -295,9 +295,13 @@ def check_on_group(
         if progress:
             progress.advance(str(problem))
     return ParallelCheck(
-        found, len(runs), coefficients.tolist(), _seen_share(problems, len(group), operators["alone"]),
-        len(group), time.monotonic() - start,
-    )  # fmt: skip
+        found,
+        len(runs),
+        coefficients.tolist(),
+        _seen_share(problems, len(group), operators["alone"]),
+        len(group),
+        time.monotonic() - start,
+    )
 
 
 def fit_coefficients(

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from foretune.collect.cpu import cache_sizes
-from foretune.collect.timer import Timing, time_launch
+from foretune.collect.timing import Timing, time_launch
 from foretune.plan.check import decoder
 from foretune.plan.check.arrangement import Arrangement, StepProblem, undisturbed_ms
 from foretune.plan.check.decoder import Cache, RankExchange, Shard, Tensor

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from foretune.collect.child import exit_cause
 from foretune.errors import MeasurementError, MissingExtra
-from foretune.extras import EXTRA_OF
+from foretune.lazy import EXTRA_OF
 
 MODULE = "foretune.plan.check.rank_process"
 START_S = 120.0

@@ -17,13 +17,13 @@ import pandas as pd
 
 from foretune.family import Cost, Family
 from foretune.features.families import formats
-from foretune.mapping import Value
 from foretune.plan.cost.operator import CACHE_SIZE, Operator, Part
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import Value
 
 PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
 MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")

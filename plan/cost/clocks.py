@@ -1,10 +1,10 @@
 """Clocks of systems and engines, made when they are first needed."""
 
-from foretune.plan.cost.kept_predictors import TrainedPredictorCache
 from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer
+from foretune.plan.cost.trained_cache import TrainedPredictorCache
 from foretune.plan.describe.system import System, find_system
 
 MAX_SIMILAR_SYSTEMS = 2

@@ -69,9 +69,15 @@ def _visible_keys(shape: CompressedAttention, ratio: int, top_k: int, seen: floa
 
 @lru_cache(CACHE_SIZE)
 def _attention(
-    shape: CompressedAttention, ratio: int, top_k: int, count: int, heads: int, dim: int, part: Part,
+    shape: CompressedAttention,
+    ratio: int,
+    top_k: int,
+    count: int,
+    heads: int,
+    dim: int,
+    part: Part,
     formats: Formats,
-) -> Operator:  # fmt: skip
+) -> Operator:
     if part.phase == "decode":
         keys = _visible_keys(shape, ratio, top_k, part.context + part.new_tokens)
         problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers import vidur
-from foretune.datasets.importers.aiconfigurator import operation_of, read
-from foretune.datasets.importers.aiconfigurator_columns import KERNELS
+from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.request import Request
 from foretune.datasets.importers.systems import device_of_system
 from foretune.device import find_device_or_none

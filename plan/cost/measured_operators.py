@@ -11,8 +11,7 @@ from foretune.datasets.schema import columns_of
 from foretune.features.arrays import Groups
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
-from foretune.models.experts.calibrated_roofline import CalibratedRoofline
-from foretune.plan.cost.kept_predictors import TrainingSet
+from foretune.models.roofline import CalibratedRoofline
 from foretune.plan.cost.kinds import FORMAT_COLUMNS, KINDS, family_of
 from foretune.plan.cost.screening import (
     DUPLICATED,
@@ -21,6 +20,7 @@ from foretune.plan.cost.screening import (
     duplicated_formats,
     non_monotonic_rows,
 )
+from foretune.plan.cost.trained_cache import TrainingSet
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
@@ -70,8 +70,8 @@ class MeasuredOperators:
         kernel: of all rows.
         rows: a run table.
         name: of the kernel, the system and the engine.
-        shared_predictor: whether one predictor learns all formats, which is for tables that are asked
-            about most of them; else each has its own.
+        shared_predictor: whether one predictor learns all formats, which is for tables that are
+            asked about most of them; else each has its own.
 
     Attributes:
         dropped: how many rows were left out of `runs`, by reason.

@@ -28,7 +28,8 @@ class MeteredSystem:
 
     Attributes:
         architecture: of its GPU.
-        active_idle_share: share of the limit that the GPU draws awake but with next to nothing to do.
+        active_idle_share: share of the limit that the GPU draws awake but with next to nothing to
+            do.
     """
 
     architecture: str
@@ -97,11 +98,16 @@ class PowerModel:
 
         found = [
             least_squares(
-                lambda values: np.log(cls(*values).share(utilization, active_idle_share) / measured),
-                start, bounds=(LOWER_BOUNDS, UPPER_BOUNDS), loss="cauchy", f_scale=OUTLIER_SCALE,
+                lambda values: np.log(
+                    cls(*values).share(utilization, active_idle_share) / measured
+                ),
+                start,
+                bounds=(LOWER_BOUNDS, UPPER_BOUNDS),
+                loss="cauchy",
+                f_scale=OUTLIER_SCALE,
             )
             for start in INITIAL_VALUES
-        ]  # fmt: skip
+        ]
         return cls(*min(found, key=lambda fit: fit.cost).x.tolist())
 
 

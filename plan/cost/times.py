@@ -11,11 +11,11 @@ import pandas as pd
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
-from foretune.plan.cost.kept_predictors import TrainedPredictorCache
 from foretune.plan.cost.kinds import KINDS, family_of, work_share
 from foretune.plan.cost.measured_operators import EXACT_DISTANCE, LAUNCH_MS, MeasuredOperators
 from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
@@ -112,8 +112,8 @@ class OperatorTimer:
         """Return how long operators take, a table in run-table columns.
 
         Args:
-            fastest_format: whether experts may run in any format of the same work (`EQUAL_COST_FORMATS`), the
-                fastest that was measured, as engines choose.
+            fastest_format: whether experts may run in any format of the same work
+                (`EQUAL_COST_FORMATS`), the fastest that was measured, as engines choose.
             operators: ``kernel``, ``problem.…``, ``config.format``, ``config.kv_format``,
                 ``config.tp``, ``config.ep``; columns that do not concern a kernel are ignored.
         """

@@ -129,8 +129,8 @@ class CompressedAttention:
     """DeepSeek-V4's attention: keys in a window as they are, all before them compressed.
 
     All heads share one vector per key, which is its value too. Layers compress ``ratio`` tokens
-    into a key; where an indexer chooses among these keys (``indexed_ratio``), windows of compression
-    overlap (vLLM, ``models/deepseek_v4``).
+    into a key; where an indexer chooses among these keys (``indexed_ratio``), windows of
+    compression overlap (vLLM, ``models/deepseek_v4``).
 
     Attributes:
         q_lora_rank: width of the compressed queries.

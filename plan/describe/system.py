@@ -1,4 +1,4 @@
-"""Systems: a kind of GPU, how many are in a node, what joins them, and what an hour costs."""
+"""System, this machine."""
 
 import csv
 import importlib
@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
+from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName
 from foretune.operator_package import installed_tables
@@ -55,7 +56,7 @@ class System:
         """Return a system of GPUs (or of one CPU) about whose links nothing is known.
 
         What a CPU has elsewhere it copies within its memory, each byte read and written: half the
-        bandwidth that was measured (`foretune.collect.probe`).
+        bandwidth that was measured (`foretune.collect.devices`).
         """
         copy_gbps = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
         return cls(
@@ -206,3 +207,35 @@ def _descriptor_device(name: str, gpu: Mapping[str, Any]) -> Device:
         specs["power_limit_w"] = float(gpu["power"])
     architecture = f"sm_{gpu['sm_version']}" if "sm_version" in gpu else ""
     return Device(name, "gpu", architecture, specs, "AIConfigurator systems table (Apache-2.0)")
+
+
+LOCAL = "local"
+
+
+def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
+    """Return the system that ``name`` means: ``local`` is this machine, others as `find_system`.
+
+    Args:
+        name: ``local``, or of a system.
+        prices: USD per GPU and hour, by system; None takes the shipped ones.
+
+    Raises:
+        UnknownName: nobody knows it; the nearest names are offered.
+    """
+    return local_system(prices) if name.lower() == LOCAL else find_system(name, prices)
+
+
+def local_system(prices: Mapping[str, float] | None = None) -> System:
+    """Return this machine: its GPUs of the first kind, or its CPU where it has none.
+
+    A GPU that descriptors know is the system they describe, with its links and price. Of others
+    nothing is known about links: they are taken to be PCIe.
+    """
+    gpus = local_gpus()
+    if not gpus:
+        return System.from_device(local_device("cpu"))
+    first = gpus[0]
+    try:
+        return find_system(first.name, prices)
+    except UnknownName:
+        return System.from_device(first, sum(gpu.name == first.name for gpu in gpus))

@@ -56,9 +56,12 @@ class Requests:
         """Return every ``parts``-th request, from ``part`` on: what one of equal servers gets."""
         selected = slice(part, None, parts)
         return Requests(
-            self.arrival_ms[selected], self.isl[selected], self.osl[selected], self.cached[selected],
+            self.arrival_ms[selected],
+            self.isl[selected],
+            self.osl[selected],
+            self.cached[selected],
             -(-self.in_flight // parts),
-        )  # fmt: skip
+        )
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:

@@ -82,8 +82,8 @@ class Scheduler:
         cache_tokens: that the cache holds, of all requests in flight.
         chunked: whether a prompt may be read in several steps; else it waits for one with room.
         host: what its own work costs.
-        graph_sizes: sizes of captured graphs, which run steps that only write answers, padded to the
-            next size, or to the most requests.
+        graph_sizes: sizes of captured graphs, which run steps that only write answers, padded to
+            the next size, or to the most requests.
         drafted: tokens that are guessed per request and step, and checked in the next.
         accepted_tokens: tokens that a request gains per step, on average.
     """

@@ -73,7 +73,8 @@ class StageTimes:
         max_tokens: of a step.
         max_context: of a request.
         max_answers: of a step.
-        tokens_per_answer: tokens that an answer computes per step: one, and those that were drafted.
+        tokens_per_answer: tokens that an answer computes per step: one, and those that were
+            drafted.
         draft_times: the work of what drafts them, one token at a time; None where nothing does.
     """
 
@@ -100,12 +101,16 @@ class StageTimes:
         self._sent = _Curve(tokens, self._ms(sent) / max(layout.pp - 1, 1))
         self._ends = _Curve(answers, self._ms([self._head(n) for n in answers]))
         self._answer = _Surface(
-            answers, context,
+            answers,
+            context,
             self._ms(
-                [self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode") for n in answers
-                 for keys in context]
+                [
+                    self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode")
+                    for n in answers
+                    for keys in context
+                ]
             ),
-        )  # fmt: skip
+        )
         self._sizes = tokens, context
         self._prompt = _Curve(tokens, self._prompt_ms([0])[:, 0])
         ends = [stage_layer_range(model, layout, stage) for stage in range(layout.pp)]

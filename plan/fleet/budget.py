@@ -98,7 +98,8 @@ def best(found: Sequence[Oversubscription], max_slowdown: float = np.inf) -> Ove
 
     Args:
         found: what `oversubscriptions` returned.
-        max_slowdown: the most slowdown that is allowed; where all exceed it, the least slow is taken.
+        max_slowdown: the most slowdown that is allowed; where all exceed it, the least slow is
+            taken.
     """
     allowed = [one for one in found if one.slowdown <= max_slowdown] or [
         min(found, key=lambda one: one.slowdown)
@@ -109,7 +110,8 @@ def best(found: Sequence[Oversubscription], max_slowdown: float = np.inf) -> Ove
 def _max_servers(
     mean_w: float, spread_w: float, peak_w: float, budget_w: float, overload_share: float
 ) -> int:
-    """Return the most servers whose power stays within the budget but for ``overload_share`` of the time.
+    """Return the most servers whose power stays within the budget but for ``overload_share`` of
+    the time.
 
     ``n·mean + z·√n·spread <= budget`` is solved for √n. Few servers may all peak at once: then as
     many fit as the budget holds peaks.

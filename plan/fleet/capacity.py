@@ -20,10 +20,10 @@ from foretune.plan.describe.system import System
 from foretune.plan.fleet.requests import Demand
 from foretune.plan.fleet.server import HOST_W
 from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
+from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.arrivals import LoadCurve
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.physics import StepTimers
-from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 
 DOMINANCE_RATIO = 1.25

@@ -58,8 +58,8 @@ class Fleet:
 
     Attributes:
         shares: the rented types, the dearest first.
-        optimality_gap: by how much, at most, a cheaper fleet may undercut this one, as a share; 0 where it is
-            proven the cheapest.
+        optimality_gap: by how much, at most, a cheaper fleet may undercut this one, as a share; 0
+            where it is proven the cheapest.
     """
 
     shares: tuple[Share, ...]

@@ -25,7 +25,7 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requiremen
     """Return one row per deployment and number of replicas that keeps up with a rate of requests.
 
     Args:
-        table: deployments at all loads, as `foretune.plan.serve.predicting.predict` returns them.
+        table: deployments at all loads, as `foretune.plan.serve.prediction.predict` returns them.
         rate: requests per second, of all replicas together.
         osl: tokens of an answer.
         requirements: limits on times.

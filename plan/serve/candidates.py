@@ -19,12 +19,11 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, legal_layouts
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_ms, prompt_ms
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.deployments.physics import StepTimers, decode_ms, prompt_ms
 from foretune.plan.serve.launching import unsupported_layout
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
@@ -111,7 +110,7 @@ def candidate_deployments(
     formats: Sequence[Formats] | None = None,
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # noqa: B008  # immutable
+    offload: Offload = Offload(),  # immutable
 ) -> Iterator[Candidate]:
     """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
 

@@ -18,10 +18,11 @@ from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
-from foretune.plan.serve.engine_formats import cache_name, unsupported_formats
-from foretune.plan.serve.engine_offload import (
+from foretune.plan.serve.engine_support import (
+    cache_name,
     sglang_flags,
     trtllm_option,
+    unsupported_formats,
     unsupported_offload,
     vllm_flags,
 )

@@ -1,10 +1,6 @@
-"""The planner: every way to serve a model on some GPUs, predicted, and the best of them.
+"""Plan(), Plan."""
 
-Candidates are predicted in one go, thousands per second, so that usual questions are
-answered by looking at all of them; the largest are searched (`foretune.plan.serve.searching`).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -18,10 +14,9 @@ from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
 from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest_replicas, load_curve
 from foretune.plan.serve.candidates import (
     Candidate,
@@ -30,18 +25,96 @@ from foretune.plan.serve.candidates import (
     supported_formats,
     two_pool_candidates,
 )
+from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
 from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
-from foretune.plan.serve.deployments.chance_constraints import probability_within
 from foretune.plan.serve.deployments.comparison import Metric, probability_better
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import StepTimers, analytic_times
-from foretune.plan.serve.engine_offload import unsupported_offload
+from foretune.plan.serve.deployments.probability import probability_within
+from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import unsupported_system
-from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import GOALS, Requirements
-from foretune.plan.serve.searching import MAX_EXHAUSTIVE, search_candidates
-from foretune.search.optuna.pareto import pareto_front
+from foretune.search.pareto import pareto_front
+
+MAX_EXHAUSTIVE = 200_000
+"""Candidates up to which predicting all is quicker than a search, which takes time of its own."""
+POPULATION_SIZE = 100
+GENERATIONS = 20
+SEED = 0
+
+Evaluate = Callable[[Sequence[Candidate]], pd.DataFrame]
+
+
+def search_candidates(
+    candidates: Sequence[Candidate], requirements: Requirements, evaluate: Evaluate
+) -> tuple[list[Candidate], pd.DataFrame]:
+    """Return the candidates that a search looked at, and what was predicted of them.
+
+    Formats and layout are drawn; every load of what is drawn is predicted, whole generations in one
+    go. Sought are the goal within its limits, and few milliseconds per token.
+
+    Args:
+        candidates: to choose from.
+        requirements: limits and goal.
+        evaluate: predicts some of them.
+    """
+    import optuna
+
+    loads: dict[tuple[str, str], list[int]] = {}
+    for i, candidate in enumerate(candidates):
+        loads.setdefault(_search_key(candidate), []).append(i)
+    formats, layouts = (sorted({key[i] for key in loads}) for i in (0, 1))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=SEED)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    seen: dict[tuple[str, str], list[float]] = {}
+    order: list[int] = []
+    tables: list[pd.DataFrame] = []
+    for _ in range(GENERATIONS):
+        drawn = []
+        for _ in range(POPULATION_SIZE):
+            trial = study.ask()
+            key = (
+                trial.suggest_categorical("formats", formats),
+                trial.suggest_categorical("layout", layouts),
+            )
+            if key in loads:
+                drawn.append((trial, key))
+            else:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        new = [key for key in dict.fromkeys(key for _, key in drawn) if key not in seen]
+        if new:
+            numbers = [i for key in new for i in loads[key]]
+            table = evaluate([candidates[i] for i in numbers])
+            ends = np.cumsum([len(loads[key]) for key in new])
+            parts = np.split(np.arange(len(table)), ends[:-1])
+            seen |= {
+                k: _objective_values(table.iloc[p], requirements)
+                for k, p in zip(new, parts, strict=True)
+            }
+            order += numbers
+            tables.append(table)
+        for trial, key in drawn:
+            study.tell(trial, seen[key])
+    return [candidates[i] for i in order], pd.concat(tables, ignore_index=True)
+
+
+def _objective_values(table: pd.DataFrame, requirements: Requirements) -> list[float]:
+    """Return the best that a deployment does for the goal, and the least time per token."""
+    feasible = table[requirements.feasible(table)]
+    score = requirements.front_score(feasible).max() if len(feasible) else -np.inf
+    return [float(np.clip(score, -1e12, 1e12)), float(table["tpot_ms"].min())]
+
+
+def _search_key(candidate: Candidate) -> tuple[str, str]:
+    """Return what is drawn of a candidate: formats, and everything else but its load."""
+    deployment, pools = candidate.deployment, candidate.deployment.pools
+    layout = f"{deployment.system.name} {deployment.layout} {pools.prefill if pools else ''}"
+    if deployment.offload:
+        layout += f" {deployment.offload.weights_gib}"
+    return str(deployment.formats), layout
+
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of a step's time outside what was measured, beyond which a candidate is a guess: it is the
@@ -81,8 +154,8 @@ class Plan:
         deployments: what the rows' column ``number`` counts.
         requirements: what was asked for.
         excluded_systems: systems without a candidate, and why.
-        probability_best: the probability that the best is better than the runner-up; None where nothing was
-            learned from measured deployments that could say.
+        probability_best: the probability that the best is better than the runner-up; None where
+            nothing was learned from measured deployments that could say.
     """
 
     candidates: pd.DataFrame
@@ -198,7 +271,7 @@ def plan(
     accuracy: Sequence[AccuracyResult] | None = None,
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # noqa: B008  # immutable
+    offload: Offload = Offload(),  # immutable
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 

@@ -114,11 +114,16 @@ class TimedSteps:
         """Return the parts of each recipe's step, milliseconds."""
         return [
             _step(
-                self.model, self.system, recipe, self.task, self.micro_batches[_micro_batch_key(recipe)],
-                replicas, calibration,
+                self.model,
+                self.system,
+                recipe,
+                self.task,
+                self.micro_batches[_micro_batch_key(recipe)],
+                replicas,
+                calibration,
             )
             for recipe, replicas in zip(self.recipes, self.replicas, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def predict_steps(

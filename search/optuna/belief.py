@@ -7,14 +7,14 @@ import numpy as np
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.mapping import Value
-from foretune.models.saved.guide import SearchPredictor
-from foretune.models.saved.named import PredictorSource, read_predictor
+from foretune.models.saved.lookup import PredictorSource, read_predictor
+from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import Objective
 from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
 from foretune.search.prior import predict_runs
-from foretune.search.rows import KernelRuns
 from foretune.space import Configuration
+from foretune.values import Value
 
 MIN_P_VALID = 0.05
 """No predictor is believed that says of nearly everything that it cannot run."""
@@ -24,7 +24,7 @@ class PredictorPrior:
     """Log values of a problem's configurations, each predicted once.
 
     Args:
-        named: the predictor (`foretune.models.saved.named`).
+        named: the predictor (`foretune.models.saved.lookup`).
         problem: what is computed.
         device: where; None is the device that the predictor learned on.
         objective: what the study minimises.

@@ -18,16 +18,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.mapping import Value
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import GaussianProcess
-from foretune.models.process.terms import LinearCovariance
-from foretune.models.saved.named import NONE, PredictorSource
+from foretune.models.covariance import LinearCovariance
+from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.models.saved.lookup import NONE, PredictorSource
 from foretune.objective import Objective
 from foretune.search.acquisition import log_expected_improvement, log_probability_below
 from foretune.search.optuna.belief import PredictorPrior
-from foretune.search.optuna.dimensions import Dimensions
-from foretune.search.optuna.evidence import SUGGESTED, Observations, StudyHistory
+from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
 from foretune.search.surrogate import PRIOR_CHECKS
 from foretune.search.surrogate_process import (
     FIT_STEPS,
@@ -38,6 +35,7 @@ from foretune.search.surrogate_process import (
     subsample_measurements,
     surrogate_process,
 )
+from foretune.values import Value
 
 INITIAL_DESIGN_SIZE = 8
 """Trials of the first design."""
@@ -97,7 +95,7 @@ class SurrogateSampler(BaseSampler):
         independent_sampler: suggests the first trial, and parameters that not all trials have; by
             default ``TPESampler``.
         constraints_func: returns a finished trial's constraints, kept where at most zero.
-        predictor: an object or a name (`foretune.models.saved.named`).
+        predictor: an object or a name (`foretune.models.saved.lookup`).
         problem: what is computed, for the predictor.
         device: where; None is the device that the predictor learned on.
         objective: what the study minimises, for the predictor.

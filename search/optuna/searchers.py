@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.extras import require
-from foretune.mapping import Value
+from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
+from foretune.values import Value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.search.peers.pulling import CallbackToAskTell
 from foretune.search.searcher import Searcher
 from foretune.space import SearchSpace

@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.search.policies.decisions import UNOWNED, Decisions
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import Self
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.mapping import Value
 from foretune.search.policies.decisions import MAX_OBSERVATION
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
 MIN_DISTINCT = 5
 """Problems, and devices, that a policy must have met before it goes by their sizes and specs."""

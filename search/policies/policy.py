@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.decoding import read_arrays, read_json, translate_read_errors
 from foretune.errors import OutputError, PolicyError, UsageError
+from foretune.files import read_arrays, read_json, translate_read_errors
 from foretune.progress import SILENT, Progress
 from foretune.search.policies.agents import Agents
 from foretune.search.policies.configuring import ConfigurationDecisions
@@ -65,7 +65,8 @@ class Policy:
             schedule: how long.
             seed: of everything random.
             kernel: kept with the policy.
-            min_distinct: problems, or devices, below which it does not go by what they are (`Context`).
+            min_distinct: problems, or devices, below which it does not go by what they are
+                (`Context`).
             progress: told about every update.
 
         Raises:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from foretune.errors import DataWarning, ForetuneError, ForetuneWarning
     from foretune.family import Cost, Family
     from foretune.kernel import Kernel
-    from foretune.limit import Limit
     from foretune.measurement import Measurement, Status
     from foretune.models import (
         Predictor,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         evaluate_predictor,
         train_predictor,
     )
-    from foretune.objective import Objective
+    from foretune.objective import Limit, Objective
     from foretune.problem import Problem, ProblemParameter
     from foretune.registry import get_kernel
     from foretune.search import make_searcher
@@ -53,15 +52,14 @@ if TYPE_CHECKING:
         tune_problem,
         tune_workload,
     )
-    from foretune.tune.judging.judge import judge
-    from foretune.tune.judging.verdict import Verdict
+    from foretune.tune.functions.function import tunable, tune_function
+    from foretune.tune.functions.kernel_tuner import tune_kernel
+    from foretune.tune.functions.lookup import best
+    from foretune.tune.functions.program import tune_program
+    from foretune.tune.functions.result import Best
+    from foretune.tune.judge import Verdict, judge
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
-    from foretune.tune.wrapped.best import Best
-    from foretune.tune.wrapped.chosen import best
-    from foretune.tune.wrapped.function import tunable, tune_function
-    from foretune.tune.wrapped.kernel_tuner import tune_kernel
-    from foretune.tune.wrapped.program import tune_program
 
 __all__ = [
     "PRESETS",

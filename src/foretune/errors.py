@@ -1,14 +1,20 @@
-"""Errors a user can act on: one line each, saying what to do.
-
-``exit_code`` is what the command line exits with: 2 for a request that cannot be meant
-(a wrong name, an impossible shape), 1 for a request that is fine but failed.
-"""
+"""Errors, and redaction of secrets at one boundary."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from foretune.secrets import redact
+HIDDEN = "***"
+_USER = re.compile(r"(\w[\w+.-]*://)[^\s/@]+@")
+_NAMED = re.compile(
+    r"((?:^|[?&;\s])[\w-]*(?:password|passwd|pwd|token|secret|api_?key)=)[^&;:\s]+", re.IGNORECASE
+)
+
+
+def redact(text: str) -> str:
+    """Return a text without who signs in, how, and with what token, in any address in it."""
+    return _NAMED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
 
 
 class ForetuneError(Exception):

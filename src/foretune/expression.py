@@ -138,7 +138,7 @@ def _is_supported(node: ast.AST) -> bool:
     return isinstance(node, (ast.Name, ast.BoolOp, ast.IfExp, *_AUXILIARY_NODES))
 
 
-def _evaluate(node: ast.expr, columns: Columns) -> Any:  # noqa: C901 - one case a node
+def _evaluate(node: ast.expr, columns: Columns) -> Any:
     def value(n: ast.expr) -> Any:
         return _evaluate(n, columns)
 

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foretune.source import code_hash
+from foretune.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
 
 
 def nan_to(value: Any, replacement: Any) -> Any:
-    """Return ``value`` where there is one, else ``replacement``: of one run, or of columns of many."""
+    """Return ``value`` where there is one, else ``replacement``: of one run, or of columns of
+    many.
+    """
     if isinstance(value, float):
         return replacement if value != value else value
     return np.where(np.isnan(value), replacement, value)
@@ -62,7 +64,7 @@ class Family(ABC):
 
     @cached_property  # it goes along with a kernel of a script, whose code is nowhere else
     def source_hash(self) -> str:
-        """Identifies the code: sixteen hexadecimal digits; see `foretune.source`."""
+        """Identifies the code: sixteen hexadecimal digits; see `foretune.code_hash`."""
         return code_hash(type(self), Family)
 
     @abstractmethod

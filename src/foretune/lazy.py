@@ -1,8 +1,10 @@
-"""Packages whose names are imported when first used: importing one costs next to nothing."""
+"""Lazy public names; optional dependencies."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from foretune.errors import MissingExtra
 
 
 def lazy_exports(
@@ -24,3 +26,19 @@ def lazy_exports(
         return getattr(importlib.import_module(module_of[name]), name)
 
     return find, lambda: sorted(module_of)
+
+
+EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu"}
+"""The extra that brings what files of kernels import."""
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import ``module`` and return it.
+
+    Raises:
+        MissingExtra: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra(module.partition(".")[0], extra, purpose) from None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretune.errors import ProblemError, UnknownName
-from foretune.mapping import FrozenParameters, Value
+from foretune.values import FrozenParameters, Value
 
 
 class Problem(FrozenParameters):

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.errors import SpaceError
-from foretune.mapping import FrozenParameters, Value, plain_value
 from foretune.restriction import Restriction
+from foretune.values import FrozenParameters, Value, plain_value
 
 MAX_VALUES = 2**16
 """Most values of one parameter: codes are 16 bits wide."""

@@ -7,7 +7,7 @@ import pytest
 from commands import fails
 
 from foretune.__main__ import main
-from foretune.tune.exporting.aiter import TABLE_KINDS
+from foretune.plan.engine_files.aiter import TABLE_KINDS
 
 MODEL = "deepseek-ai/DeepSeek-V3"
 TABLE = TABLE_KINDS["a8w8_blockscale_tuned_gemm"]

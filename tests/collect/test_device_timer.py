@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing, metering, workbench
-from foretune.collect.device_timer import DeviceTimer, timer_for
-from foretune.collect.meters import PowerMeter
-from foretune.collect.timer import CPU_TIMER, time_interleaved, time_launch
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, benchmark, power
+from foretune.collect.power import PowerMeter
+from foretune.collect.timing import CPU_TIMER, DeviceTimer, time_interleaved, time_launch, timer_for
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.measurement import Status
@@ -137,10 +136,10 @@ def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
             gpu.log.append("wait")
 
     stopwatch = Waited(lambda: FakeEvent(gpu), lambda: None, lambda launches: None)
-    monkeypatch.setattr(workbench, "timer_for", lambda *_: stopwatch)
-    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: Logged(gpu.log))
-    monkeypatch.setattr(metering, "RAMP_S", 0.0)
-    monkeypatch.setattr(metering, "WINDOW_S", 0.002)
+    monkeypatch.setattr(benchmark, "timer_for", lambda *_: stopwatch)
+    monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: Logged(gpu.log))
+    monkeypatch.setattr(power, "RAMP_S", 0.0)
+    monkeypatch.setattr(power, "WINDOW_S", 0.002)
 
     class Queued(Toy):
         def build(self, problem, config, inputs):
@@ -165,11 +164,11 @@ def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
 
 @pytest.fixture
 def fragile(monkeypatch):
-    monkeypatch.setattr(workbench, "timer_for", workbench.timer_for)  # undoes the import
+    monkeypatch.setattr(benchmark, "timer_for", benchmark.timer_for)  # undoes the import
     import fragile_kernel
 
     monkeypatch.setattr(fragile_kernel.DEVICE, "broken", False)
-    monkeypatch.setattr(workbench, "timer_for", lambda *_: fragile_kernel.DEVICE)
+    monkeypatch.setattr(benchmark, "timer_for", lambda *_: fragile_kernel.DEVICE)
     return fragile_kernel.Fragile()
 
 

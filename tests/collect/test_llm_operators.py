@@ -9,14 +9,14 @@ from foretune.space import Configuration
 
 pytest.importorskip("torch")
 
-from foretune.collect import llm_operators
-from foretune.collect.llm_operators import (
+from foretune.collect.timing import Timing
+from foretune.collect.torch_operators import collect as llm_operators
+from foretune.collect.torch_operators.collect import (
     MAX_FAILURES,
     OperatorBenchmarker,
     collect_operators,
     distinct,
 )
-from foretune.collect.timer import Timing
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import MissingExtra, OutputError
 from foretune.measurement import Status

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from foretune.collect.numba_source import compile_function, function_source
+from foretune.collect.kernels.numba_codegen import compile_function, function_source
 
 LANES = [4, 8, 16]
 SIZE = 40

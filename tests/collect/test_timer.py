@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from foretune.collect.timer import (
+from foretune.collect.timing import (
     MIN_SAMPLE_S,
     Timing,
     median_interval,

@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from foretune.collect.kernels import triton_gemm, triton_grouped_gemm, triton_quantized_gemm
 from foretune.collect.kernels.expert_routing import expert_counts
-from foretune.collect.kernels.gemm_tiles import Limits
+from foretune.collect.kernels.triton_gemm import Limits
 from foretune.errors import ProblemError
 from foretune.registry import get_kernel
 

@@ -20,13 +20,13 @@ from foretune.tune import doctor
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from foretune.collect.kernels import (  # noqa: E402
+from foretune.collect.kernels import (
     triton_attention,
     triton_kernel,
     triton_rows,
 )
-from foretune.collect.kernels.gemm_tiles import Limits  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.collect.kernels.triton_gemm import Limits
+from foretune.collect.replay_driver import ReplayDriver
 
 SCRIPT = Path(__file__).with_name("triton_cases.py")
 CASES = runpy.run_path(str(SCRIPT))["CASES"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretune.collect import InProcessRunner, Timing, local_devices
-from foretune.collect.workbench import DEFAULT_REPEATED
+from foretune.collect.benchmark import DEFAULT_REPEATED
 from foretune.device import Device
 
 

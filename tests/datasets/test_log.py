@@ -339,7 +339,7 @@ def log_name(m):
 
 
 def test_a_long_journal_is_folded_while_the_log_is_open(path, monkeypatch):
-    monkeypatch.setattr("foretune.datasets.log.MAX_JOURNAL_ROWS", 4)
+    monkeypatch.setattr("foretune.datasets.run_log.MAX_JOURNAL_ROWS", 4)
     with RunLog(path) as log:
         for x in range(10):
             log.append(run(time_ms=1.0 + x, x=x))

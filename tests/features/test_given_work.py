@@ -8,7 +8,7 @@ from foretune.errors import PredictorError, SpaceError
 from foretune.features import family_for, row_cost, row_parts_ms, row_roofline_ms
 from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
-from foretune.features.families.given_work import UserDefinedCost
+from foretune.features.families.user_defined import UserDefinedCost
 from foretune.models import Predictor
 
 FLOPS, BYTES = "2 * M * N * K", "2 * (M*K + K*N + M*N)"

@@ -8,7 +8,7 @@ from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
 from foretune.features import family_for
-from foretune.features.known import find_family
+from foretune.features.families_of_runs import find_family
 
 
 class Theirs(Family):

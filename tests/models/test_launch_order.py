@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretune.features.launches import LaunchFeatures
+from foretune.features.launches import MAX_LOG_RATIO, LaunchFeatures
 from foretune.models.launch_order import (
     MAX_LOG_SLOWDOWN,
     SHIPPED,
@@ -28,7 +28,7 @@ def problems(kernel, count, seed, slope=1.0, candidates=12):
         law = 0.3 * (cost - cost.min())
         fits = np.arange(candidates) > 0
         time_ms = np.where(fits, np.exp(cost + 0.02 * rng.standard_normal(candidates)), np.inf)
-        columns = LaunchFeatures(values, np.minimum(law, MAX_LOG_SLOWDOWN), fits)
+        columns = LaunchFeatures(values, np.minimum(law, MAX_LOG_RATIO), fits)
         found.append(MeasuredProblem(kernel, columns, time_ms))
     return found
 

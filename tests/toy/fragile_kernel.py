@@ -5,8 +5,8 @@ Importing it exchanges the stopwatch of the process, for one that waits for that
 
 from toy_kernel import Toy
 
-from foretune.collect import workbench
-from foretune.collect.timer import Timer
+from foretune.collect import benchmark
+from foretune.collect.timing import Timer
 
 
 class FragileDevice(Timer):
@@ -35,4 +35,4 @@ class Fragile(Toy):
 
 
 DEVICE = FragileDevice()
-workbench.timer_for = lambda kernel, problem, device: DEVICE
+benchmark.timer_for = lambda kernel, problem, device: DEVICE

@@ -396,7 +396,7 @@ def _read_table(folder: Path) -> int:
 
 
 def _read_log(folder: Path) -> int:
-    from foretune.datasets.log import RunLog
+    from foretune.datasets.run_log import RunLog
 
     with RunLog(folder / "runs.parquet") as log:
         return len(log)
@@ -444,7 +444,7 @@ def _read_policy(folder: Path) -> int:
 
 
 def _store(folder: Path) -> None:
-    from foretune.tune.store.exported import write_file
+    from foretune.tune.store.file import write_file
     from foretune.tune.store.subject import Choice, Subject
 
     rows = measured()
@@ -454,7 +454,7 @@ def _store(folder: Path) -> None:
 
 
 def _read_store(folder: Path) -> int:
-    from foretune.tune.store.shipped import StoreFile
+    from foretune.tune.store.store_file import StoreFile
 
     store = StoreFile(folder / "store.json")
     return sum(len(store.measurements(s)) + len(store.choices(s)) for s in store.subjects())
@@ -496,7 +496,7 @@ def _calls(folder: Path) -> None:
 
 
 def _read_calls(folder: Path) -> int:
-    from foretune.tune.triton.recorded_calls import read_calls
+    from foretune.tune.triton.call_recorder import read_calls
 
     return len([call.text for call in read_calls(folder / "calls.jsonl")])
 

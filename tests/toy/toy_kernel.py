@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.workbench import environment
+from foretune.collect.benchmark import environment
 from foretune.device import Device
 from foretune.errors import MissingExtra
 from foretune.family import Cost

@@ -11,11 +11,10 @@ from foretune.collect import InProcessRunner, Timing
 from foretune.datasets import RunLog, read_runs
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
-from foretune.limit import Limit
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective
 from foretune.search.prior import prior_from_predictor
 from foretune.space import SearchSpace
-from foretune.tune import session, tune_problem
+from foretune.tune import job, tune_problem
 from foretune.tune.results import REJECTED, TuneResult
 
 KERNEL = Toy()
@@ -25,7 +24,7 @@ SIZE = len(KERNEL.space(PROBLEM))
 
 @pytest.fixture
 def metered(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
 def tune(runner, *limits, **how):

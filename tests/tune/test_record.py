@@ -9,10 +9,9 @@ from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
 from foretune.collect import collect_runs
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, UsageError
-from foretune.limit import ConstrainedObjective, Limit
 from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
-from foretune.tune import session, tune_pareto, tune_problem
+from foretune.objective import ConstrainedObjective, Limit, Objective
+from foretune.tune import job, tune_pareto, tune_problem
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.store import Choice, Store
 
@@ -41,7 +40,7 @@ class Said:
 
 @pytest.fixture
 def metered(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
 def tune(runner, budget=8, problem=PROBLEM, **how):
@@ -126,7 +125,7 @@ def test_a_searcher_hears_of_other_problems():
 
     def searcher(*arguments):
         told.extend(arguments[-1])
-        from foretune.search.random import RandomSearcher
+        from foretune.search.simple import RandomSearcher
 
         return RandomSearcher(*arguments)
 

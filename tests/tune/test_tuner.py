@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
 
-from foretune.collect import conditions, plan_configurations
-from foretune.collect.conditions import MachineLoad
-from foretune.collect.workbench import DEFAULT_REPEATED
+from foretune.collect import machine_load, plan_configurations
+from foretune.collect.benchmark import DEFAULT_REPEATED
+from foretune.collect.machine_load import MachineLoad
 from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.objective import Objective
-from foretune.tune import session, tune_problem
+from foretune.tune import job, tune_problem
+from foretune.tune.job import TuningJob
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import TuneResult
-from foretune.tune.session import TuningJob
-from foretune.tune.verify import METERED_ROUNDS, verify
+from foretune.tune.verifier import METERED_ROUNDS, verify
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -145,8 +145,8 @@ def test_a_win_smaller_than_the_doubt_is_unstable():
 
 def test_a_busy_machine_has_no_headline(monkeypatch):
     busy = MachineLoad(other_load=0.5, steal=0.0)
-    monkeypatch.setattr(conditions, "MAX_OTHER_LOAD", 0.1)
-    monkeypatch.setattr(conditions._CpuSampler, "end", lambda self: busy)
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(machine_load._CpuSampler, "end", lambda self: busy)
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
     assert result.won
     assert not result.verified
@@ -292,7 +292,7 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
 
 
 def test_energy_is_minimised_where_a_meter_is(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     result = tune_problem(
         KERNEL, PROBLEM, MeteredRunner(), budget=60, objective=Objective.ENERGY,
         searcher="exhaustive",
@@ -307,6 +307,6 @@ def test_energy_is_minimised_where_a_meter_is(monkeypatch):
 
 
 def test_a_predictor_without_power_cannot_guide_energy(predictor, monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     with pytest.raises(PredictorError, match="has not learned power"):
         tune_problem(KERNEL, PROBLEM, MeteredRunner(), predictor, objective=Objective.ENERGY)

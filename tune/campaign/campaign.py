@@ -13,18 +13,17 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect import Runner, collect_runs, plan_configurations
-from foretune.collect.workbench import environment
+from foretune.collect.benchmark import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.datasets.runs import problems_of
-from foretune.decoding import translate_read_errors
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
+from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
-from foretune.models.explanation.attribution import importance, is_explainable
-from foretune.models.explanation.explain import parameter_importance
-from foretune.models.saved.guide import SearchPredictor
-from foretune.models.saved.named import PredictorSource
+from foretune.models.explanation import importance, is_explainable, parameter_importance
+from foretune.models.saved.lookup import PredictorSource
+from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -34,13 +33,13 @@ from foretune.space import Configuration
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.guiding import find_predictor
+from foretune.tune.job import TuningJob, make_stopping
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.report import ReportData, headline, write_report
-from foretune.tune.report.numbers import number
+from foretune.tune.report.page import number
 from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
-from foretune.tune.session import TuningJob, make_stopping
 from foretune.tune.store.optional import StoreLocation
 from foretune.tune.tuner import tune_one
 
@@ -122,7 +121,7 @@ def run_campaign(
             ``seconds`` allow.
         regret: at which a search is over; likewise.
         seconds: wall time of each search at most; likewise.
-        predictor: goes on from this one, an object or a name (`foretune.models.saved.named`): it
+        predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
             says from the first what is worth profiling, and its runs are learned from, too, save
             those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune.decoding import read_json, translate_read_errors
 from foretune.errors import UsageError
-from foretune.replacing import atomic_write
+from foretune.files import atomic_write, read_json, translate_read_errors
 
 STATE = "campaign.json"
 _STATE_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": (int, float)}

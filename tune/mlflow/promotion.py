@@ -14,7 +14,7 @@ from foretune.datasets import newest_runs
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor, Training
-from foretune.models.target.targets import measured_rows
+from foretune.models.targets import measured_rows
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 METRIC = "median_ape"

@@ -1,12 +1,8 @@
-"""Tracking: campaigns, trainings and plans in MLflow.
-
-One parent run per campaign, one nested run per tuned problem; one run per training or plan. A
-search's measurements are metric steps sent in one batch: a hundred single calls take seconds, one
-batch of a thousand points a fraction of one.
-"""
+"""Tracker."""
 
 import json
 import os
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,18 +13,44 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.errors import ForetuneError, TrackingError
+from foretune.errors import ForetuneError, TrackingError, redact
 from foretune.models import Predictor, Training
-from foretune.models.saved.guide import SearchPredictor
-from foretune.models.saved.named import read_predictor
-from foretune.models.saved.saved_folder import RUNS_FILE
-from foretune.models.saved.tracked import DEFAULT_URI, connect, root_cause
-from foretune.secrets import redact
-from foretune.tune.mlflow.flavour import log_model
+from foretune.models.saved.folder import RUNS_FILE
+from foretune.models.saved.lookup import read_predictor
+from foretune.models.saved.mlflow_source import DEFAULT_URI, connect, root_cause
+from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.tune.mlflow.flavor import log_model
 from foretune.tune.mlflow.promotion import CHAMPION, PromotionDecision, decide_promotion
-from foretune.tune.mlflow.provenance import provenance
-from foretune.tune.report.numbers import ratio
+from foretune.tune.report.page import ratio
 from foretune.tune.results import TuneResult
+from foretune.version import __version__
+
+
+def provenance() -> dict[str, str]:
+    """Return tags: MLflow's own, Foretune's version, and git's state of the working directory."""
+    from mlflow.tracking.context.registry import resolve_tags
+
+    tags = {k: str(v) for k, v in resolve_tags().items()}
+    return {**tags, "foretune.version": __version__, **git_state()}
+
+
+def git_state() -> dict[str, str]:
+    """Return the commit checked out here, and whether files differ from it; nothing outside git."""
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
+    if commit is None or changes is None:
+        return {}
+    return {"mlflow.source.git.commit": commit, "foretune.git.changed": str(bool(changes)).lower()}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
 
 EXPERIMENT = "foretune"
 HELD_OUT_ERROR_TAG = "foretune.held_out_error"
@@ -164,7 +186,7 @@ class Tracker:
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
-        from foretune.tune.report.validation import validation_page
+        from foretune.tune.report.single import validation_page
 
         predictor = training.predictor
         kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
@@ -191,9 +213,9 @@ class Tracker:
     ) -> PromotionDecision:
         """Log what was learned, and from what; register it as champion or challenger.
 
-        It loads by name wherever a predictor is taken (`foretune.models.saved.named`), and with
+        It loads by name wherever a predictor is taken (`foretune.models.saved.lookup`), and with
         ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")`` anywhere Foretune is
-        installed; see `foretune.tune.mlflow.flavour`.
+        installed; see `foretune.tune.mlflow.flavor`.
 
         Args:
             run_id: of the run.
@@ -229,7 +251,7 @@ class Tracker:
                 HELD_OUT_ERROR_TAG: repr(verdict.error),
                 "foretune.device": ", ".join(map(str, predictor.runs_["device"].unique())),
                 "foretune.kernel": predictor.kernel_name_,
-                "foretune.source": str(getattr(predictor.features_.family, "source_hash", "")),
+                "foretune.code_hash": str(getattr(predictor.features_.family, "source_hash", "")),
                 "foretune.rows": str(source),
                 "foretune.dataset": digest,
             }

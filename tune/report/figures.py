@@ -21,7 +21,7 @@ from foretune.tune.report.chart import (
     linear_axis,
     value_axis,
 )
-from foretune.tune.report.numbers import number
+from foretune.tune.report.page import number
 from foretune.tune.report.rates import Rate
 from foretune.tune.results import TuneResult
 
@@ -50,28 +50,41 @@ def trace_figure(result: TuneResult) -> Chart:
     end = len(steps) + 0.6
     layers: list[ChartLayer] = [
         Spans(
-            [i for i, _ in predicted], [s.low_ms for _, s in predicted],
-            [s.high_ms for _, s in predicted], "@interval", 9 if len(steps) <= 20 else 4,
+            [i for i, _ in predicted],
+            [s.low_ms for _, s in predicted],
+            [s.high_ms for _, s in predicted],
+            "@interval",
+            9 if len(steps) <= 20 else 4,
         ),
         Points(
-            [i for i, _ in predicted], [s.predicted_ms for _, s in predicted],
-            "@predicted", "level",
+            [i for i, _ in predicted],
+            [s.predicted_ms for _, s in predicted],
+            "@predicted",
+            "level",
         ),
         *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
         Line(
             [i for i, _ in successful] + [end] * bool(successful),
-            _best_so_far([s.objective for _, s in successful]), "@measured", steps=True,
+            _best_so_far([s.objective for _, s in successful]),
+            "@measured",
+            steps=True,
         ),
         Points(
-            [i for i, _ in successful], [s.objective for _, s in successful], "@measured",
-            texts=[f"{i}: {number(s.objective, unit)}\n{_config_text(s.config)}" for i, s in successful],
+            [i for i, _ in successful],
+            [s.objective for _, s in successful],
+            "@measured",
+            texts=[
+                f"{i}: {number(s.objective, unit)}\n{_config_text(s.config)}" for i, s in successful
+            ],
         ),
         Points(
             [i for i, _ in failed],
             [s.predicted_ms if (i, s) in predicted else result.baseline.value for i, s in failed],
-            "@outside", "x", texts=[f"{i}: {s.status}\n{_config_text(s.config)}" for i, s in failed],
+            "@outside",
+            "x",
+            texts=[f"{i}: {s.status}\n{_config_text(s.config)}" for i, s in failed],
         ),
-    ]  # fmt: skip
+    ]
     quantity = f"{_QUANTITY[result.objective]}, {unit}"
     return Chart(count_axis(len(steps), "measurement"), value_axis(seen, quantity), layers)
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from foretune.datasets import to_measurements
 from foretune.device import SPECS, Device
-from foretune.models.explanation.attribution import Importance
+from foretune.models.explanation import Importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.report.figures import (
@@ -24,21 +24,20 @@ from foretune.tune.report.figures import (
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.numbers import counted, duration, percent, ratio
-from foretune.tune.report.page import render, write_page
+from foretune.tune.report.page import counted, duration, percent, ratio, render, write_page
 from foretune.tune.report.rates import Rate, reproduce
 from foretune.tune.report.sections import (
     MAX_PARETO_CHARTS,
     METRICS,
     TARGETS,
+    RatioScale,
     energy_by_problem,
     failures,
     is_predicted,
     prediction_clouds,
     strongest_features,
 )
-from foretune.tune.report.validation import held_out_rows
-from foretune.tune.report.wins import RatioScale
+from foretune.tune.report.single import held_out_rows
 from foretune.tune.results import TuneResult
 
 _OUTCOME_TEXT = {

@@ -1,4 +1,4 @@
-"""The database of a tuning store: opened when first used, each operation one transaction."""
+"""Connection kept open, tables, migrations."""
 
 import os
 import sqlite3
@@ -9,13 +9,53 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import StoreError
-from foretune.secrets import redact
+from sqlalchemy import Connection, select, text, update
+
+from foretune.errors import StoreError, redact
+from foretune.tune.store.tables import SCHEMA_VERSION, choices, measurements, version
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
-    from foretune.tune.store.rows import StoreTransaction
+    from foretune.tune.store.sql import StoreTransaction
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the tables to this version; do nothing if another process already did.
+
+    Args:
+        connection: on which a transaction that writes has begun.
+    """
+    query = select(version.c.version).with_for_update()
+    found = connection.execute(query).scalar_one()
+    for step in _STEPS[found - 1 :]:
+        step(connection)
+    connection.execute(update(version).values(version=SCHEMA_VERSION))
+
+
+def _sequences_instead_of_clocks(connection: Connection) -> None:
+    """Version 2: rows are ordered by when they were written, not by what clocks said."""
+    for table in (measurements, choices):
+        connection.execute(
+            text(f"ALTER TABLE {table.name} ADD COLUMN sequence BIGINT NOT NULL DEFAULT 0")
+        )
+        keys = [column.name for column in table.primary_key]
+        same = " AND ".join(f"{key} = :{key}" for key in keys)
+        rows = connection.execute(
+            text(f"SELECT {', '.join(keys)} FROM {table.name} ORDER BY moment, {', '.join(keys)}")
+        )
+        numbered = [{**row, "n": n} for n, row in enumerate(rows.mappings(), start=1)]
+        if numbered:
+            connection.execute(
+                text(f"UPDATE {table.name} SET sequence = :n WHERE {same}"), numbered
+            )
+        connection.execute(text(f"ALTER TABLE {table.name} DROP COLUMN moment"))
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+
+
+_STEPS: list[Callable[[Connection], None]] = [_sequences_instead_of_clocks]
+
 
 PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -79,7 +119,7 @@ class Database:
 
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator["StoreTransaction"]:
-        from foretune.tune.store.rows import StoreTransaction
+        from foretune.tune.store.sql import StoreTransaction
 
         with (
             self._translate_errors(),
@@ -103,7 +143,6 @@ class Database:
         from sqlalchemy import URL, create_engine
         from sqlalchemy.pool import NullPool
 
-        from foretune.tune.store.migrations import migrate
         from foretune.tune.store.tables import SCHEMA_VERSION
 
         if self._url in ("sqlite://", ":memory:"):
@@ -241,7 +280,7 @@ def _version(engine: "Engine") -> int | None:
 
 
 def _make_tables(engine: "Engine") -> None:
-    from foretune.tune.store.rows import insert_missing
+    from foretune.tune.store.sql import insert_missing
     from foretune.tune.store.tables import SCHEMA_VERSION, metadata, version
 
     with engine.connect() as connection, connection.execution_options(writes=True).begin():

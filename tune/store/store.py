@@ -9,22 +9,22 @@ from dataclasses import asdict
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
-from foretune.mapping import FrozenParameters
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.database import Database
-from foretune.tune.store.process import Process, this_process
-from foretune.tune.store.record import (
+from foretune.tune.store.json_rows import (
     choice_from_record,
     choice_to_record,
     measurement_from_record,
     measurement_to_record,
     timestamp,
 )
-from foretune.tune.store.shipped import StoreFile
+from foretune.tune.store.process import Process, this_process
+from foretune.tune.store.reader import StoreReader
+from foretune.tune.store.store_file import StoreFile
 from foretune.tune.store.subject import Choice, Conflict, MergeReport, Subject
-from foretune.tune.store.tuned import StoreReader
+from foretune.values import FrozenParameters
 
 LOCK_TIMEOUT_S = 10.0
 """How long one waits for other processes that write before the store counts as locked."""

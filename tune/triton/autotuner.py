@@ -22,24 +22,28 @@ from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled import describe
 from foretune.errors import ForetuneWarning, PredictorError, TrackingError, UsageError
-from foretune.tune.triton.call import triton_parameters, undecorated_kernel
-from foretune.tune.triton.call_plan import CallPlan, make_plan, plan_id
-from foretune.tune.triton.decorated import DecoratedKernel
+from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
+from foretune.tune.triton.call_recorder import record_if_requested
+from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
 from foretune.tune.triton.descriptors import underlying_tensor
-from foretune.tune.triton.measuring import INVALID_CONFIG_ERRORS, UserKernelError
-from foretune.tune.triton.offers import RankedConfiguration, rank_configurations
+from foretune.tune.triton.kernel import DecoratedKernel
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.place import (
+from foretune.tune.triton.problem_key import (
+    CallPlan,
+    make_plan,
+    plan_id,
+    triton_parameters,
+    undecorated_kernel,
+)
+from foretune.tune.triton.runtime import (
     allow_code_loading,
+    bench_in_interpreter,
     is_capturing,
     is_interpreted,
     require_device,
 )
-from foretune.tune.triton.recorded_calls import record_if_requested
-from foretune.tune.triton.stopwatch import bench_in_interpreter
-from foretune.tune.triton.trials import StalledCallDriver, fail_if_conflicting
-from foretune.tune.triton.tunings import CallTunerFactory
+from foretune.tune.triton.stalled import StalledCallDriver, fail_if_conflicting
 
 Key = tuple[Any, ...]
 _STOCK_RUN = Stock.run
@@ -57,7 +61,8 @@ class CachedChoice:
         config: the configuration.
         knobs: its values, as they are passed to the kernel.
         key: the problem, as in stock Triton's ``cache``.
-        cache_entry: what ``cache`` held under it: if it no longer does, somebody wants another choice.
+        cache_entry: what ``cache`` held under it: if it no longer does, somebody wants another
+            choice.
     """
 
     config: triton.Config

@@ -14,7 +14,7 @@ from foretune.collect.compiled import get_target
 from foretune.device import Device
 from foretune.errors import UnknownName
 from foretune.tune.triton.descriptors import arguments_after_hook
-from foretune.tune.triton.place import is_interpreted
+from foretune.tune.triton.runtime import is_interpreted
 
 MAX_EARLY_COMPILES = 20
 """Candidates of a kernel whose first stages are looked at."""
@@ -49,7 +49,7 @@ class CodeReader:
 
     def machine_code_features(self, compiled: Any) -> dict[str, float]:
         """Return what machine code shows; nothing where it cannot be read."""
-        from foretune.collect.compiled.inspection import static_features
+        from foretune.collect.compiled.static_features import static_features
 
         try:
             return static_features(compiled, self._target) if self._target else {}
@@ -58,7 +58,7 @@ class CodeReader:
 
     def _early_stage_features(self, config: triton.Config) -> dict[str, float]:
         from foretune.collect.compiled.compiling import compile_ttgir, specialize
-        from foretune.collect.compiled.inspection import ttgir_features
+        from foretune.collect.compiled.static_features import ttgir_features
 
         if self._target is None:
             return {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.space import SearchSpace
 from foretune.tune.triton.options import Budget, Mode, Options
@@ -13,7 +13,7 @@ from foretune.tune.triton.options import Budget, Mode, Options
 if TYPE_CHECKING:
     import triton
 
-    from foretune.models.saved.named import PredictorSource
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
 
 DISABLE_VARIABLE = "FORETUNE_DISABLE"
@@ -102,7 +102,7 @@ def autotune(
 
     def decorate(fn: Any) -> Any:
         require("triton", "gpu", "tuning a Triton kernel")
-        from foretune.tune.triton.configs import to_triton_configs
+        from foretune.tune.triton.kernel import to_triton_configs
 
         if not hasattr(fn, "arg_names"):
             name = getattr(fn, "__name__", fn)

@@ -19,11 +19,11 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store
 from foretune.tune.store.optional import FallibleStore
+from foretune.tune.store.reader import StoreReader
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Subject
-from foretune.tune.store.tuned import StoreReader
-from foretune.tune.triton.call import Call
 from foretune.tune.triton.launch_view import in_call_terms, launch_matches
 from foretune.tune.triton.options import Options
+from foretune.tune.triton.problem_key import Call
 
 T = TypeVar("T")
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import ForetuneWarning, UsageError
-from foretune.extras import require
-from foretune.mapping import Value, parse_value
+from foretune.lazy import require
+from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.space import Configuration
     from foretune.tune.store import Store
-    from foretune.tune.triton.call import Call
+    from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
 """Numbers at the end of names count what was listed; they say nothing."""
@@ -98,8 +98,8 @@ class InductorChooser:
     """
 
     def __init__(self, budget: int, store: "Store | str | os.PathLike[str] | bool | None") -> None:
+        from foretune.tune.triton.choice import CallTunerFactory
         from foretune.tune.triton.options import Options
-        from foretune.tune.triton.tunings import CallTunerFactory
 
         self._budget = budget
         self._tuner_factory = CallTunerFactory(Options(budget=budget, store=store))
@@ -175,7 +175,7 @@ def make_operation(choices: Sequence[Any]) -> Operation:
     from foretune.collect.compiled.arguments import Tensor
     from foretune.problem import Problem
     from foretune.space import Configuration
-    from foretune.tune.triton.call import Call
+    from foretune.tune.triton.problem_key import Call
 
     configs = [Configuration(choice=_name(c), **_knobs(c)) for c in choices]
     library_choices = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
@@ -235,7 +235,7 @@ def _device(device: Any) -> "Device":
         from foretune.collect import local_device
 
         return local_device("cpu")
-    from foretune.tune.triton.place import device_at
+    from foretune.tune.triton.runtime import device_at
 
     return device_at(device.index or 0)
 

@@ -22,10 +22,10 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.store import Choice, Subject
-from foretune.tune.store.problems import source_label
-from foretune.tune.triton.call import problem_from_arguments
-from foretune.tune.triton.configs import LAUNCH_OPTIONS, to_configuration
+from foretune.tune.store.subject import source_label
+from foretune.tune.triton.kernel import LAUNCH_OPTIONS, to_configuration
 from foretune.tune.triton.kernel_source import source_hash
+from foretune.tune.triton.problem_key import problem_from_arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +90,14 @@ class LaunchView:
             return None
         subject = launch.subject
         return subject, dataclasses.replace(
-            m, kernel=subject.kernel, problem=launch.problem, config=launch.config,
-            static={**m.static, "programs": launch.programs}, source=source_label(m.kernel, m.problem),
+            m,
+            kernel=subject.kernel,
+            problem=launch.problem,
+            config=launch.config,
+            static={**m.static, "programs": launch.programs},
+            source=source_label(m.kernel, m.problem),
             environment=subject.versions,
-        )  # fmt: skip
+        )
 
     def function_choice(
         self, problem: Problem, kernel_choice: Choice

@@ -16,10 +16,10 @@ from typing import Any
 import triton
 
 from foretune.measurement import Measurement, Status
-from foretune.tune.triton.configs import to_configuration
-from foretune.tune.triton.measuring import INVALID_CONFIG_ERRORS
-from foretune.tune.triton.stopwatch import EventTimer
-from foretune.tune.triton.trials import StalledCallDriver
+from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS
+from foretune.tune.triton.kernel import to_configuration
+from foretune.tune.triton.runtime import EventTimer
+from foretune.tune.triton.stalled import StalledCallDriver
 
 REPEATS = 3
 """Timed launches of a trial, after one that is not counted."""

@@ -10,7 +10,7 @@ from foretune.errors import UsageError
 from foretune.objective import Objective
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import PredictorSource
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
 
 Budget = int | Literal["auto", "all"]
@@ -32,7 +32,7 @@ class Options:
             call. Each has choices of its own.
         objective: what is minimised; energy needs a power meter.
         regret: expected loss that is small enough to stop measuring, e.g. 0.03 for 3 %.
-        predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.named`);
+        predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.lookup`);
             ``"auto"`` takes the one that comes with Foretune (the log says which, or that none
             does), None does without. One that is named and cannot be used is an error.
         store: path or SQLAlchemy URL of the tuning store; None is the user's own, False none.

@@ -5,7 +5,7 @@ from types import CodeType
 from typing import Any
 
 from foretune.errors import ForetuneWarning
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.tune.triton.decorator import autotune, is_disabled
 
 

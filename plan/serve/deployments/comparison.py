@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.chance_constraints import probability_below
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
+from foretune.plan.serve.deployments.probability import probability_below
 
 Metric = Literal["tokens_per_s", "tpot_ms", "ttft_ms"]
 MIN_VARIANCE = 1e-12

@@ -18,12 +18,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.plan.serve.deployments.chance_constraints import (
-    DEFAULT_MIN_PROBABILITY,
-    T_QUANTILE_95,
-    calibration_choices,
-    required_probability,
-)
+from foretune.files import atomic_write
 from foretune.plan.serve.deployments.correction_features import correction_features
 from foretune.plan.serve.deployments.group_process import (
     GroupedGaussianProcess,
@@ -31,9 +26,14 @@ from foretune.plan.serve.deployments.group_process import (
     group_labels,
 )
 from foretune.plan.serve.deployments.origin import Origin
+from foretune.plan.serve.deployments.probability import (
+    DEFAULT_MIN_PROBABILITY,
+    T_QUANTILE_95,
+    calibration_choices,
+    required_probability,
+)
 from foretune.plan.serve.deployments.serving import ServingModel
 from foretune.plan.serve.deployments.variance_components import COMPONENTS, NOISE
-from foretune.replacing import atomic_write
 
 TARGETS = ("tpot_ms", "ttft_ms")
 COVERAGE = 0.9
@@ -68,8 +68,8 @@ class LatencyPredictor:
         widths: how many standard deviations of the process half an interval has, per target and
             whether the model was trained on.
         known_models: the models that were trained on.
-        min_probability: the least probability of keeping to a limit to ask for, so that at most one choice
-            in twenty misses it.
+        min_probability: the least probability of keeping to a limit to ask for, so that at most
+            one choice in twenty misses it.
         origin: what it was trained on, and with what.
     """
 

@@ -9,10 +9,9 @@ from foretune.plan.cost.memory import max_requests
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """What serves models, as its makers spell it."""
@@ -55,7 +54,8 @@ class Deployment:
         speculation: how tokens are drafted, where a plan says so; measured deployments only say
             that they are (``speculative``).
         offload: what lies in the host's memory.
-        max_request_tokens: tokens of the longest request, where that is longer than ``workload`` says.
+        max_request_tokens: tokens of the longest request, where that is longer than ``workload``
+            says.
     """
 
     model: ModelDescription
@@ -70,7 +70,7 @@ class Deployment:
     speculative: bool = False
     version: str = ""
     speculation: Speculation | None = None
-    offload: Offload = Offload()  # noqa: RUF009  # immutable
+    offload: Offload = Offload()  # immutable
     max_request_tokens: int = 0
 
     @property

@@ -13,15 +13,16 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import GaussianProcess
-from foretune.models.process.terms import CovarianceTerm, GradientFunction, Hyperprior
+from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
+from foretune.models.gaussian_process import GaussianProcess, Posterior
 
 LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
     "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
 }  # fmt: skip
-"""Sizes that errors change with -> over what distance, in octaves or as `group_coordinates` scales."""
+"""Sizes that errors change with -> over what distance, in octaves or as `group_coordinates`
+scales.
+"""
 SLOW_LENGTH_RATIO = 3.0
 """How much longer the lengths of the slow functions are than those of the fast."""
 NU = 3.0

@@ -11,17 +11,17 @@ import foretune.models
 import foretune.plan.cost
 import foretune.plan.describe
 import foretune.plan.serve.deployments
-from foretune.collect.probe import cache_directory
+from foretune.code_hash import packages_hash
+from foretune.collect.devices import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError
 from foretune.operator_package import package_folder
 from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.cost.kept_predictors import TrainedPredictorCache
 from foretune.plan.cost.tables import find_tables
+from foretune.plan.cost.trained_cache import TrainedPredictorCache
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.measured import read_measured_deployments
 from foretune.plan.serve.deployments.origin import Origin
-from foretune.plan.serve.deployments.physics import analytic_times
-from foretune.source import packages_hash
 
 PUBLISHED = "published"
 """Stands for the deployments that come with aiconfigurator-core."""

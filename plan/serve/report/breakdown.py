@@ -10,8 +10,8 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, rank_memory
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import StepTimers, decode_step, prompt_step
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.explaining import describe_candidate
+from foretune.plan.serve.explanation import describe_candidate
 from foretune.plan.serve.planner import Plan
-from foretune.search.optuna.pareto import pareto_front
+from foretune.search.pareto import pareto_front
 from foretune.tune.report.chart import (
     Bars,
     Chart,

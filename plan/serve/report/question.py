@@ -4,13 +4,12 @@ import math
 from dataclasses import dataclass
 
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
-from foretune.tune.report.numbers import counted, duration, number
+from foretune.tune.report.page import counted, duration, number
 
 MAX_LISTED_SYSTEMS = 3
 """Systems beyond which a title counts them."""
@@ -44,7 +43,7 @@ class Question:
     tables: bool = True
     corrected: bool = False
     seconds: float = math.nan
-    offload: Offload = Offload()  # noqa: RUF009  # immutable
+    offload: Offload = Offload()  # immutable
 
     def __str__(self) -> str:
         names = " or ".join(system.name for system in self.systems)

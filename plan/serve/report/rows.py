@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from foretune.plan.serve.explaining import describe_candidate
+from foretune.plan.serve.explanation import describe_candidate
 from foretune.plan.serve.planner import Plan
-from foretune.tune.report.numbers import interval, number, percent
+from foretune.tune.report.page import interval, number, percent
 
 
 @dataclass(frozen=True)

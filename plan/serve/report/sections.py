@@ -7,14 +7,14 @@ from typing import Literal
 import pandas as pd
 
 from foretune.plan.cost.steps import PARTS
-from foretune.plan.serve.deployments.physics import StepTimers
+from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
 from foretune.plan.serve.report.figures import stacked_bars
 from foretune.plan.serve.report.question import Question
 from foretune.plan.serve.report.rows import format_candidate
 from foretune.tune.report.chart import Bars, Mark, Segment
-from foretune.tune.report.numbers import number, ratio
+from foretune.tune.report.page import number, ratio
 
 PART_COLORS = dict(
     zip(PARTS, ("@measured", "@library", "@predicted", "@outside", "@quiet"), strict=True)

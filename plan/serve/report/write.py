@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
-from foretune.plan.serve.deployments.physics import StepTimers
-from foretune.plan.serve.explaining import PART_PHRASES, notes, sentences
+from foretune.plan.serve.explanation import PART_PHRASES, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report.figures import front_figure, group_marks
 from foretune.plan.serve.report.question import Question, limits
@@ -27,8 +27,7 @@ from foretune.plan.serve.report.sections import (
     time_bars,
     winner_sentences,
 )
-from foretune.tune.report.numbers import number
-from foretune.tune.report.page import render, write_page
+from foretune.tune.report.page import number, render, write_page
 
 _TILES = ("tokens_per_s_per_gpu", "tpot_ms", "ttft_ms", "usd_per_million_tokens", "power_w",
           "memory_gib")  # fmt: skip

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from foretune.device import Device
     from foretune.plan import Formats, Layout, ModelDescription
-    from foretune.plan.aiter_tables import TableLayer
+    from foretune.plan.engine_files.aiter_tables import TableLayer
 
 AITER = "aiter"
 SUFFIX = "_tuned_gemm"
@@ -39,7 +39,12 @@ def complete_tables(
     out: Path | None,
 ) -> None:
     """List the layers that AITER's tables have and lack, and write completed tables."""
-    from foretune.plan.aiter_tables import fill_tables, layers_in_tables, read_tables, write_tables
+    from foretune.plan.engine_files.aiter_tables import (
+        fill_tables,
+        layers_in_tables,
+        read_tables,
+        write_tables,
+    )
 
     model, layout, formats = served
     architecture, units = str(gpu.architecture), int(gpu.specs["cores"])
@@ -79,7 +84,7 @@ def complete_tables(
 
 
 def _sizes(each: "TableLayer") -> str:
-    from foretune.tune.exporting.aiter import TABLE_KINDS
+    from foretune.plan.engine_files.aiter import TABLE_KINDS
 
     return " ".join(f"{name}={each.layer[name]}" for name in TABLE_KINDS[each.table].sizes)
 
@@ -87,5 +92,11 @@ def _sizes(each: "TableLayer") -> str:
 def _to_json(each: "TableLayer") -> dict[str, object]:
     guesses = {n: {**choice.values, "agreement": choice.agreement}
                for n, choice in each.guesses.items()}  # fmt: skip
-    return {"table": each.table, "layer": dict(each.layer), "parts": each.parts,
-            "status": each.status, "there": list(each.tuned_tokens), "guesses": guesses}  # fmt: skip
+    return {
+        "table": each.table,
+        "layer": dict(each.layer),
+        "parts": each.parts,
+        "status": each.status,
+        "there": list(each.tuned_tokens),
+        "guesses": guesses,
+    }

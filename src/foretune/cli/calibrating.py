@@ -37,9 +37,9 @@ def choose(
     'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
     """
     from foretune.cli.run_files import read_files
-    from foretune.models.saved.named import read_predictor
+    from foretune.files import atomic_write
+    from foretune.models.saved.lookup import read_predictor
     from foretune.registry import registered
-    from foretune.replacing import atomic_write
 
     if not files and device is None:
         raise UsageError("give --device, or run tables of the device")
@@ -90,7 +90,7 @@ def calibrate(
     """Correct a predictor for a new device, with a few runs measured there."""
     from foretune.cli.run_files import read_files
     from foretune.models import evaluate_predictor
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
 
     output = Output(as_json)
     before = read_predictor(predictor)

@@ -9,8 +9,8 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
-from foretune.mapping import Value
 from foretune.problem import Problem
+from foretune.values import Value
 
 if TYPE_CHECKING:
     from foretune.tune import Campaign
@@ -79,11 +79,25 @@ def campaign(
         progress_bar() as progress,
     ):
         done = run_campaign(
-            chosen, active_runner, chosen_preset, problems=problems, objective=parsed_objective, model=model,
-            searcher=searcher, budget=parsed_budget, regret=regret, seconds=seconds, predictor=predictor,
-            out=out, tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
-            seed=seed, store=store_setting, patience_s=wait_quiet, progress=progress,
-        )  # fmt: skip
+            chosen,
+            active_runner,
+            chosen_preset,
+            problems=problems,
+            objective=parsed_objective,
+            model=model,
+            searcher=searcher,
+            budget=parsed_budget,
+            regret=regret,
+            seconds=seconds,
+            predictor=predictor,
+            out=out,
+            tracking_uri=tracking_uri,
+            validate=validate,  # type: ignore[arg-type]
+            seed=seed,
+            store=store_setting,
+            patience_s=wait_quiet,
+            progress=progress,
+        )
     _show(output, done)
     output.result(done.summary())
 

@@ -59,7 +59,7 @@ def operators(
     them to the tables of engines. The most telling sizes come first; rows are on disk the moment
     they are measured, and the same command goes on where it stopped. Needs torch.
     """
-    from foretune.collect.llm_operators import OperatorBenchmarker, collect_operators
+    from foretune.collect.torch_operators.collect import OperatorBenchmarker, collect_operators
     from foretune.datasets import RunLog
     from foretune.plan.cost.own_tables import OPERATORS_FILE
 
@@ -114,7 +114,7 @@ def read_sizes(text: str, option: str) -> list[int]:
 
 def _device(name: str) -> "Device":
     from foretune.collect import local_device
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
 
     return local_device(name or ("cuda" if local_gpus() else "cpu"))
 
@@ -134,7 +134,7 @@ def _choose_operators(
     model: str, degrees: Sequence[int], formats: Sequence[str], sizes: Sequence[int],
     device: "Device", max_ms: float,
 ) -> "tuple[list[Operator], dict[str, int]]":  # fmt: skip
-    from foretune.collect.llm_operators import distinct
+    from foretune.collect.torch_operators.collect import distinct
     from foretune.plan import describe_model
     from foretune.plan.cost.design import (
         DEFAULT_MODELS,

@@ -141,9 +141,16 @@ def _compile(
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
         for position, outcome in compile_configs(
-            kernel, (), configs, found, kwargs=arguments, tier=tier, jobs=jobs or None,
-            limit_s=options.require_positive(time_limit, "--time-limit"), cache_dir=cache_dir or None,
-        ):  # fmt: skip
+            kernel,
+            (),
+            configs,
+            found,
+            kwargs=arguments,
+            tier=tier,
+            jobs=jobs or None,
+            limit_s=options.require_positive(time_limit, "--time-limit"),
+            cache_dir=cache_dir or None,
+        ):
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
     return [outcomes[i] for i in range(len(configs))]
@@ -151,7 +158,7 @@ def _compile(
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
     """Return the configurations of the kernel's autotuner; one without any settings if none."""
-    from foretune.collect.compiled.order import load_kernel
+    from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)
     while layer is not None:

@@ -23,7 +23,7 @@ def drift(
 
     'foretune train --resume' then goes on with the fresh runs.
     """
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
     from foretune.models.validation.drift import check_drift
 
     output = Output(as_json)

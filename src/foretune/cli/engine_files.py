@@ -14,8 +14,8 @@ from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from foretune.plan import ModelDescription
-    from foretune.plan.engine_files import EngineFile
-    from foretune.tune.exporting.layer import Engine, Layer
+    from foretune.plan.engine_files.guesses import EngineFile
+    from foretune.plan.engine_files.layer import Engine, Layer
 
 LINEAR_CONFIG_FOLDERS = {
     "vllm": "vllm/model_executor/layers/quantization/utils/configs",
@@ -61,11 +61,11 @@ def engine_config(
     With --measure, files hold what beats the engine's default; their card says by how much.
     """
     from foretune.plan import Formats, Layout, checkpoint_formats, describe_model
-    from foretune.plan.engine_files import engine_files, tuned_file_layers
-    from foretune.plan.engine_folder import write_files
-    from foretune.plan.engine_measuring import DEFAULT_BUDGET
-    from foretune.tune.exporting.layer import Engine
-    from foretune.tune.exporting.winners import TunedLayerIndex, architecture_of
+    from foretune.plan.engine_files.folder import write_files
+    from foretune.plan.engine_files.guesses import engine_files, tuned_file_layers
+    from foretune.plan.engine_files.layer import Engine
+    from foretune.plan.engine_files.measuring import DEFAULT_BUDGET
+    from foretune.plan.engine_files.tuned_layers import TunedLayerIndex, architecture_of
 
     if engine not in (*get_args(Engine), AITER):
         raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
@@ -90,8 +90,11 @@ def engine_config(
         output.say(f"{described.name} in {chosen}: {engine} looks for no tuned file")
     else:
         engine_winners = TunedLayerIndex.read(tuned or _installed_folder(engine))
-        all_winners = TunedLayerIndex([*engine_winners.layers.values(), *TunedLayerIndex.read(also).layers.values()] if also
-                        else engine_winners.layers.values())  # fmt: skip
+        all_winners = TunedLayerIndex(
+            [*engine_winners.layers.values(), *TunedLayerIndex.read(also).layers.values()]
+            if also
+            else engine_winners.layers.values()
+        )
         files = engine_files(layers, engine_winners, all_winners)
         if measure:
             count = (
@@ -143,7 +146,7 @@ def _local_gpu_name(
         UsageError: it is not the one asked for, or there is none; or what was asked for makes no
             sense.
     """
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
 
     if engine != "vllm":
         raise UsageError("--measure: only vLLM's kernels are measured")
@@ -170,8 +173,8 @@ def _measure_missing(
     """Return files with what was measured; each is written as soon as it is done."""
     from foretune.collect import IsolatedRunner, local_device
     from foretune.console import progress_bar
-    from foretune.plan.engine_folder import check_folder, write_files
-    from foretune.plan.engine_measuring import measure_file
+    from foretune.plan.engine_files.folder import check_folder, write_files
+    from foretune.plan.engine_files.measuring import measure_file
 
     missing = [file for file in files if file.status != "there"]
     check_folder(out, [file.layer for file in missing], "vllm")
@@ -187,7 +190,7 @@ def _measure_missing(
 
 
 def _parse_token_counts(tokens: str) -> list[int]:
-    from foretune.plan.engine_files import TOKEN_COUNTS
+    from foretune.plan.engine_files.guesses import TOKEN_COUNTS
 
     if not tokens:
         return list(TOKEN_COUNTS)
@@ -228,7 +231,7 @@ def _reject_options(given: dict[str, object]) -> None:
 def _say_next_steps(
     output: Output, out: Path | None, written: list["EngineFile"], engine: str
 ) -> None:
-    from foretune.plan.engine_folder import LINEAR_FOLDER
+    from foretune.plan.engine_files.folder import LINEAR_FOLDER
 
     if out is None:
         return

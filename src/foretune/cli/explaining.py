@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
     from foretune.models import Predictor
-    from foretune.models.explanation.attribution import Comparison, Importance
-    from foretune.models.target.targets import Target
+    from foretune.models.explanation import Comparison, Importance
+    from foretune.models.targets import Target
 
 MAX_LINES = 15
 """Shown to people; the JSON has all."""
@@ -38,9 +38,9 @@ def explain(
 
     Contributions are exact (TreeSHAP), so this needs a predictor of model xgboost.
     """
-    from foretune.models.saved.guide import require_kernel
-    from foretune.models.saved.named import read_predictor
-    from foretune.models.target.targets import TARGETS
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.saved.search_predictor import require_kernel
+    from foretune.models.targets import TARGETS
 
     if target not in TARGETS:
         raise UnknownName("target", target, TARGETS)
@@ -50,7 +50,7 @@ def explain(
     if kernel is not None:
         require_kernel(loaded, kernel)
     if problem is None:
-        from foretune.models.explanation.attribution import importance
+        from foretune.models.explanation import importance
 
         _show_importance(output, importance(loaded, target=target), target)
     else:
@@ -58,7 +58,7 @@ def explain(
 
 
 def _show_importance(output: Output, found: "Importance", target: str) -> None:
-    from foretune.models.explanation.attribution import FEATURE_GROUPS
+    from foretune.models.explanation import FEATURE_GROUPS
 
     title = f"what predicted {target} rests on ({found.rows:,} rows)"
     rows = [
@@ -83,7 +83,7 @@ def _compare(
     target: "Target",
 ) -> None:
     from foretune.features import rows_of
-    from foretune.models.explanation.attribution import compare
+    from foretune.models.explanation import compare
 
     kernel = _runnable_kernel(predictor)
     problem = Problem.parse(problem_text)

@@ -9,13 +9,13 @@ from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.cli.storing import open_tuned
 from foretune.errors import UnknownName, UsageError
-from foretune.replacing import atomic_write
+from foretune.files import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.tune.exporting import EfficiencyTable, Score
-    from foretune.tune.exporting.function import ExportedFunction
+    from foretune.tune.heuristics import EfficiencyTable, Score
+    from foretune.tune.heuristics.export import ExportedFunction
 
 MAX_CONFIGS = typer.Option(8, "--max-configs", help="Most configurations that the function uses.")
 
@@ -42,7 +42,7 @@ def export(
     Prints how much of the best performance measured it keeps, on the same
     problems and on held-out ones, beside the single best configuration.
     """
-    from foretune.tune.exporting import efficiency_table, export_function
+    from foretune.tune.heuristics import efficiency_table, export_function
 
     options.require_positive_int(max_configs, "--max-configs")
     if depth is not None and depth < 0:

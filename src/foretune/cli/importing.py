@@ -71,6 +71,6 @@ def import_(
 
 
 def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
-    from foretune.models.target.repeats import count_missing_runs
+    from foretune.models.repeats import count_missing_runs
 
     return max(count_missing_runs(now, before), len(before) - len(now))

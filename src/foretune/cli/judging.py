@@ -46,7 +46,7 @@ def judge(
     narrower types, manipulated clocks.
     """
     from foretune.collect import local_device
-    from foretune.tune.judging.judge import judge as judged
+    from foretune.tune.judge import judge as judged
 
     options.require_positive(box, "--box")
     options.require_positive(time_limit, "--time-limit")

@@ -8,7 +8,7 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import PolicyError
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.problem import Problem
 
 HELD_OUT_EVERY = 8
@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Train a policy over many problems; one in eight is held out and scored."""
     require("torch", "rl", "a policy")  # before what takes long
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
     from foretune.registry import get_kernel
     from foretune.search.policies.policy import Policy, name_groups
     from foretune.search.policies.reinforce import TrainingSchedule

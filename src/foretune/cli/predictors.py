@@ -65,14 +65,14 @@ def train(
     as_json: bool = options.JSON,
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
-    from foretune.features.families.given_work import UserDefinedCost
+    from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models import Predictor, train_predictor
     from foretune.models.predictor import require_single_kernel
-    from foretune.models.saved.named import read_predictor
-    from foretune.models.saved.saved_folder import require_writable_folder
-    from foretune.models.target.targets import TARGETS
-    from foretune.models.validation.curve import learning_curve
+    from foretune.models.saved.folder import require_writable_folder
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.targets import TARGETS
     from foretune.models.validation.evaluation import VALIDATION_LEVELS
+    from foretune.models.validation.learning_curve import learning_curve
     from foretune.models.validation.noise import noise_floor
     from foretune.models.validation.splits import SPLITS, group_columns
     from foretune.registry import load
@@ -153,7 +153,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models import evaluate_predictor
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
     from foretune.models.validation.evaluation import count_seen_before
 
     output = Output(as_json)
@@ -193,8 +193,8 @@ def predict(
     import numpy as np
 
     from foretune.features import rows_of
-    from foretune.models.saved.guide import require_kernel
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.saved.search_predictor import require_kernel
 
     options.require_positive_int(top, "--top")
     loaded = read_predictor(predictor)
@@ -244,7 +244,7 @@ def predict(
 
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield what is missing in a training's figures, and why."""
-    from foretune.features.known import explain_missing_roofline
+    from foretune.features.families_of_runs import explain_missing_roofline
 
     features, runs = done.predictor.features_, done.predictor.runs_
     if features.family is None and (

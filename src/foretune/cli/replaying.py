@@ -12,7 +12,7 @@ from foretune.cli.output import Output
 from foretune.cli.run_files import read_files
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.extras import require
+from foretune.lazy import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,7 @@ def replay(
 
 def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":
     """Return the predictor, or the runs, that ``--prior`` names; None where it names none."""
-    from foretune.models.saved.named import NONE, read_predictor
+    from foretune.models.saved.lookup import NONE, read_predictor
 
     names = [name for name in names if name != NONE]
     tables = [Path(name) for name in names if name.endswith(".parquet")]

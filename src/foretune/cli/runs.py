@@ -49,7 +49,7 @@ def collect(
     continue. Rows that the store knows are taken from there, and new rows go there, too.
     """
     from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
-    from foretune.collect.conditions import wait_until_idle
+    from foretune.collect.machine_load import wait_until_idle
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel

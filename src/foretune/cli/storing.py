@@ -9,13 +9,13 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.errors import UsageError
-from foretune.mapping import parse_value
 from foretune.problem import Problem
+from foretune.values import parse_value
 
 if TYPE_CHECKING:
-    from foretune.tune.exporting.vllm import ParameterNames
+    from foretune.plan.engine_files.vllm import ParameterNames
     from foretune.tune.store import Store, Subject
-    from foretune.tune.store.tuned import StoreReader
+    from foretune.tune.store.reader import StoreReader
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune store list' shows them.")
 DEVICE = typer.Option(None, help="Device, if there are several.")
@@ -199,7 +199,7 @@ def vllm_import(
 
     A kernel that the store knows on that device gets them; what it chose before stands.
     """
-    from foretune.tune.exporting.vllm import import_vllm, read_vllm
+    from foretune.plan.engine_files.vllm import import_vllm, read_vllm
     from foretune.tune.store import Store
 
     target, output, imported = Store(store), Output(as_json), []
@@ -229,8 +229,8 @@ def vllm_export(
     as_json: bool = options.JSON,
 ) -> None:
     """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
-    from foretune.tune.exporting.layer import Layer
-    from foretune.tune.exporting.vllm import export_vllm
+    from foretune.plan.engine_files.layer import Layer
+    from foretune.plan.engine_files.vllm import export_vllm
 
     tuned, output = open_tuned(store), Output(as_json)
     subject = tuned.newest_subject(kernel, device)
@@ -253,7 +253,7 @@ def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> 
 
 def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
     """Forget problems, and what a decorator of the kernel's function calls their runs."""
-    from foretune.tune.store.problems import group_by_problem, matches, source_label
+    from foretune.tune.store.subject import group_by_problem, matches, source_label
 
     measured = group_by_problem(target.measurements(subject))
     known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
@@ -271,14 +271,14 @@ def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
 def _problem_entries(
     tuned: "StoreReader", subject: "Subject", wanted: Problem | None
 ) -> list[dict[str, Any]]:
-    from foretune.tune.store.problems import (
+    from foretune.tune.store.subject import (
+        CANDIDATES_TAG,
         group_by_problem,
         matches,
         sort_key,
         without_names,
         without_tags,
     )
-    from foretune.tune.store.subject import CANDIDATES_TAG
 
     oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
     choices = {
@@ -343,7 +343,7 @@ def _truncate(text: str) -> str:
 
 
 def _naming(names: list[str], fixed_values: list[str]) -> "ParameterNames":
-    from foretune.tune.exporting.vllm import ParameterNames
+    from foretune.plan.engine_files.vllm import ParameterNames
 
     name_map = _parse_name_values(names, "--name")
     return ParameterNames(

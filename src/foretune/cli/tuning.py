@@ -23,11 +23,11 @@ from foretune.cli.wrapping import (
 )
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.limit import Limit
+from foretune.objective import Limit
 
 if TYPE_CHECKING:
+    from foretune.tune.functions.result import Best
     from foretune.tune.pareto import ParetoResult
-    from foretune.tune.wrapped.best import Best
 
 
 PROGRAM_KEY = "foretune.program"
@@ -191,10 +191,19 @@ def tune(
     if workload is not None:
         options.reject_options(
             context,
-            (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS, "problem", "regret", "searcher", "predictor",
-             "runs", "export"),
+            (
+                *KNOB_OPTIONS,
+                *PROGRAM_OPTIONS,
+                *SOURCE_OPTIONS,
+                "problem",
+                "regret",
+                "searcher",
+                "predictor",
+                "runs",
+                "export",
+            ),
             "a workload does not take",
-        )  # fmt: skip
+        )
         tune_calls(
             workload, kernel, budget, seconds, objective, limit,
             options.read_store(store, no_store), seed, wait_quiet, device, runner, ray_address,
@@ -247,10 +256,10 @@ def _tune_kernel(
     ray_address: str | None, output: Output,
 ) -> None:  # fmt: skip
     from foretune.datasets import RunLog
-    from foretune.models.saved.named import AUTO, NONE, read_predictor
+    from foretune.models.saved.lookup import AUTO, NONE, read_predictor
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
-    from foretune.tune.wrapped.best import Best
+    from foretune.tune.functions.result import Best
 
     if not kernel:
         raise UsageError(
@@ -273,12 +282,21 @@ def _tune_kernel(
             if export:
                 raise UsageError("a Pareto front is no one configuration: leave --export out")
             front = tune_pareto(
-                chosen, wanted, active_runner, trained, budget=search.budget, seconds=search.seconds,
-                objectives=objectives, limits=limits,
-                searcher=search.searcher, seed=search.seed, store=search.store, log=log,
+                chosen,
+                wanted,
+                active_runner,
+                trained,
+                budget=search.budget,
+                seconds=search.seconds,
+                objectives=objectives,
+                limits=limits,
+                searcher=search.searcher,
+                seed=search.seed,
+                store=search.store,
+                log=log,
                 patience_s=search.patience_s,
                 progress=progress,
-            )  # fmt: skip
+            )
         else:
             result = tune_problem(
                 chosen, wanted, active_runner, trained, budget=search.budget, regret=search.regret,
@@ -295,7 +313,7 @@ def _tune_kernel(
 
 def _check_exports(paths: list[Path]) -> None:
     """Refuse a file's ending before anything is measured."""
-    from foretune.tune.wrapped.best import export_format
+    from foretune.tune.functions.result import export_format
 
     for path in paths:
         export_format(path)

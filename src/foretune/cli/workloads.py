@@ -9,7 +9,7 @@ from foretune.cli.campaign import show_results
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.limit import Limit
+from foretune.objective import Limit
 
 if TYPE_CHECKING:
     from foretune.tune.store.optional import StoreLocation

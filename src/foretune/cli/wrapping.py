@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from foretune.cli import options
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.mapping import Value, parse_value
 from foretune.space import Configuration
+from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
+    from foretune.tune.functions.result import Best
     from foretune.tune.store.optional import StoreLocation
-    from foretune.tune.wrapped.best import Best
 
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 KNOB_OPTIONS = ("param", "restrict", "default")
@@ -60,24 +60,35 @@ class SearchOptions:
 
 def tune_program_command(command: list[str], search: SearchOptions, **given: Any) -> "Best":
     """Tune a program with the options of the command line as they were typed."""
-    from foretune.tune.wrapped.program import tune_program
+    from foretune.tune.functions.program import tune_program
 
     knobs = _parse_knobs(given["param"])
     with progress_bar(notes=True) as progress:
         return tune_program(
-            command, knobs, build=given["build"], environment=options.parse_key_values(given["env"], "--env"),
-            templates=dict(_parse_template(text) for text in given["template"]), time=given["time"],
-            time_unit=given["time_unit"], check=given["check"], compare=given["compare"],
-            shell=given["shell"], sources=given["source"], runs=given["repeats"],
+            command,
+            knobs,
+            build=given["build"],
+            environment=options.parse_key_values(given["env"], "--env"),
+            templates=dict(_parse_template(text) for text in given["template"]),
+            time=given["time"],
+            time_unit=given["time_unit"],
+            check=given["check"],
+            compare=given["compare"],
+            shell=given["shell"],
+            sources=given["source"],
+            runs=given["repeats"],
             time_limit_s=options.require_positive(given["time_limit"], "--time-limit"),
-            restrictions=given["restrict"], default=_parse_default(given["default"]),
-            name=given["name"] or None, progress=progress, **search.to_kwargs(),
-        )  # fmt: skip
+            restrictions=given["restrict"],
+            default=_parse_default(given["default"]),
+            name=given["name"] or None,
+            progress=progress,
+            **search.to_kwargs(),
+        )
 
 
 def tune_source(path: str, search: SearchOptions, **given: Any) -> "Best":
     """Tune a function of a source file with the options of the command line as they were typed."""
-    from foretune.tune.wrapped.kernel_tuner import tune_kernel
+    from foretune.tune.functions.kernel_tuner import tune_kernel
 
     if not given["function"] or not given["arg"]:
         raise UsageError(
@@ -92,11 +103,22 @@ def tune_source(path: str, search: SearchOptions, **given: Any) -> "Best":
     search_kwargs = search.to_kwargs()
     with progress_bar(notes=True) as progress:
         return tune_kernel(
-            given["function"], path, sizes[0] if len(sizes) == 1 else tuple(sizes), arguments,
-            _parse_knobs(given["param"]), x, y, z, restrictions=given["restrict"] or None,
-            compiler_options=given["option"] or None, default=_parse_default(given["default"]),
-            objective=search_kwargs.pop("objective"), seed=search_kwargs.pop("seed"), progress=progress, **search_kwargs,
-        )  # fmt: skip
+            given["function"],
+            path,
+            sizes[0] if len(sizes) == 1 else tuple(sizes),
+            arguments,
+            _parse_knobs(given["param"]),
+            x,
+            y,
+            z,
+            restrictions=given["restrict"] or None,
+            compiler_options=given["option"] or None,
+            default=_parse_default(given["default"]),
+            objective=search_kwargs.pop("objective"),
+            seed=search_kwargs.pop("seed"),
+            progress=progress,
+            **search_kwargs,
+        )
 
 
 def read_argument(text: str, seed: int = 0) -> Any:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 
-from foretune.collect.meters import PowerMeter
+from foretune.collect.power import PowerMeter
 from foretune.testing.contract import BrokenContract, ensure
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.workbench import DEFAULT_REPEATED
+from foretune.collect.benchmark import DEFAULT_REPEATED
 from foretune.errors import MeasurementError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration

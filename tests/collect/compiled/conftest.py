@@ -33,7 +33,7 @@ def compiled(toys):
     """Compile a kernel for a target; return what Triton made and its features."""
     from foretune.collect.compiled import get_target
     from foretune.collect.compiled.compiling import compile_full, specialize
-    from foretune.collect.compiled.inspection import static_features
+    from foretune.collect.compiled.static_features import static_features
 
     def compile_one(kernel, args, config, target="sm_90"):
         found = get_target(target)

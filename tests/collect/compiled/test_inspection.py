@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from foretune.collect.compiled import FEATURES, get_target
-from foretune.collect.compiled.cubin import read_cubin
-from foretune.collect.compiled.features import BINARY, CLASSES, OCCUPANCY, SPECIALIZATION, TTGIR
-from foretune.collect.compiled.opcodes import CLASS_MNEMONICS, IGNORED, classes, mnemonics
+from foretune.collect.compiled.feature_names import (
+    BINARY,
+    CLASSES,
+    OCCUPANCY,
+    SPECIALIZATION,
+    TTGIR,
+)
+from foretune.collect.compiled.machine_code import (
+    CLASS_MNEMONICS,
+    IGNORED,
+    classes,
+    mnemonics,
+    read_cubin,
+)
 from foretune.errors import ForetuneError, UnknownName, UsageError
 
 pytest.importorskip("triton")
@@ -180,7 +191,7 @@ def test_waves_are_those_of_amds_compiler(product):
 @pytest.mark.parametrize("target", TARGETS)
 def test_first_stages_show_the_same(product, toys, target):
     from foretune.collect.compiled.compiling import compile_ttgir, specialize
-    from foretune.collect.compiled.inspection import ttgir_features
+    from foretune.collect.compiled.static_features import ttgir_features
 
     specialised = specialize(toys.matmul, [F16] * 3 + SIZES, {}, TILE, get_target(target))
     early = ttgir_features(compile_ttgir(specialised), specialised)

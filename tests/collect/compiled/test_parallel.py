@@ -7,7 +7,7 @@ import pytest
 
 from foretune.collect.compiled import compile_configs, get_target, precompile
 from foretune.collect.compiled.arguments import Tensor
-from foretune.collect.compiled.parallel import kernel_reference
+from foretune.collect.compiled.compile_pool import kernel_reference
 from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
 from foretune.measurement import Status
 

@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.collect.compiled import get_target
-from foretune.collect.compiled.occupancy import occupancy
+from foretune.collect.compiled.static_features import occupancy
 from foretune.errors import UnknownName
 
 

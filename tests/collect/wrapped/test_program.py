@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.collect import InProcessRunner, Timing, metering, workbench
-from foretune.collect.meters import PowerMeter
+from foretune.collect import InProcessRunner, Timing, benchmark, power
+from foretune.collect.power import PowerMeter
 from foretune.collect.wrapped.program import Program, ProgramKernel, _substitute
 from foretune.device import Device
 from foretune.errors import UsageError
@@ -79,7 +79,7 @@ def test_files_are_made_from_templates(tmp_path, target):
     runner = InProcessRunner(DEVICE, ONCE)
     two = Configuration(tile=2)
     raced = runner.compare_interleaved(made, made.problem(), [Configuration(tile=1), two], 0.0)
-    assert raced.keys() == {two.id, workbench.DEFAULT_REPEATED}, "each finds its own file, in turn"
+    assert raced.keys() == {two.id, benchmark.DEFAULT_REPEATED}, "each finds its own file, in turn"
 
 
 @pytest.mark.parametrize("folder", [".", "{dir}"])
@@ -189,9 +189,9 @@ def test_energy_is_that_of_runs(monkeypatch):
         def stop(self):
             return 10.0 * (time.perf_counter() - self.began)
 
-    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: TenWatts())
-    monkeypatch.setattr(metering, "WINDOW_S", 0.1)
-    monkeypatch.setattr(metering, "RAMP_S", 0.01)
+    monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: TenWatts())
+    monkeypatch.setattr(power, "WINDOW_S", 0.1)
+    monkeypatch.setattr(power, "RAMP_S", 0.01)
     m = measured(kernel(["sh", "-c", "echo {tile} >> ran"]), tile=1)
     runs = Path("ran").read_text().split()
     assert m.power_w == pytest.approx(10, rel=0.05)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.models.trees.boosting import MIN_COMPILED_ROWS, BoostingModel
-from foretune.models.trees.nodes import Trees
+from foretune.models.trees.tree_arrays import Trees
 
 pytest.importorskip("numba")
 

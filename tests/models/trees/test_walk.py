@@ -5,9 +5,8 @@ import pytest
 
 from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.nodes import Trees
-from foretune.models.trees.together import JointModel
-from foretune.models.trees.walk import TreeArrays
+from foretune.models.trees.joint_model import JointModel
+from foretune.models.trees.tree_arrays import TreeArrays, Trees
 
 
 def data(n=400, seed=0, columns=5):

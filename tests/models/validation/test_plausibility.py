@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foretune.errors import DataWarning, PredictorError
 from foretune.features import row_roofline_ms
 from foretune.models import Predictor
-from foretune.models.validation.plausibility import MAX_DROPPED_SHARE, drop_implausible
+from foretune.models.validation.data_checks import MAX_DROPPED_SHARE, drop_implausible
 
 
 @pytest.fixture

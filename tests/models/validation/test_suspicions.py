@@ -14,8 +14,8 @@ from foretune.datasets.devices import with_specs
 from foretune.errors import DataWarning, PredictorError
 from foretune.features import family_for
 from foretune.models import Predictor
-from foretune.models.target.targets import present_targets
-from foretune.models.validation.suspicions import warn_about_data
+from foretune.models.targets import present_targets
+from foretune.models.validation.data_checks import warn_about_data
 
 QUICK = {"rounds": 60}
 H100 = "NVIDIA H100 80GB HBM3"

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.cost import kept_predictors
-from foretune.plan.cost.kept_predictors import MAX_PREDICTORS, TrainedPredictorCache, TrainingSet
+from foretune.plan.cost import trained_cache
+from foretune.plan.cost.trained_cache import MAX_PREDICTORS, TrainedPredictorCache, TrainingSet
 
 
 def lesson(slower: float = 1.0, name: str = "sum-here") -> TrainingSet:
@@ -83,7 +83,7 @@ def test_other_rows_are_learned_anew(kept, told):
 
 def test_another_version_of_the_code_learns_anew(kept, told, monkeypatch):
     answer(kept, lesson())
-    monkeypatch.setattr(kept_predictors, "packages_hash", lambda *packages: "changed")
+    monkeypatch.setattr(trained_cache, "packages_hash", lambda *packages: "changed")
     answer(kept, lesson())
     assert len(told.stages) == 2
 
@@ -124,7 +124,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 import pandas as pd
-from foretune.plan.cost.kept_predictors import TrainedPredictorCache, Lesson
+from foretune.plan.cost.trained_cache import TrainedPredictorCache, Lesson
 runs = pd.read_parquet(sys.argv[1])
 predictor, = TrainedPredictorCache(folder=Path(sys.argv[2])).of([Lesson("sum-here", runs)])
 print(predictor.predict(runs)["time_ms"].sum())

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from foretune.collect.timer import Timing
+from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.measurement import Measurement, Status
 from foretune.plan import Formats, Layout, System, Workload, find_system
@@ -22,7 +22,7 @@ from foretune.space import Configuration
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 pytest.importorskip("torch")
 
-from foretune.collect.llm_operators import OperatorBenchmarker  # noqa: E402  # measures with torch
+from foretune.collect.torch_operators.collect import OperatorBenchmarker  # measures with torch
 
 
 class Slower(OperatorBenchmarker):

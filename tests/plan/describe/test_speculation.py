@@ -10,7 +10,7 @@ from foretune.plan import Formats, Layout, Speculation, Workload, describe_model
 from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import request_bytes, weight_bytes
 from foretune.plan.describe.parts import Indexer, LinearAttention
-from foretune.plan.serve.replaying import simulate
+from foretune.plan.serve.simulation import simulate
 
 
 @pytest.mark.parametrize(("drafted", "acceptance"), [(1, 0.8), (3, 0.7), (5, 0.0)])

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
-from foretune.plan.describe.offload import Offload
+from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch
 

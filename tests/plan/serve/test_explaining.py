@@ -9,9 +9,9 @@ import pytest
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.describe.parts import LinearAttention
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.physics import analytic_times
-from foretune.plan.serve.explaining import notes, sentences
+from foretune.plan.serve.explanation import notes, sentences
 
 MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
 

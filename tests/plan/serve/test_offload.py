@@ -12,16 +12,16 @@ from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.host_link import prefix_ms, transfer_ms
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
-from foretune.plan.describe.offload import Offload
+from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.candidates import Candidate
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import analytic_times
-from foretune.plan.serve.explaining import notes, sentences
+from foretune.plan.serve.explanation import notes, sentences
 from foretune.plan.serve.launching import launch
-from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.recording import plan_to_json
-from foretune.plan.serve.replaying import simulate
+from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.report import Question, write_plan_report
+from foretune.plan.serve.saving import plan_to_json
+from foretune.plan.serve.simulation import simulate
 
 H100, LOAD = find_system("h100_sxm"), Workload(2048, 256)
 LARGE = describe_model("meta-llama/Llama-3.1-70B")

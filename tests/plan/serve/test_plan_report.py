@@ -11,15 +11,15 @@ import pytest
 from foretune.errors import OutputError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
 from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.serve.deployments.physics import analytic_times
-from foretune.plan.serve.explaining import describe_candidate, notes
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.explanation import describe_candidate, notes
 from foretune.plan.serve.report import Question, write_plan_report
 from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
 from foretune.plan.serve.report.figures import front_figure, group_marks, stacked_bars
 from foretune.plan.serve.report.rows import COLUMNS
 from foretune.plan.serve.report.sections import chosen_candidates, time_bars
 from foretune.tune.report.chart import Line, Mark, Note, Points, Segment
-from foretune.tune.report.numbers import number
+from foretune.tune.report.page import number
 
 LOAD = Workload(512, 64)
 CLOCKS = StepTimerFactory(None)

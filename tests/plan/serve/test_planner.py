@@ -12,7 +12,7 @@ from foretune.plan import Formats, Requirements, Workload, describe_model, find_
 from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.serve.at_rate import IDENTITY, load_curve
-from foretune.plan.serve.deployments.physics import prompt_ms
+from foretune.plan.serve.deployments.analytic import prompt_ms
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
@@ -190,7 +190,8 @@ def test_a_step_up_is_faster_and_a_runner_up_is_another():
 
 
 def test_too_many_candidates_are_searched(monkeypatch):
-    from foretune.plan.serve import planner, searching
+    from foretune.plan.serve import planner
+    from foretune.plan.serve import planner as searching
 
     whole = planned()
     monkeypatch.setattr(planner, "MAX_EXHAUSTIVE", 100)

@@ -12,8 +12,8 @@ import pytest
 from foretune.errors import OutputError, TrackingError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
 from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.serve.recording import plan_to_json, save_plan, write_plan_folder
 from foretune.plan.serve.report import Question
+from foretune.plan.serve.saving import plan_to_json, save_plan, write_plan_folder
 from foretune.tune.mlflow.tracking import Tracker
 
 LOAD = Workload(512, 64)

@@ -14,8 +14,8 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.replaying import simulate
+from foretune.plan.serve.prediction import predict
+from foretune.plan.serve.simulation import simulate
 
 MODEL = describe_model("meta-llama/Llama-3.1-8B")
 SYSTEM = find_system("h100_sxm")
@@ -23,7 +23,7 @@ FORMATS = Formats("fp8", kv="fp8")
 LOAD = Workload(512, 64)
 
 
-def deployment(concurrency=16, layout=Layout(), **more):  # noqa: B008  # immutable
+def deployment(concurrency=16, layout=Layout(), **more):  # immutable
     return Deployment(MODEL, SYSTEM, "vllm", layout, FORMATS, LOAD, concurrency, **more)
 
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from foretune.errors import SpaceError
-from foretune.limit import ConstrainedObjective, Limit
 from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
+from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.optuna.pareto import Chebyshev, ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import Chebyshev, ParetoSearcher, hypervolume, pareto_front
 from foretune.space import Configuration, SearchSpace
 
 COORDINATES = st.floats(0, 4).map(lambda x: round(x, 1))  # ties and repetitions are likely

@@ -13,12 +13,11 @@ import pytest
 from foretune.errors import TrackingError
 from foretune.features import candidate_rows
 from foretune.models import Predictor, Training, train_predictor
-from foretune.models.saved.named import read_predictor
+from foretune.models.saved.lookup import read_predictor
 from foretune.models.validation.evaluation import Validation
-from foretune.tune.mlflow.flavour import infer_model_signature, input_columns
+from foretune.tune.mlflow.flavor import infer_model_signature, input_columns
 from foretune.tune.mlflow.promotion import decide_promotion
-from foretune.tune.mlflow.provenance import git_state, provenance
-from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.mlflow.tracking import Tracker, git_state, provenance, score_metrics
 
 CHAMPION = "models:/foretune-matmul@champion"
 NEWEST = "models:/foretune-matmul/1"
@@ -88,7 +87,7 @@ def test_nothing_is_pickled(place, training):
     assert {"predictor.json", "tree.npz", "runs.parquet"} <= files
     assert not any(f.endswith((".pkl", ".pickle", ".joblib")) for f in files)
     info = mlflow.models.get_model_info(NEWEST)
-    assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavour"
+    assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavor"
 
 
 def test_signature_and_example(place, training, toy_runs):
@@ -182,7 +181,7 @@ def test_scores_stand_beside_the_model(place, training):
     for tags in (version.tags, run.data.tags):
         assert tags["foretune.dataset"] == dataset.dataset.digest
         assert tags["foretune.rows"].endswith("runs.parquet")
-        assert len(tags["foretune.source"]) == 16
+        assert len(tags["foretune.code_hash"]) == 16
         assert tags["mlflow.user"]
     assert "champion: there is no champion to beat; typical error" in version.description
     assert run.data.tags["mlflow.note.content"] == version.description

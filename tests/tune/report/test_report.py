@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretune.device import Device
 from foretune.errors import OutputError
-from foretune.models.explanation.attribution import Importance
+from foretune.models.explanation import Importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -26,7 +26,7 @@ from foretune.tune.report.figures import (
     worth_figure,
 )
 from foretune.tune.report.rates import Rate, rates
-from foretune.tune.report.validation import held_out_rows, validation_page
+from foretune.tune.report.single import held_out_rows, validation_page
 from foretune.tune.results import Comparison, NoiseEstimate, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")

@@ -20,10 +20,10 @@ from foretune.errors import RunTableError, StoreError, UnknownName, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, database, rows
+from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, database, sql
 from foretune.tune.store import store as store_module
+from foretune.tune.store.json_rows import measurement_to_record
 from foretune.tune.store.process import Process, this_process
-from foretune.tune.store.record import measurement_to_record
 
 SUBJECT = Subject("softmax", "9f3a", "Toy GPU", "foretune 0.1.0, triton 3.9.0")
 OTHER = replace(SUBJECT, versions="foretune 0.1.0, triton 3.6.0")
@@ -105,7 +105,7 @@ class TestMeasurements:
     @pytest.mark.parametrize("fallback", [False, True])
     def test_the_last_one_stays_whatever_its_clock_said(self, store, fallback, monkeypatch):
         if fallback:  # what databases without an upsert get
-            monkeypatch.setattr(rows, "_INSERT", {})
+            monkeypatch.setattr(sql, "_INSERT", {})
         store.put(SUBJECT, [measured(time_ms=2.0, at="2030-01-02T00:00:00+00:00", x=1)])
         store.put(SUBJECT, [measured(time_ms=5.0, at="2026-01-02T00:00:00+00:00", x=2)])
         store.put(SUBJECT, [measured(time_ms=9.0, at="2026-01-01T00:00:00+00:00", x=1)])

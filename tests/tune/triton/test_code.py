@@ -5,14 +5,14 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import triton.language as tl  # noqa: E402
+import triton.language as tl
 
-import foretune  # noqa: E402
-from foretune import Configuration, Device, Problem  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.search.rows import KernelRuns  # noqa: E402
-from foretune.tune.triton.code import CodeReader  # noqa: E402
-from foretune.tune.triton.estimate import estimate  # noqa: E402
+import foretune
+from foretune import Configuration, Device, Problem
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.search.encoding import KernelRuns
+from foretune.tune.triton.code import CodeReader
+from foretune.tune.triton.prior import estimate
 
 H200 = Device("NVIDIA H200", "gpu", "sm_90", {"cores": 132.0})
 

@@ -5,14 +5,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import triton.language as tl  # noqa: E402
-from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
-from tuned_kernels import NEWEST  # noqa: E402
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+from tuned_kernels import NEWEST
 
-import foretune  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.tune.triton.call_plan import make_plan  # noqa: E402
-from foretune.tune.triton.descriptors import arguments_after_hook  # noqa: E402
+import foretune
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.tune.triton.descriptors import arguments_after_hook
+from foretune.tune.triton.problem_key import make_plan
 
 SIZES = ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32))
 

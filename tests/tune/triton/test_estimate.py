@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("triton")
 
 from foretune import Configuration, Device, Problem
-from foretune.search.rows import KernelRuns
-from foretune.tune.triton.estimate import estimate, tile_edges
+from foretune.search.encoding import KernelRuns
+from foretune.tune.triton.prior import estimate, tile_edges
 
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
 

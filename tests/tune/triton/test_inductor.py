@@ -8,13 +8,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-from torch._inductor import select_algorithm  # noqa: E402
-from torch._inductor.ir import FixedLayout  # noqa: E402
+from torch._inductor import select_algorithm
+from torch._inductor.ir import FixedLayout
 
-import foretune  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
-from foretune.tune.triton.inductor import InductorChooser, make_operation  # noqa: E402
+import foretune
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.tune.triton.inductor import InductorChooser, make_operation
 
 TILES = [(m, n) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128)]
 

@@ -9,17 +9,17 @@ from commands import run_json
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import foretune as ft  # noqa: E402
-from foretune.cli import main  # noqa: E402
-from foretune.collect import Runner  # noqa: E402
-from foretune.collect.kernels import triton_gemm  # noqa: E402
-from foretune.collect.kernels.triton_softmax import TritonSoftmax  # noqa: E402
-from foretune.collect.workbench import environment  # noqa: E402
-from foretune.device import find_device  # noqa: E402
-from foretune.measurement import Measurement, Status  # noqa: E402
-from foretune.tune.record import SharedMeasurementCache  # noqa: E402
-from foretune.tune.store import Store  # noqa: E402
-from foretune.tune.triton.launch_view import LaunchView  # noqa: E402
+import foretune as ft
+from foretune.cli import main
+from foretune.collect import Runner
+from foretune.collect.benchmark import environment
+from foretune.collect.kernels import triton_gemm
+from foretune.collect.kernels.triton_softmax import TritonSoftmax
+from foretune.device import find_device
+from foretune.measurement import Measurement, Status
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store import Store
+from foretune.tune.triton.launch_view import LaunchView
 
 GEMM = triton_gemm.TritonGemm()
 PROBLEM = GEMM.problem(M=256, N=512, K=1024)

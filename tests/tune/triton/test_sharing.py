@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import tuned_kernels  # noqa: E402
+import tuned_kernels
 
-from foretune.problem import Problem  # noqa: E402
-from foretune.space import Configuration  # noqa: E402
-from foretune.tune.store import Store, Subject  # noqa: E402
-from foretune.tune.store import store as store_module  # noqa: E402
-from foretune.tune.store.process import this_process  # noqa: E402
-from foretune.tune.triton import trials  # noqa: E402
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Store, Subject
+from foretune.tune.store import store as store_module
+from foretune.tune.store.process import this_process
+from foretune.tune.triton import stalled
 
 BLOCKS = [2**i for i in range(4, 14)]
 RANK = """
@@ -106,8 +106,8 @@ def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monk
 
 
 def test_who_waits_too_long_measures_by_itself(monkeypatch):
-    monkeypatch.setattr(trials, "PATIENCE_S", 0.03)
-    busy = trials.ClaimedElsewhere()
+    monkeypatch.setattr(stalled, "PATIENCE_S", 0.03)
+    busy = stalled.ClaimedElsewhere()
     assert not busy.wait()
     for patient in (True, True, False):
         busy.add(Configuration(x=1))

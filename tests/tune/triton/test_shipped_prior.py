@@ -9,23 +9,23 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
+import tuned_kernels
 
-import foretune  # noqa: E402
-from foretune import Store  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.datasets import from_measurements  # noqa: E402
-from foretune.errors import ForetuneWarning  # noqa: E402
-from foretune.models import Predictor  # noqa: E402
-from foretune.models.saved import pretrained  # noqa: E402
-from foretune.models.saved.pretrained import Pretrained  # noqa: E402
-from foretune.problem import Problem  # noqa: E402
-from foretune.search.rows import KernelRuns  # noqa: E402
-from foretune.space import Configuration  # noqa: E402
-from foretune.tune.triton.kernel_source import source_hash  # noqa: E402
-from foretune.tune.triton.options import Options  # noqa: E402
-from foretune.tune.triton.place import current_device_index, device_at  # noqa: E402
-from foretune.tune.triton.prior import PriorFactory  # noqa: E402
+import foretune
+from foretune import Store
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.datasets import from_measurements
+from foretune.errors import ForetuneWarning
+from foretune.models import Predictor
+from foretune.models.saved import shipped as pretrained
+from foretune.models.saved.shipped import Pretrained
+from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
+from foretune.space import Configuration
+from foretune.tune.triton.kernel_source import source_hash
+from foretune.tune.triton.options import Options
+from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.runtime import current_device_index, device_at
 
 BLOCKS = (16, 32, 64, 256, 1024)
 BEST = 32

@@ -10,18 +10,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import triton.language as tl  # noqa: E402
-from commands import fails  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tuned_kernels import by_size, configs, copy  # noqa: E402
+import triton.language as tl
+from commands import fails
+from hypothesis import given
+from hypothesis import strategies as st
+from tuned_kernels import by_size, configs, copy
 
-import foretune  # noqa: E402
-from foretune.cli import main  # noqa: E402
-from foretune.collect.compiled.arguments import Tensor, describe  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
-from foretune.tune.triton.recorded_calls import (  # noqa: E402
+import foretune
+from foretune.cli import main
+from foretune.collect.compiled.arguments import Tensor, describe
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.tune.triton.call_recorder import (
     RECORD_VARIABLE,
     RecordedCall,
     allocate_argument,

@@ -87,8 +87,8 @@ def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, Operat
         UsageError: there are none in ``folder``.
     """
     from foretune.plan.cost.clocks import StepTimerFactory
-    from foretune.plan.cost.kept_predictors import TrainedPredictorCache
     from foretune.plan.cost.tables import find_tables
+    from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
     tables = find_tables(folder)
     return StepTimerFactory(tables, TrainedPredictorCache(progress_bar)), tables

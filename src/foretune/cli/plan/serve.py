@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.serve.deployments.deployment import Deployment
-    from foretune.plan.serve.replaying import SimulationResult
     from foretune.plan.serve.report import Question
+    from foretune.plan.serve.simulation import SimulationResult
 
 COLUMNS = {
     "system": "system", "formats": "formats", "layout": "layout", "replicas": "×",
@@ -156,21 +156,28 @@ def serve(
     inputs.check_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.screening import describe_rejected
-    from foretune.plan.describe.offload import Offload
+    from foretune.plan.describe.workload import Offload
     from foretune.plan.serve.deployments.learned import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
-    from foretune.plan.serve.recording import plan_to_json, save_plan
-    from foretune.plan.serve.replaying import simulate
     from foretune.plan.serve.report import Question
+    from foretune.plan.serve.saving import plan_to_json, save_plan
+    from foretune.plan.serve.simulation import simulate
 
     output = Output(as_json)
     requirements = Requirements(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
     clocks, tables = inputs.load_operator_clocks(operators)
     question = Question(
-        describe_model(model), tuple(_parse_systems(system, prices)), gpus, Workload(isl, osl, prefix),
-        backend, rate, pools, tables is not None, measured is not None,
+        describe_model(model),
+        tuple(_parse_systems(system, prices)),
+        gpus,
+        Workload(isl, osl, prefix),
+        backend,
+        rate,
+        pools,
+        tables is not None,
+        measured is not None,
         offload=Offload(offload, offload_cache),
-    )  # fmt: skip
+    )
     chosen = _parse_formats(formats, kv, question.systems)
     correction = (
         fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
@@ -230,8 +237,8 @@ def _write_files(
         UsageError: what starts it cannot hold it.
         OutputError: a file cannot be written.
     """
-    from foretune.plan.serve.dynamo import graph
-    from foretune.plan.serve.kubernetes import manifest
+    from foretune.plan.engine_files.dynamo import graph
+    from foretune.plan.engine_files.kubernetes import manifest
 
     errors: list[ForetuneError] = []
     for path, make, where in (
@@ -288,7 +295,7 @@ def _show(
     left_out: str,
 ) -> None:
     """Print the front, what it means, and how to start the best."""
-    from foretune.plan.serve.explaining import describe_layout, notes, sentences
+    from foretune.plan.serve.explanation import describe_layout, notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
     shown = _select_rows(plan, top)
@@ -348,7 +355,7 @@ def _parse_speculation(
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":
     """Return the systems meant, at the user's prices."""
     from foretune.plan import known_systems, published_prices, read_prices
-    from foretune.plan.describe.local_system import resolve_system
+    from foretune.plan.describe.system import resolve_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
     user_prices = read_prices(prices) if prices else {}
@@ -412,7 +419,7 @@ def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
 
 
 def _cell(name: str, row: "pd.Series[Any]") -> str:
-    from foretune.plan.serve.explaining import format_number
+    from foretune.plan.serve.explanation import format_number
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
     value = row[name]

@@ -32,7 +32,7 @@ def verify_operators(
         backend: the engine.
     """
     from foretune.collect import local_device
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
     from foretune.plan.check import operators
 
     rows = [row for row in (plan.best, plan.runner_up) if row is not None]
@@ -145,7 +145,7 @@ def verify_vllm(
     Raises:
         UsageError, MeasurementError: see `foretune.plan.check.check_vllm`.
     """
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
     from foretune.plan.check import check_vllm
     from foretune.plan.check.vllm_bench import require_vllm
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.chance_constraints import (
+from foretune.plan.serve.deployments.probability import (
     DEFAULT_MIN_PROBABILITY,
     PROBABILITY_LEVELS,
     CalibrationChoice,

@@ -10,10 +10,10 @@ from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.steps import PARTS, Step, StepTimer, operator_table
 from foretune.plan.cost.times import OperatorTimer
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
-from foretune.plan.serve.deployments.physics import analytic_times
 from foretune.plan.serve.deployments.serving import memory_wait_ms, tokens_per_s
 
 H100 = find_system("h100_sxm")
