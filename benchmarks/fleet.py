@@ -26,7 +26,7 @@ from sleeping_kernel import SleepingKernel
 
 import foretune as ft
 from foretune.collect.distributed.dispatcher import Dispatcher
-from foretune.collect.distributed.resource import resource_counts
+from foretune.collect.distributed.actor import resource_counts
 from foretune.tune.record import SharedMeasurementCache
 
 KERNEL = SleepingKernel()

@@ -15,8 +15,13 @@ from pathlib import Path
 
 from triton import backends
 
-from foretune.collect.compiled.feature_names import CLASSES
-from foretune.collect.compiled.machine_code import CLASS_MNEMONICS, IGNORED, OPCODE_MASK, classes
+from foretune.collect.compiled.machine_code import (
+    CLASS_MNEMONICS,
+    CLASSES,
+    IGNORED,
+    OPCODE_MASK,
+    classes,
+)
 
 NVDISASM = Path(backends.__file__).parent / "nvidia" / "bin" / "nvdisasm"
 INSTRUCTION = re.compile(

@@ -11,8 +11,8 @@ import numpy as np
 from foretune.collect.benchmark import Benchmarker, environment
 from foretune.collect.devices import local_gpus
 from foretune.collect.machine_load import LoadMonitor
-from foretune.collect.service import WorkerProcess
 from foretune.collect.timing import Timing
+from foretune.collect.worker_process import WorkerProcess
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
@@ -191,7 +191,7 @@ class IsolatedRunner(Runner):
         limit_s = self.limit_s * (len(configs) + 1) + max_seconds
         try:
             result: dict[str, np.ndarray] = self._worker.call(
-                limit_s, "compare_interleaved", kernel, problem, configs, max_seconds
+                "compare_interleaved", kernel, problem, configs, max_seconds, limit_s=limit_s
             )
             return result
         except (TimeoutError, ChildProcessError) as e:
@@ -218,7 +218,7 @@ class IsolatedRunner(Runner):
     ) -> Measurement:
         try:
             answer = self._worker.call(
-                self.limit_s, "measure", kernel, problem, config, incumbent_ms
+                "measure", kernel, problem, config, incumbent_ms, limit_s=self.limit_s
             )
         except TimeoutError:
             reason = f"not done after {self.limit_s:g} s"

@@ -15,7 +15,7 @@ import numpy as np
 
 from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
 from foretune.collect.machine_load import LoadMonitor
-from foretune.collect.service import WorkerProcess
+from foretune.collect.worker_process import WorkerProcess
 from foretune.collect.wrapped.values import relative_difference
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
@@ -358,7 +358,7 @@ class JudgeBenchmark:
     def _call(self, name: str, problem: Problem, method: str, *arguments: Any) -> Any:
         call_arguments = () if method == "outputs" else (dict(problem), *arguments)
         with self._attribute_errors(name, problem):
-            return self.implementations[name].call(self.limit_s, method, *call_arguments)
+            return self.implementations[name].call(method, *call_arguments, limit_s=self.limit_s)
 
     @contextmanager
     def _attribute_errors(self, name: str, problem: Problem) -> Any:

@@ -7,7 +7,7 @@ What needs Triton is in `foretune.collect.compiled.compiling` and `.inspection`,
 
 from foretune.collect.compiled.arguments import describe
 from foretune.collect.compiled.compile_pool import CompileResult, compile_configs, precompile
-from foretune.collect.compiled.feature_names import FEATURES
+from foretune.collect.compiled.static_features import FEATURES
 from foretune.collect.compiled.targets import Target, get_target
 
 __all__ = [

@@ -1,51 +1,314 @@
-"""Parallel compilation in processes that may die."""
+"""Parallel compilation in worker processes, because a compiler may hang or abort."""
 
 import importlib
 import math
 import os
-import signal
-import socket
-import subprocess
 import sys
 import time
+import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from functools import partial
 from pathlib import Path, PurePath
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
-from foretune.collect.child import exit_cause
 from foretune.collect.compiled.arguments import describe
+from foretune.collect.compiled.static_features import (
+    occupancy_of,
+    static_features,
+    ttgir_features,
+)
 from foretune.collect.compiled.targets import Target
+from foretune.collect.worker_process import WorkerProcess
 from foretune.device import available_cores
-from foretune.errors import ForetuneError, MeasurementError, UsageError
+from foretune.errors import ForetuneError, UsageError
 from foretune.lazy import require
 from foretune.measurement import Status
 from foretune.space import Configuration
 
+LIMIT_S = 60.0
+MAX_ERROR_LENGTH = 300
+"""Characters kept of a compiler's message."""
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """The result of compiling one configuration.
+
+    Attributes:
+        config: the configuration.
+        status: ``ok``; ``invalid`` (compiled, but too large to launch on the target);
+            ``compile_error``; ``timeout``.
+        error: why it failed, on one line.
+        static: features of the code by their names in `FEATURES`; empty if it did not compile.
+        compile_s: compilation time in seconds; NaN if the compiler died or timed out.
+        cached: whether Triton's cache already had the code.
+        hash: Triton's hash, which names the folder in its cache; empty for the TTGIR tier.
+    """
+
+    config: Configuration
+    status: Status
+    error: str = ""
+    static: Mapping[str, float] = field(default_factory=dict)
+    compile_s: float = math.nan
+    cached: bool = False
+    hash: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it compiled and can be launched."""
+        return self.status is Status.OK
+
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """What all configurations of one batch have in common.
+    """The settings that all configurations of a batch share.
 
     Attributes:
-        path: where modules are looked for, like ``sys.path``.
         kernel: ``module:attribute``.
-        args: positional arguments, described.
-        kwargs: the same by name.
-        target: what to compile for.
+        args: positional arguments as `describe` returns them.
+        kwargs: keyword arguments as `describe` returns them.
+        target: the compile target.
         tier: ``full``, or ``ttgir`` for the first stages only.
-        cache_dir: Triton's cache; empty for the one that is set.
+        cache_dir: Triton's cache; empty for the default one.
     """
 
-    path: tuple[str, ...]
     kernel: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     target: Target
     tier: str
     cache_dir: str = ""
+
+
+def compile_configs(
+    kernel: Any,
+    args: Sequence[Any],
+    configs: Iterable[Mapping[str, Any]],
+    target: Target,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    tier: str = "full",
+    jobs: int | None = None,
+    limit_s: float = LIMIT_S,
+    cache_dir: str | Path | None = None,
+) -> Iterator[tuple[int, CompileResult]]:
+    """Compile all configurations in parallel; yield (position, result) as each one finishes.
+
+    Args:
+        kernel: ``module:attribute``, or the kernel itself if other processes can import it.
+        args: positional arguments; only the metadata of tensors is sent to the workers.
+        configs: compile-time parameters and launch options, one mapping per configuration.
+        target: the compile target.
+        kwargs: keyword arguments.
+        tier: ``full`` compiles to machine code and keeps it in Triton's cache. ``ttgir`` runs the
+            first stages only, which is much faster and writes nothing.
+        jobs: number of processes; one per core if None.
+        limit_s: time limit for one configuration in seconds.
+        cache_dir: Triton's cache; by default the one set by ``TRITON_CACHE_DIR``.
+
+    Raises:
+        UsageError: the kernel does not exist, or an argument is missing or unknown.
+        MeasurementError: no process can be started.
+    """
+    if tier not in ("full", "ttgir"):
+        raise UsageError(f"tier {tier!r}: there are 'full' and 'ttgir'")
+    request = CompileRequest(
+        kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
+        args=tuple(map(describe, args)),
+        kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
+        target=target,
+        tier=tier,
+        cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
+    )
+    waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
+    n = min(jobs or available_cores(), len(waiting))
+    yield from _compile_in_parallel(request, waiting, n, limit_s)
+
+
+def precompile(
+    kernel: Any,
+    args: Sequence[Any],
+    configs: Iterable[Mapping[str, Any]],
+    target: Target,
+    cache_dir: str | Path | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    limit_s: float = LIMIT_S,
+) -> list[CompileResult]:
+    """Precompile into a Triton cache for the given arguments and device.
+
+    The machine needs no GPU. The launching machine must have the same Triton release, the same
+    kernel source and the same environment variables that Triton hashes. The folder must have the
+    same path there, because Triton's cache holds absolute paths.
+
+    Args:
+        kernel: ``module:attribute``, or the kernel itself if other processes can import it.
+        args: positional arguments; a torch dtype stands for a pointer aligned to 16 bytes.
+        configs: the configurations to compile.
+        target: the compile target.
+        cache_dir: Triton's cache; by default the one set by ``TRITON_CACHE_DIR``.
+        kwargs: keyword arguments.
+        jobs: number of processes; one per core if None.
+        limit_s: time limit for one configuration in seconds.
+
+    Returns:
+        One result per configuration, in order.
+
+    Raises:
+        UsageError: the kernel does not exist, or an argument is missing or unknown.
+    """
+    done = compile_configs(
+        kernel, args, configs, target,
+        kwargs=kwargs, jobs=jobs, limit_s=limit_s, cache_dir=cache_dir,
+    )  # fmt: skip
+    return [result for _, result in sorted(done, key=lambda pair: pair[0])]
+
+
+_Job = tuple[int, Configuration]
+_PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
+
+
+def _compile_in_parallel(
+    request: CompileRequest, waiting: deque[_Job], n: int, limit_s: float
+) -> Iterator[tuple[int, CompileResult]]:
+    """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
+
+    Raises:
+        ForetuneError: the request is wrong for every configuration.
+    """
+    pending = len(waiting)
+    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
+    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
+    threads = [
+        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
+        for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(pending):
+            finished = done.get()
+            if isinstance(finished, BaseException):
+                raise finished
+            yield finished
+    finally:
+        waiting.clear()
+        for worker, thread in zip(workers, threads, strict=True):
+            while thread.is_alive():
+                worker.kill()  # again, if the thread was just starting the process
+                thread.join(0.05)
+
+
+def _drive(
+    worker: WorkerProcess,
+    waiting: deque[_Job],
+    done: "SimpleQueue[tuple[int, CompileResult] | BaseException]",
+    limit_s: float,
+) -> None:
+    """Compile waiting jobs in one process until none is left."""
+    try:
+        while True:
+            try:
+                position, config = waiting.popleft()
+            except IndexError:
+                return
+            done.put((position, _compile_or_fail(worker, config, limit_s)))
+    except BaseException as e:
+        done.put(e)
+    finally:
+        worker.close()
+
+
+def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
+    try:
+        result: CompileResult = worker.call("compile", config, limit_s=limit_s)
+        return result
+    except TimeoutError:
+        return CompileResult(config, Status.TIMEOUT, f"not compiled after {limit_s:g} s")
+    except ChildProcessError as e:
+        return CompileResult(config, Status.COMPILE_ERROR, str(e))
+
+
+class _Compiler:
+    """Compiles configurations of one kernel; lives in a worker process."""
+
+    def __init__(self, request: CompileRequest) -> None:
+        warnings.simplefilter("ignore")  # the launching process shows Triton's own warnings
+        if request.cache_dir:
+            os.environ["TRITON_CACHE_DIR"] = request.cache_dir
+        os.environ.pop("TRITON_INTERPRET", None)  # else Triton's own functions are interpreted
+        require("triton", "gpu", "compiling Triton kernels")
+        # Imported now, so that the import does not count in a configuration's time.
+        importlib.import_module("foretune.collect.compiled.compiling")
+        self._request = request
+        self._kernel = load_kernel(request.kernel)
+
+    def compile(self, config: Configuration) -> CompileResult:
+        """Return the result for one configuration.
+
+        Raises:
+            UsageError: the arguments are wrong for every configuration.
+        """
+        from foretune.collect.compiled.compiling import specialize
+
+        request, started = self._request, time.perf_counter()
+        try:
+            specialized = specialize(
+                self._kernel, request.args, request.kwargs, config, request.target
+            )
+            started = time.perf_counter()
+            compile_tier = _compile_full if request.tier == "full" else _compile_ttgir
+            return compile_tier(config, specialized, started)
+        except UsageError:
+            raise
+        except Exception as e:
+            seconds = time.perf_counter() - started
+            return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
+
+
+def _compile_full(config: Configuration, specialized: Any, started: float) -> CompileResult:
+    from triton import knobs
+
+    from foretune.collect.compiled.compiling import compile_full
+
+    hits: list[bool] = []
+    knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+    compiled = compile_full(specialized)
+    seconds = time.perf_counter() - started
+    features = static_features(compiled, specialized.target, specialized.declared_constants)
+    excess = occupancy_of(features, specialized.target).excess if "registers" in features else ""
+    status = Status.INVALID if excess else Status.OK
+    cached = bool(hits and hits[-1])
+    return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)
+
+
+def _compile_ttgir(config: Configuration, specialized: Any, started: float) -> CompileResult:
+    from foretune.collect.compiled.compiling import compile_ttgir
+
+    ttgir = compile_ttgir(specialized)
+    seconds = time.perf_counter() - started
+    features = ttgir_features(ttgir, specialized)
+    if features.get("fits", 1.0):
+        return CompileResult(config, Status.OK, "", features, seconds)
+    limit = specialized.target.limits.shared_bytes_per_cta
+    needed = f"it needs {features['shared_bytes']:.0f} bytes of shared memory"
+    excess = f"{needed}, {specialized.target.name} has {limit}"
+    return CompileResult(config, Status.INVALID, excess, features, seconds)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return an error's reason: Triton's message ends with it, ptxas' message begins with it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    reason = lines[0] if type(error).__name__ == "PTXASError" else lines[-1]
+    return f"{type(error).__name__}: {reason}"[:MAX_ERROR_LENGTH]
 
 
 def load_kernel(reference: str, compiling: bool = True) -> Any:
@@ -114,134 +377,6 @@ def _interpreter_off() -> Iterator[None]:
             os.environ["TRITON_INTERPRET"] = before
 
 
-@dataclass(frozen=True)
-class CompileResult:
-    """One configuration, compiled or not.
-
-    Attributes:
-        config: the configuration.
-        status: ``ok``; ``invalid`` (compiled, but too large for the target to launch);
-            ``compile_error``; ``timeout``.
-        error: the reason of a failure, one line.
-        static: what the code shows, by the names in `FEATURES`; empty where it did not compile.
-        compile_s: seconds it took; NaN where it did not compile.
-        cached: whether Triton's cache had it already.
-        hash: Triton's name of it, the folder in its cache; empty for the TTGIR tier.
-    """
-
-    config: Configuration
-    status: Status
-    error: str = ""
-    static: Mapping[str, float] = field(default_factory=dict)
-    compile_s: float = math.nan
-    cached: bool = False
-    hash: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether it compiled and can be launched."""
-        return self.status is Status.OK
-
-
-LIMIT_S = 60.0
-START_TIMEOUT_S = 120.0
-"""Seconds a worker may take to import the kernel's module; torch alone takes a few."""
-
-
-def compile_configs(
-    kernel: Any,
-    args: Sequence[Any],
-    configs: Iterable[Mapping[str, Any]],
-    target: Target,
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    tier: str = "full",
-    jobs: int | None = None,
-    limit_s: float = LIMIT_S,
-    cache_dir: str | Path | None = None,
-) -> Iterator[tuple[int, CompileResult]]:
-    """Yield (position, outcome) of every configuration, as they are done.
-
-    Args:
-        kernel: ``module:attribute``, or the kernel itself if other processes can import it.
-        args: positional arguments; tensors are only looked at, never sent.
-        configs: compile-time parameters and launch options, one mapping per configuration.
-        target: what to compile for.
-        kwargs: further arguments by name.
-        tier: ``full``: machine code, kept in Triton's cache. ``ttgir``: the first stages only,
-            which take a fraction of the time and leave nothing behind.
-        jobs: processes at once; as many as there are cores if None.
-        limit_s: seconds one configuration may take before its process is killed.
-        cache_dir: Triton's cache; the one that is set (``TRITON_CACHE_DIR``) if None.
-
-    Raises:
-        UsageError: the kernel cannot be found, an argument is missing or unknown.
-        MeasurementError: no process can be started.
-    """
-    if tier not in ("full", "ttgir"):
-        raise UsageError(f"tier {tier!r}: there are 'full' and 'ttgir'")
-    request = CompileRequest(
-        path=tuple(p or str(Path.cwd()) for p in sys.path),
-        kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
-        args=tuple(map(describe, args)),
-        kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
-        target=target,
-        tier=tier,
-        cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
-    )
-    waiting = [(i, Configuration(c)) for i, c in enumerate(configs)]
-    waiting.reverse()
-    n = min(jobs or available_cores(), len(waiting))
-    workers = [_Worker(request, limit_s) for _ in range(n)]
-    try:
-        for worker in workers:
-            worker.start()
-        yield from _distribute(workers, waiting)
-    finally:
-        for worker in workers:
-            worker.close()
-
-
-def precompile(
-    kernel: Any,
-    args: Sequence[Any],
-    configs: Iterable[Mapping[str, Any]],
-    target: Target,
-    cache_dir: str | Path | None = None,
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    jobs: int | None = None,
-    limit_s: float = LIMIT_S,
-) -> list[CompileResult]:
-    """Fill a Triton cache, so that launches with such arguments on such a device find their code.
-
-    The machine needs no GPU, but the Triton release, the kernel's source and the environment
-    variables that Triton puts into its hash must be those of the launching machine, and the folder
-    must lie at the same path there: Triton's cache holds absolute paths.
-
-    Args:
-        kernel: ``module:attribute``, or the kernel itself if other processes can import it.
-        args: positional arguments; a torch dtype stands for a pointer that is a multiple of 16.
-        configs: what to build.
-        target: what to build for.
-        cache_dir: the folder; Triton's own (``TRITON_CACHE_DIR``) if None.
-        kwargs: further arguments by name.
-        jobs: processes at once; as many as there are cores if None.
-        limit_s: seconds one configuration may take.
-
-    Returns:
-        One outcome per configuration, in order.
-
-    Raises:
-        UsageError: the kernel cannot be found, an argument is missing or unknown.
-    """
-    done = compile_configs(
-        kernel, args, configs, target,
-        kwargs=kwargs, jobs=jobs, limit_s=limit_s, cache_dir=cache_dir,
-    )  # fmt: skip
-    return [outcome for _, outcome in sorted(done, key=lambda pair: pair[0])]
-
-
 def kernel_reference(kernel: Any) -> str:
     """Return the ``module:attribute`` by which another process finds ``kernel``.
 
@@ -276,125 +411,3 @@ def _layers(kernel: Any) -> Iterator[Any]:
     while kernel is not None:
         yield kernel
         kernel = getattr(kernel, "fn", None)
-
-
-class _Worker:
-    """A child process and what it is busy with.
-
-    Args:
-        request: what it works on.
-        limit_s: seconds one configuration may take.
-    """
-
-    def __init__(self, request: CompileRequest, limit_s: float) -> None:
-        self.job: tuple[int, Configuration] | None = None
-        self.ready = False
-        self.deadline = 0.0
-        self.connection: Connection[Any, Any] | None = None
-        self._request = request
-        self._limit_s = limit_s
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process, which then imports the kernel."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "foretune.collect.compiled.compile_worker",
-                 str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # so that its assembler can be killed with it
-            )  # fmt: skip
-        self.connection = Connection(ours.detach())
-        self.ready, self.job = False, None
-        self.deadline = time.monotonic() + START_TIMEOUT_S
-        self.connection.send(self._request)
-
-    def assign(self, job: tuple[int, Configuration]) -> None:
-        """Send a configuration; its time begins."""
-        assert self.connection is not None
-        self.job = job
-        self.deadline = time.monotonic() + self._limit_s
-        self.connection.send(job[1])
-
-    def has_answered(self) -> bool:
-        """Whether `take` returns at once."""
-        return self.connection is not None and self.connection.poll()
-
-    def receive(self) -> CompileResult | None:
-        """Return what came back; None if it only says that it is ready.
-
-        Raises:
-            ForetuneError: nothing can be compiled as ordered.
-        """
-        assert self.connection is not None
-        try:
-            answer = self.connection.recv()
-        except (EOFError, OSError):
-            return self._exited()
-        if isinstance(answer, ForetuneError):
-            raise answer
-        self.ready = True
-        self.job = None
-        return answer
-
-    def kill_overdue(self) -> CompileResult:
-        """Kill the process, which took too long, and return what that means.
-
-        Raises:
-            MeasurementError: it did not even start.
-        """
-        self.close()
-        if self.job is None:
-            raise MeasurementError(f"a compiling process was not ready after {START_TIMEOUT_S:g} s")
-        config, self.job = self.job[1], None
-        return CompileResult(config, Status.TIMEOUT, f"not compiled after {self._limit_s:g} s")
-
-    def close(self) -> None:
-        """Kill the process and all that it started."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
-        if self._process is not None:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-        self.ready = False
-
-    def _exited(self) -> CompileResult:
-        assert self._process is not None
-        cause, job = exit_cause(self._process), self.job
-        self.close()
-        if job is None:
-            raise MeasurementError(f"a compiling process ended with {cause}: see its message above")
-        self.job = None
-        return CompileResult(job[1], Status.COMPILE_ERROR, f"the compiler died: {cause}")
-
-
-def _distribute(
-    workers: list[_Worker], waiting: list[tuple[int, Configuration]]
-) -> Iterator[tuple[int, CompileResult]]:
-    while True:
-        for worker in workers:
-            if waiting and worker.ready and worker.job is None:
-                worker.assign(waiting.pop())
-        busy = {w.connection: w for w in workers if w.connection and (w.job or not w.ready)}
-        if not waiting and not any(w.job for w in workers):
-            return
-        for worker in _wait_for_workers(busy):
-            position = worker.job[0] if worker.job else -1
-            outcome = worker.receive() if worker.has_answered() else worker.kill_overdue()
-            if outcome is not None:
-                yield position, outcome
-            if worker.connection is None and waiting:
-                worker.start()
-
-
-def _wait_for_workers(busy: "dict[Connection[Any, Any], _Worker]") -> list[_Worker]:
-    """Return the workers that have answered or whose time is over, after waiting for one."""
-    first = min(w.deadline for w in busy.values())
-    found: Any = wait(list(busy), timeout=max(0.0, first - time.monotonic()))
-    now = time.monotonic()
-    return [w for c, w in busy.items() if c in found or w.deadline <= now]

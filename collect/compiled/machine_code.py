@@ -10,8 +10,51 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from foretune.collect.compiled.feature_names import CLASSES
 from foretune.errors import ForetuneError
+
+CLASSES: dict[str, str] = {
+    "mma": "matrix instructions of any generation",
+    "async_copy": "copies from global to shared memory past the registers, bulk ones included",
+    "global_load": "loads from global memory",
+    "global_store": "stores to global memory",
+    "shared_load": "loads from shared memory, of matrix fragments too",
+    "shared_store": "stores to shared memory, of matrix fragments too",
+    "local_load": "loads of a thread's own memory: spilled registers",
+    "local_store": "stores to a thread's own memory: spilled registers",
+    "tensor_memory": "accesses to tensor memory",
+    "atomic": "atomic operations and reductions in memory",
+    "shuffle": "exchange between the threads of a warp",
+    "barrier": "barriers, fences and waits",
+    "float": "floating-point arithmetic of 32 bits and fewer outside matrix units",
+    "double": "floating-point arithmetic of 64 bits",
+    "special": "exponentials, logarithms, reciprocals, roots, sines",
+    "convert": "conversions between number formats",
+    "integer": "integer arithmetic, logic, comparison, selection, permutation",
+    "move": "moves, constants, special registers",
+    "uniform": "instructions of the scalar unit, one for a whole warp",
+    "control": "branches, calls, exits",
+    "other": "instructions of no class that is known here",
+}
+"""Classes of machine instructions; NOPs are not counted."""
+
+BINARY: dict[str, str] = {
+    "registers": "registers per thread; AMD: vector registers of both kinds",
+    "accumulator_registers": "AMD: of those, accumulation registers",
+    "scalar_registers": "AMD: scalar registers per wave",
+    "stack_bytes": "a thread's own memory, bytes",
+    "spill_load_bytes": "NVIDIA: bytes of a thread read back from spilled registers, in the code",
+    "spill_store_bytes": "NVIDIA: bytes of a thread written for spilled registers, in the code",
+    "spilled_registers": "AMD: vector registers that did not fit",
+    "tensor_memory": "columns of tensor memory",
+    "scratch_bytes": "global scratch memory of one block, bytes",
+    "code_bytes": "size of the machine code",
+    "instructions": "machine instructions, NOPs not counted",
+    **{f"ops_{name}": f"of those, {what}" for name, what in CLASSES.items()},
+    "global_width_bytes": "bytes of one thread's access to global memory, mean over instructions",
+    "load_access_bytes": "the same of loads and asynchronous copies alone",
+    "store_access_bytes": "the same of stores alone",
+}
+"""What the machine code shows."""
 
 _INSTRUCTION = re.compile(r"\n\t([vsdbfg][a-z]*_\w+)")
 _TO_SHARED = re.compile(r"\n\t(?:buffer|global)_load_\w+[^\n]* lds\b")
@@ -56,7 +99,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def read_amdgcn(text: str) -> dict[str, float]:
-    """Return what assembly shows, by the names in `foretune.collect.compiled.feature_names.BINARY`.
+    """Return what assembly shows, by the names in `BINARY`.
 
     Args:
         text: as Triton keeps it (``kernel.asm["amdgcn"]``).
@@ -177,7 +220,7 @@ CLASS_MNEMONICS: dict[str, str] = {
     " UVIRTCOUNT",
     "control": "BRA BRX BREAK BSSY BSYNC CALL RET EXIT YIELD NANOSLEEP BPT LEPC ELECT USETMAXREG",
 }
-"""Class of `foretune.collect.compiled.feature_names.CLASSES` -> mnemonics."""
+"""Class of `CLASSES` -> mnemonics."""
 
 IGNORED = "NOP"
 
@@ -231,7 +274,7 @@ class Section:
 
 
 def read_cubin(binary: bytes, arch: int) -> dict[str, float]:
-    """Return what a cubin shows, by the names in `foretune.collect.compiled.feature_names.BINARY`.
+    """Return what a cubin shows, by the names in `BINARY`.
 
     Args:
         binary: the file.

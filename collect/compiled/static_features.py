@@ -1,14 +1,46 @@
 """Static.* columns, occupancy."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from triton.compiler import CompiledKernel
-
-from foretune.collect.compiled.compiling import SpecializedKernel, Ttgir
-from foretune.collect.compiled.machine_code import read_amdgcn, read_cubin
+from foretune.collect.compiled.machine_code import BINARY, read_amdgcn, read_cubin
 from foretune.collect.compiled.targets import Limits, Target
-from foretune.collect.compiled.ttgir import read_ttgir
+from foretune.collect.compiled.ttgir import TTGIR, read_ttgir
+
+if TYPE_CHECKING:
+    from triton.compiler import CompiledKernel
+
+    from foretune.collect.compiled.compiling import SpecializedKernel, Ttgir
+
+SPECIALIZATION: dict[str, str] = {
+    "pointers": "arguments that are pointers",
+    "pointers_aligned": "of those, known to be multiples of 16",
+    "integers": "integer arguments that are not compile-time constants",
+    "integers_divisible": "of those, known to be multiples of 16",
+    "integers_one": "integer arguments that are 1, and so were compiled in",
+}
+"""What the compiler was told about the arguments."""
+
+SHARED: dict[str, str] = {
+    "shared_bytes": "shared memory of one block, bytes",
+}
+"""Known at both tiers where this release of Triton lets us ask for it early."""
+
+OCCUPANCY: dict[str, str] = {
+    "fits": "1 if the target can launch it",
+    "ctas_per_sm": "blocks resident on one multiprocessor at once",
+    "warps_per_sm": "their warps",
+    "occupancy": "of the most warps there can be",
+    "limited_by_registers": "1 if registers keep it from holding more blocks",
+    "limited_by_shared": "1 if shared memory does",
+    "limited_by_tensor_memory": "1 if tensor memory does",
+    "limited_by_warps": "1 if the number of warps does",
+    "limited_by_ctas": "1 if the number of blocks does",
+}
+"""What follows for one multiprocessor."""
+
+FEATURES: dict[str, str] = {**SPECIALIZATION, **TTGIR, **SHARED, **BINARY, **OCCUPANCY}
+"""All names; what a target or a tier does not show is absent, never guessed."""
 
 LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 """What can limit the number of resident blocks; the first of several counts."""
@@ -101,7 +133,7 @@ def _round_up(value: int, granule: int) -> int:
     return -(-value // granule) * granule
 
 
-def ttgir_features(ttgir: Ttgir, specialized: SpecializedKernel) -> dict[str, float]:
+def ttgir_features(ttgir: "Ttgir", specialized: "SpecializedKernel") -> dict[str, float]:
     """Return what the first stages show, by the names in `FEATURES`.
 
     Args:
@@ -120,7 +152,7 @@ def ttgir_features(ttgir: Ttgir, specialized: SpecializedKernel) -> dict[str, fl
 
 
 def static_features(
-    compiled: CompiledKernel, target: Target, declared_constants: frozenset[str] | None = None
+    compiled: "CompiledKernel", target: Target, declared_constants: frozenset[str] | None = None
 ) -> dict[str, float]:
     """Return all that a compiled kernel shows, by the names in `FEATURES`.
 

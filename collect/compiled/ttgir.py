@@ -9,6 +9,40 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+TTGIR: dict[str, str] = {
+    "warps": "warps of one block, those of all specialised groups together",
+    "pipeline_depth": "buffers in turn of the deepest software pipeline; 1 without one",
+    "shared_alloc_bytes": "buffers in shared memory that the code names, bytes in sum",
+    "dots": "matrix products",
+    "dot_bits": "bits of one element of their operands; 0 without any",
+    "mma_version": "generation of the matrix unit: 2 mma, 3 wgmma, 5 tcgen05; AMD's MFMA; 0 none",
+    "mma_m": "rows of one matrix instruction",
+    "mma_n": "columns of one matrix instruction",
+    "mma_k": "depth of one matrix instruction; 0 where the compiler does not say",
+    "async_copies": "copies from global to shared memory past the registers",
+    "async_waits": "waits for such copies",
+    "convert_layouts": "changes of layout, which go through shared memory or shuffles",
+    "shared_loads": "reads of whole tiles from shared memory",
+    "shared_stores": "writes of whole tiles to shared memory",
+    "reductions": "reductions and scans",
+    "atomics": "atomic operations",
+    "loops": "loops",
+    "load_bytes": "bytes that all loads ask for, each counted once",
+    "store_bytes": "bytes that all stores write, each counted once",
+    "dot_flops": "operations of all matrix products, each counted once (an FMA counts two)",
+    "float_ops": "floating-point operations on elements of tiles, each counted once",
+    "loop_load_bytes": "bytes loaded per iteration of the hot loop",
+    "loop_store_bytes": "bytes stored per iteration of the hot loop",
+    "loop_dot_flops": "operations of matrix products per iteration of the hot loop",
+    "loop_float_ops": "floating-point operations on elements per iteration of the hot loop",
+    "loop_intensity": "operations per byte loaded or stored in the hot loop; 0 without any",
+    "loop_convert_layouts": "changes of layout in the hot loop",
+    "carried_registers": "registers per thread of what the hot loop carries along",
+    "tile_registers": "registers per thread of the largest tile",
+    "load_width_bytes": "contiguous bytes per thread of loads, by layout, at most 16, mean",
+}
+"""What Triton's GPU-level intermediate code shows; the hot loop is the one with most operations."""
+
 _OPERATION = re.compile(r'\s*(?:%[\w:.$-]+ = )?"?((?:[a-z]\w*\.)+[a-z]\w*)')
 _SHAPED = re.compile(r"(\w*)<((?:\d+x)*)(!tt\.ptr<\w+>|[a-z]\w*)(?:, (#\w+))?")
 _BITS = re.compile(r"\d+")
@@ -122,7 +156,7 @@ class Region:
 
 
 def read_ttgir(text: str) -> dict[str, float]:
-    """Return the features `foretune.collect.compiled.feature_names.TTGIR` names.
+    """Return the features `TTGIR` names.
 
     Args:
         text: a module as Triton prints it (``kernel.asm["ttgir"]``).

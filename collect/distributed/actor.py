@@ -3,6 +3,9 @@
 import os
 import pickle
 import platform
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +13,11 @@ import numpy as np
 
 from foretune.collect.benchmark import environment
 from foretune.collect.devices import local_device
-from foretune.collect.distributed.resource import resource_of
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.collect.runner import IsolatedRunner
 from foretune.collect.timing import Timing
 from foretune.collect.versions import toolchain
+from foretune.device import Device, canonical_name
 from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
@@ -165,3 +168,25 @@ class RayActor:
 
 def _versions(kernel: Kernel) -> str:
     return f"{environment(kernel)}; {toolchain(kernel.device_kind)}"
+
+
+def resource_of(device: Device) -> str:
+    """Return the name of the resource that equal devices share.
+
+    Made from what the descriptor says for certain, not from measured rates; for example
+    ``foretune:NVIDIA-H200:sm_90:132-cores``.
+    """
+    cores = f"{device.specs['cores']:.0f}-cores" if "cores" in device.specs else ""
+    parts = ("foretune", device.name, device.architecture, cores)
+    return ":".join(re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts)
+
+
+def resource_counts(devices: Iterable[Device]) -> dict[str, int]:
+    """Return how many devices there are by resource, as ``ray start --resources`` takes it."""
+    return dict(Counter(map(resource_of, devices)))
+
+
+def matching_resources(name: str, available: Iterable[str]) -> list[str]:
+    """Return those of the resources on offer that are devices called ``name``."""
+    start = resource_of(Device(canonical_name(name), "gpu")).rstrip(":").lower() + ":"
+    return sorted(r for r in available if r.lower().startswith(start))

@@ -15,9 +15,15 @@ from typing import Any
 
 from foretune.code_hash import uninstalled_sources
 from foretune.collect.devices import local_devices
-from foretune.collect.distributed.actor import THREAD_VARIABLES, PickledKernel, RayActor
+from foretune.collect.distributed.actor import (
+    THREAD_VARIABLES,
+    PickledKernel,
+    RayActor,
+    matching_resources,
+    resource_counts,
+    resource_of,
+)
 from foretune.collect.distributed.dispatcher import WorkerLost
-from foretune.collect.distributed.resource import matching_resources, resource_counts, resource_of
 from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError

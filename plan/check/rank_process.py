@@ -10,7 +10,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-from foretune.collect.child import become_worker
+from foretune.collect.worker_process import become_worker
 from foretune.errors import ForetuneError, MeasurementError
 
 

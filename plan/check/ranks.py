@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
 
-from foretune.collect.child import exit_cause
+from foretune.collect.worker_process import exit_cause
 from foretune.errors import MeasurementError, MissingExtra
 from foretune.lazy import EXTRA_OF
 

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("numba")
 
 from foretune.collect import cpu, devices
-from foretune.collect import cpu as peaks
 from foretune.device import SPECS, available_cores, find_device
 from foretune.errors import MissingExtra, UnknownName
 
@@ -55,15 +54,15 @@ def test_real_probe():
 
 @pytest.mark.parametrize("store", ["store", "store_past_cache"])
 def test_triad_computes_what_it_says(store):
-    a, b, c = (peaks._aligned(64) for _ in range(3))
+    a, b, c = (cpu._aligned(64) for _ in range(3))
     a[:], b[:], c[:] = 0, range(64), 2
     assert a.ctypes.data % 64 == 0
-    peaks.compile_function(peaks._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
+    cpu.compile_function(cpu._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
     assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
 
 
 def test_triad_of_uneven_length():
-    assert peaks.triad_gbps(10_001, seconds=0.0) > 0
+    assert cpu.triad_gbps(10_001, seconds=0.0) > 0
 
 
 def test_probe_is_cached(cache, measured):
@@ -163,8 +162,8 @@ def test_last_level_caches_are_counted(tmp_path):
         folder = tmp_path / f"cpu{number}/cache/index3"
         folder.mkdir(parents=True)
         (folder / "shared_cpu_list").write_text(shared + "\n")
-    assert peaks._last_level_caches(tmp_path) == 2
-    assert peaks._last_level_caches(tmp_path / "nothing") == 1
+    assert cpu._last_level_caches(tmp_path) == 2
+    assert cpu._last_level_caches(tmp_path / "nothing") == 1
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ class FakeNvml:
 
 def test_gpus_are_those_of_the_driver(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    known, unknown = devices.local_gpus(FakeNvml())
+    known, unknown = devices.nvidia_gpus(FakeNvml())
     assert known.name == "NVIDIA H200"
     assert known.architecture == "sm_90"
     assert known.specs["power_limit_w"] == 500  # this board's, not the datasheet's
@@ -248,7 +247,7 @@ def test_gpus_are_those_of_the_driver(monkeypatch):
 )
 def test_cuda_visible_devices(monkeypatch, variable, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert [gpu.name for gpu in devices.local_gpus(FakeNvml())] == names
+    assert [gpu.name for gpu in devices.nvidia_gpus(FakeNvml())] == names
 
 
 @pytest.mark.parametrize("variable", [None, "0", "MIG-cc03"])
@@ -281,7 +280,7 @@ def test_slices_of_a_gpu_have_their_own_name_and_size(monkeypatch, variable):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    first, *_ = devices.local_gpus(Split())
+    first, *_ = devices.nvidia_gpus(Split())
     assert (first.name, first.specs["cores"]) == ("NVIDIA H200 MIG 1g.18gb", 16)
 
 
@@ -290,7 +289,7 @@ def test_no_driver_no_gpus():
         def nvmlInit(self):
             raise self.NVMLError("Driver Not Loaded")
 
-    assert devices.local_gpus(NoDriver()) == []
+    assert devices.nvidia_gpus(NoDriver()) == []
 
 
 def test_no_pynvml_no_gpus(monkeypatch):
@@ -298,7 +297,7 @@ def test_no_pynvml_no_gpus(monkeypatch):
         raise MissingExtra("pynvml", "gpu", "finding GPUs")
 
     monkeypatch.setattr(devices, "require", missing)
-    assert devices.local_gpus() == []
+    assert devices.nvidia_gpus() == []
 
 
 def test_local_devices(measured, monkeypatch):

@@ -44,7 +44,7 @@ def test_who_forks_does_not_answer_for_others(isolated):
 
 def test_what_is_left_behind_ends_with_the_process(isolated):
     rows(isolated, "leave a child")
-    children = psutil.Process(isolated._bench._process.pid).children(recursive=True)
+    children = psutil.Process(isolated._worker._process.pid).children(recursive=True)
     assert children
     isolated.close()
     _, alive = psutil.wait_procs(children, timeout=5)

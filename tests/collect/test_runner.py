@@ -2,13 +2,13 @@
 
 import dataclasses
 import threading
-import time
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing, benchmark, power
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, benchmark, power, timing
 from foretune.collect.power import PowerMeter
 from foretune.errors import MeasurementError, MissingExtra, UsageError
 from foretune.measurement import Status
@@ -112,6 +112,10 @@ def test_a_meter_that_fails_does_not_spoil_the_time(monkeypatch):
 
 
 def test_power_and_energy_of_a_launch(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(power, "time", clock)
+
     class TenWatts(PowerMeter):
         name, device_kind = "ten", "cpu"
 
@@ -119,26 +123,35 @@ def test_power_and_energy_of_a_launch(monkeypatch):
             return None
 
         def start(self):
-            self.begin = time.perf_counter()
+            self.begin_s = clock.now_s
 
         def stop(self):
-            return 10.0 * (time.perf_counter() - self.begin)
+            return 10.0 * (clock.now_s - self.begin_s)
+
+    class TenthOfAMillisecond(Toy):
+        def build(self, problem, config, inputs):
+            work = clock.launch(0.1)
+
+            def launch():
+                work()
+                return inputs["x"].sum()
+
+            return launch
 
     monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: TenWatts())
-    monkeypatch.setattr(power, "RAMP_S", 0.0)
-    monkeypatch.setattr(power, "WINDOW_S", 0.05)
-    measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config()]))
-    assert measured.power_w == pytest.approx(10, rel=0.05)
-    # A launch takes 0.1 ms and more where the machine is busy; never less.
-    assert measured.energy_mj >= 10 * 0.1 * 0.95
+    kernel = TenthOfAMillisecond()
+    measured = next(InProcessRunner(DEVICE, TIMING).run(kernel, PROBLEM, [config()]))
+    assert measured.time_ms == pytest.approx(0.1)
+    assert measured.power_w == pytest.approx(10.0)
+    assert measured.energy_mj == pytest.approx(10.0 * 0.1)
     limited = dataclasses.replace(DEVICE, specs={"power_limit_w": 5.0})
-    measured = next(InProcessRunner(limited, TIMING).run(Toy(), PROBLEM, [config()]))
-    assert np.isnan(measured.power_w)  # twice what the board can draw is no measurement
+    measured = next(InProcessRunner(limited, TIMING).run(kernel, PROBLEM, [config()]))
+    assert np.isnan(measured.power_w)  # twice the board's limit is no valid measurement
 
 
 def test_closing_ends_the_process(isolated):
     next(isolated.run(Toy(), PROBLEM, [config()]))
-    process = isolated._bench._process
+    process = isolated._worker._process
     isolated.close()
     assert process.poll() is not None
     isolated.close()  # twice is fine
@@ -148,6 +161,6 @@ def test_a_process_that_cannot_start_is_noticed_at_once(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with (
         IsolatedRunner(DEVICE, TIMING) as runner,
-        pytest.raises(MeasurementError, match="the measuring process"),
+        pytest.raises(MeasurementError, match="a worker process ended with exit code 1"),
     ):
         next(runner.run(Toy(), PROBLEM, [config()]))

@@ -3,9 +3,12 @@ import time
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 
+from foretune.collect import timing
 from foretune.collect.timing import (
     MIN_SAMPLE_S,
+    MIN_SAMPLES,
     Timing,
     median_interval,
     time_interleaved,
@@ -32,45 +35,73 @@ def test_median_interval_covers():
     assert hits / 400 >= 0.94
 
 
-def wait(seconds):
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
+@pytest.fixture
+def clock(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(timing, "time", clock)
+    return clock
 
 
-def test_launches_are_timed():
-    samples = time_launch(lambda: wait(2e-3), Timing(max_seconds=0.1, warmup_s=0.01))
-    assert len(samples) >= 5
-    assert samples.min() >= 2.0  # it cannot take less, whatever the machine does
+def test_launches_are_timed_by_a_real_clock():
+    def launch():
+        end = time.perf_counter() + 2e-3
+        while time.perf_counter() < end:
+            pass
+
+    samples = time_launch(launch, Timing(max_seconds=0.02, warmup_s=0.0))
+    assert len(samples) >= MIN_SAMPLES
+    assert samples.min() >= 2.0  # a busy machine can only make it longer
 
 
-def test_short_launches_are_timed_together():
+def test_steady_launches_end_when_the_interval_is_narrow(clock):
+    samples = time_launch(clock.launch(2.0), Timing(max_seconds=60, warmup_s=0.01))
+    assert samples == pytest.approx(np.full(7, 2.0))  # five samples have no 95 % interval
+
+
+def test_the_time_limit_includes_the_warm_up(clock):
+    restless = clock.launch(*np.random.default_rng(0).uniform(9.0, 11.0, 100))
+    start_s = clock.perf_counter()
+    samples = time_launch(restless, Timing(max_seconds=0.2, warmup_s=0.05))
+    assert 0.2 < clock.perf_counter() - start_s < 0.2 + 0.011
+    assert len(samples) == pytest.approx((0.2 - 0.05) / 0.01, abs=2)
+
+
+def test_launches_longer_than_the_time_limit_are_still_sampled(clock):
+    samples = time_launch(clock.launch(2000.0), Timing(max_seconds=0.25))
+    assert samples == pytest.approx(np.full(MIN_SAMPLES, 2000.0))
+
+
+def test_short_launches_are_timed_together(clock):
     calls = itertools.count()
-    samples = time_launch(
-        lambda: next(calls), Timing(max_seconds=0.05, warmup_s=0.005, max_repeats=20)
-    )
-    assert next(calls) > 10 * len(samples)
-    assert (samples < 1e3 * MIN_SAMPLE_S).all()
+    work = clock.launch(1e-3)
+
+    def launch():
+        next(calls)
+        work()
+
+    samples = time_launch(launch, Timing(warmup_s=0.0, relative_width=-1.0, max_repeats=20))
+    assert samples == pytest.approx(np.full(20, 1e-3))
+    assert next(calls) == 1 + 20 * 1e3 * MIN_SAMPLE_S / 1e-3
 
 
-def test_hopeless_launches_stop_early():
-    timing = Timing(max_seconds=60, warmup_s=0.0, relative_width=0.0, max_repeats=500)
-    samples = time_launch(lambda: wait(1e-3), timing, incumbent_ms=0.1)
-    assert len(samples) == timing.min_repeats
+def test_hopeless_launches_stop_early(clock):
+    limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=500)
+    samples = time_launch(clock.launch(1.0), limits, incumbent_ms=0.1)
+    assert len(samples) == limits.min_repeats
 
 
-def test_max_repeats_end_it():
-    timing = Timing(max_seconds=60, warmup_s=0.0, relative_width=0.0, max_repeats=12)
-    assert len(time_launch(lambda: wait(1e-4), timing)) == 12
+def test_max_repeats_end_it(clock):
+    limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=12)
+    assert len(time_launch(clock.launch(0.1), limits)) == 12
 
 
-def test_interleaving_takes_turns():
+def test_interleaving_takes_turns(clock):
     order = []
-    launches = {name: lambda n=name: (order.append(n), wait(MIN_SAMPLE_S)) for name in "abc"}
+    work = clock.launch(2e3 * MIN_SAMPLE_S)
+    launches = {name: lambda n=name: (order.append(n), work()) for name in "abc"}
     samples = time_interleaved(launches, max_seconds=0.0, min_rounds=60)
     assert {name: len(s) for name, s in samples.items()} == {"a": 60, "b": 60, "c": 60}
-    # Each sample after an untimed launch of its own; every round all of them; nobody always after
-    # the same one.
+    # An untimed launch precedes each sample, each round has all of them, and the order varies.
     turns = order[-360:]
     assert turns[::2] == turns[1::2]
     rounds = [turns[i : i + 6 : 2] for i in range(0, 360, 6)]

@@ -9,7 +9,7 @@ from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect import local_device
-from foretune.collect.child import WORKER_VARIABLE
+from foretune.collect.worker_process import WORKER_VARIABLE
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
 from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions

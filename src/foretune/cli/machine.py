@@ -15,7 +15,7 @@ def devices(
 ) -> None:
     """List the devices of this machine, with their rates."""
     from foretune.collect import local_devices
-    from foretune.collect.distributed.resource import resource_counts
+    from foretune.collect.distributed.actor import resource_counts
     from foretune.device import known_devices
 
     if ray:

@@ -8,20 +8,17 @@ from pathlib import Path
 import pytest
 
 from foretune.collect.compiled import FEATURES, get_target
-from foretune.collect.compiled.feature_names import (
-    BINARY,
-    CLASSES,
-    OCCUPANCY,
-    SPECIALIZATION,
-    TTGIR,
-)
 from foretune.collect.compiled.machine_code import (
+    BINARY,
     CLASS_MNEMONICS,
+    CLASSES,
     IGNORED,
     classes,
     mnemonics,
     read_cubin,
 )
+from foretune.collect.compiled.static_features import OCCUPANCY, SPECIALIZATION
+from foretune.collect.compiled.ttgir import TTGIR
 from foretune.errors import ForetuneError, UnknownName, UsageError
 
 pytest.importorskip("triton")

@@ -11,7 +11,7 @@ from pandas.testing import assert_frame_equal
 from toy_kernel import Toy, config
 
 from foretune.collect import IsolatedRunner, RayRunner, Timing, collect_runs, local_device
-from foretune.collect.distributed.resource import resource_counts
+from foretune.collect.distributed.actor import resource_counts
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.progress import SILENT, Silent
@@ -74,7 +74,7 @@ def test_a_device_is_found_by_its_name_and_watched(runner, cpu):
     assert runner.device == cpu
     with runner.watch() as watch:
         assert next(runner.run(Toy(), Toy().problem(n=20), [config()])).ok
-    assert 0 <= watch.conditions.others <= 1
+    assert 0 <= watch.load.other_load <= 1
 
 
 def test_other_code_is_refused(runner, monkeypatch):

@@ -2,7 +2,7 @@
 
 import re
 
-from foretune.collect.distributed.resource import matching_resources, resource_counts, resource_of
+from foretune.collect.distributed.actor import matching_resources, resource_counts, resource_of
 from foretune.device import Device, find_device
 
 A100 = find_device("NVIDIA A100-SXM4-80GB")

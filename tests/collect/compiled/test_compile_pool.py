@@ -62,7 +62,7 @@ def test_hanging_and_dying_compilers_cost_one_configuration(toys):
     started = time.monotonic()
     hung, ok, died, fine = outcomes(toys.scale, [F16], configs, limit_s=10.0)
     assert (hung.status, hung.error) == (Status.TIMEOUT, "not compiled after 10 s")
-    assert (died.status, died.error) == (Status.COMPILE_ERROR, "the compiler died: SIGABRT")
+    assert (died.status, died.error) == (Status.COMPILE_ERROR, "the process died: SIGABRT")
     assert ok.ok
     assert fine.ok
     assert time.monotonic() - started < 500  # not until the hanging one would have ended

@@ -1,0 +1,362 @@
+"""RPC to an object in a child process that may hang or die.
+
+The child inherits no descriptors. It connects to its parent and exchanges numbered messages over
+the connection. A kernel may fork or write to any descriptor, so each message carries a secret mark,
+its length and its checksum, and the receiver skips all other bytes.
+"""
+
+import contextlib
+import os
+import pickle
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from foretune.errors import ForetuneError, MeasurementError
+
+WORKER_VARIABLE = "FORETUNE_SERVES"
+"""Set in the environment of a worker process, where tuned functions must not start to tune."""
+START_TIMEOUT_S = 120.0
+"""Time limit for starting a process and for its imports. Importing torch takes several seconds."""
+HELLO_TIMEOUT_S = 5.0
+EXIT_TIMEOUT_S = 2.0
+"""Time limit for the exit of a process that closed its connection."""
+KILL_TIMEOUT_S = 10.0
+"""Time limit for the exit of a killed process, which may be in an uninterruptible system call."""
+MAX_MESSAGE_BYTES = 1 << 32
+_HEADER = struct.Struct(">QQI")
+_READ_BYTES = 1 << 16
+
+
+class WorkerProcess:
+    """Calls methods of an object that lives in a child process.
+
+    The first call starts the process. A call after `close`, or after an error that ended the
+    process, starts a new one. All calls come from one thread; only `kill` is safe in any thread.
+
+    Args:
+        factory: makes the object in the child. A function of the running script is pickled by
+            value.
+        pickling_advice: subject and advice of the error for arguments that cannot be pickled.
+
+    Attributes:
+        calls_made: number of calls to the present process.
+    """
+
+    def __init__(self, factory: Callable[[], Any], pickling_advice: tuple[str, str]) -> None:
+        self._factory = factory
+        self._pickling_advice = pickling_advice
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._last_number = 0
+        self.calls_made = 0
+
+    def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
+        """Return the result of one method call on the object.
+
+        Raises:
+            TimeoutError: the call took longer than ``limit_s``; the process was killed. The time
+                starts when the child has imported what the arguments need.
+            ChildProcessError: the process died, or its answer cannot be read.
+            ForetuneError: the method or the factory raised an error, the process did not start, or
+                an argument cannot be pickled.
+        """
+        request = self._pickle((method, arguments))
+        channel = self._channel or self._start()
+        self._last_number += 1
+        self.calls_made += 1
+        try:
+            self._send_and_import(channel, request)
+            answer, usable = self._receive(channel, limit_s)
+        except (TimeoutError, MeasurementError):
+            self.close()
+            raise
+        except (EOFError, OSError):
+            assert self._process is not None
+            cause = exit_cause(self._process)
+            self.close()
+            raise ChildProcessError(f"the process died: {cause}") from None
+        except Exception as e:
+            self.close()
+            raise ChildProcessError(f"its answer cannot be read: {type(e).__name__}: {e}") from e
+        except BaseException:  # after Ctrl-C the child is still busy with the call
+            self.close()
+            raise
+        if not usable:
+            self.close()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def kill(self) -> None:
+        """Kill the process and its children; a call in another thread raises ChildProcessError."""
+        if (process := self._process) is not None:
+            kill_session(process)
+
+    def close(self) -> None:
+        """Close the connection, and kill the process and its children."""
+        if self._channel is not None:
+            self._channel.close()
+        self.kill()
+        self._channel = self._process = None
+        self.calls_made = 0
+
+    def _send_and_import(self, channel: "Channel", request: bytes) -> None:
+        """Send a request, and return when the child has imported what it needs."""
+        try:
+            channel.send(self._last_number, request, START_TIMEOUT_S)
+            self._receive(channel, START_TIMEOUT_S)
+        except TimeoutError as e:
+            raise MeasurementError(
+                f"a worker process was not ready after {START_TIMEOUT_S:g} s: "
+                "check that its imports finish"
+            ) from e
+
+    def _receive(self, channel: "Channel", limit_s: float) -> Any:
+        """Return the next answer to the last request; drop answers to earlier ones."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            number, answer = channel.receive(max(0.0, deadline - time.monotonic()))
+            if number == self._last_number:
+                return answer
+
+    def _pickle(self, content: Any) -> bytes:
+        try:
+            return cloudpickle.dumps(content)
+        except (pickle.PicklingError, AttributeError, TypeError) as e:
+            subject, advice = self._pickling_advice
+            raise MeasurementError(
+                f"{subject} cannot be sent to another process: {e}; {advice}"
+            ) from e
+
+    def _start(self) -> "Channel":
+        factory, key = self._pickle(self._factory), secrets.token_bytes(16)
+        command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
+        try:
+            with _open_listener() as (listener, address):
+                self._process = subprocess.Popen(
+                    [*command, address, str(os.getpid())],
+                    stdin=subprocess.PIPE,
+                    start_new_session=True,
+                )
+                assert self._process.stdin is not None
+                # A process that exited already is reported by `_accept`.
+                with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+                    pipe.write(key)
+                self._channel = self._accept(self._process, listener, key)
+            self._channel.send(0, (sys.path, factory), START_TIMEOUT_S)
+        except OSError as e:
+            self.close()
+            raise MeasurementError(f"a worker process cannot be started: {e}") from e
+        except BaseException:
+            self.close()
+            raise
+        return self._channel
+
+    def _accept(
+        self, process: "subprocess.Popen[bytes]", listener: socket.socket, key: bytes
+    ) -> "Channel":
+        listener.settimeout(0.5)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                channel = Channel(listener.accept()[0], key)
+                channel.receive(HELLO_TIMEOUT_S)
+            except (TimeoutError, EOFError):  # no connection yet, or not from our child
+                continue
+            return channel
+        code = process.poll()
+        reason = "does not connect" if code is None else f"ended with exit code {code}"
+        raise MeasurementError(f"a worker process {reason}: see its message above")
+
+
+@contextmanager
+def _open_listener() -> Iterator[tuple[socket.socket, str]]:
+    """Listen on a Unix socket in a private folder, or on a local port where there are none."""
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        if os.name == "posix":
+            listener, address = socket.socket(socket.AF_UNIX), str(Path(folder, "socket"))
+            listener.bind(address)
+        else:
+            listener = socket.create_server(("127.0.0.1", 0))
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with listener:
+            listener.listen()
+            yield listener, address
+
+
+class Channel:
+    """One end of a connection; closes its socket.
+
+    Args:
+        sock: a connected socket.
+        mark: secret bytes that begin every message; the same at both ends.
+    """
+
+    def __init__(self, sock: socket.socket, mark: bytes) -> None:
+        self._socket = sock
+        self._mark = mark
+        self._buffer = bytearray()
+
+    def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
+        """Send a message.
+
+        Raises:
+            TimeoutError: the other end does not read it in time.
+            OSError: the connection is closed.
+            Exception: pickle's error, if ``content`` cannot be pickled.
+        """
+        payload = pickle.dumps(content)
+        header = _HEADER.pack(number, len(payload), zlib.crc32(payload))
+        self._socket.settimeout(limit_s)
+        self._socket.sendall(self._mark + header + payload)
+
+    def receive(self, limit_s: float | None = None) -> tuple[int, Any]:
+        """Return number and content of the next message.
+
+        Raises:
+            TimeoutError: no complete message came in time.
+            EOFError: the other end closed the connection.
+            Exception: pickle's error, if the content cannot be read here.
+        """
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while (message := self._next()) is None:
+            remaining_s = None if deadline is None else deadline - time.monotonic()
+            if remaining_s is not None and remaining_s <= 0:
+                raise TimeoutError
+            self._socket.settimeout(remaining_s)
+            read = self._socket.recv(_READ_BYTES)
+            if not read:
+                raise EOFError
+            self._buffer += read
+        number, payload = message
+        return number, pickle.loads(payload)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _next(self) -> tuple[int, bytes] | None:
+        """Return the first complete message in the buffer; drop the bytes before it."""
+        start = len(self._mark) + _HEADER.size
+        while True:
+            mark_at = self._buffer.find(self._mark)
+            if mark_at < 0:  # the buffer may end with part of a mark
+                del self._buffer[: max(0, len(self._buffer) - len(self._mark) + 1)]
+                return None
+            del self._buffer[:mark_at]
+            if len(self._buffer) < start:
+                return None
+            number, length, checksum = _HEADER.unpack_from(self._buffer, len(self._mark))
+            end = start + length
+            if length <= MAX_MESSAGE_BYTES and len(self._buffer) < end:
+                if self._buffer.find(self._mark, start) < 0:
+                    return None  # the rest has not arrived yet
+            elif zlib.crc32(payload := bytes(self._buffer[start:end])) == checksum:
+                del self._buffer[:end]
+                return number, payload
+            del self._buffer[: len(self._mark)]  # other bytes were written into this message
+
+
+def become_worker(parent: int) -> None:
+    """Turn this process into a worker of process ``parent``; call it first.
+
+    It ignores Ctrl-C, which the parent handles. It prints to stderr, because stdout may carry
+    ``--json``. It exits with its parent, even if the main thread hangs.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    os.environ[WORKER_VARIABLE] = "1"
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+
+
+def _exit_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    if os.name == "posix" and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # includes the children of this process
+    os._exit(1)
+
+
+def exit_cause(process: "subprocess.Popen[bytes]") -> str:
+    """Return the signal or exit code of a process that is exiting; do not wait for a live one."""
+    try:
+        code = process.wait(EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return "it closed its connection and went on"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def kill_session(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that leads its session, and the session's other processes."""
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_TIMEOUT_S)
+
+
+def serve(address: str, key: bytes, parent: int) -> None:
+    """Answer requests until the connection closes.
+
+    Each request gets two answers with its number: None when its imports are done, then the result
+    or error together with whether this process remains usable.
+    """
+    become_worker(parent)
+    with _connect(address) as sock, contextlib.suppress(EOFError, OSError):
+        channel = Channel(sock, key)
+        if hasattr(os, "register_at_fork"):  # processes that a kernel forks must not answer
+            os.register_at_fork(after_in_child=sock.close)
+        channel.send(0, None)
+        path, factory = channel.receive()[1]
+        sys.path += [p for p in path if p not in sys.path]  # the kernel's module may be anywhere
+        served: Any = None
+        while True:
+            number, request = channel.receive()
+            try:
+                served = pickle.loads(factory)() if served is None else served
+                method, arguments = pickle.loads(request)
+            except Exception as e:
+                channel.send(number, None)
+                channel.send(number, (_to_foretune_error(e, "cannot load the code: "), False))
+                continue
+            channel.send(number, None)
+            try:
+                answer = getattr(served, method)(*arguments)
+            except Exception as e:
+                answer = _to_foretune_error(e)
+            channel.send(number, (answer, not getattr(served, "device_lost", False)))
+
+
+def _connect(address: str) -> socket.socket:
+    """Return a connection to ``PATH`` or ``HOST:PORT``."""
+    if os.name == "posix":
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(address)
+        return sock
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+def _to_foretune_error(error: Exception, prefix: str = "") -> ForetuneError:
+    if isinstance(error, ForetuneError):
+        return error
+    return MeasurementError(f"{prefix}{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.stdin.buffer.read(), int(sys.argv[2]))
