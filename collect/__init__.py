@@ -1,4 +1,4 @@
-"""Making runs: kernels, timers, power meters, the device probe, runners."""
+"""Measurement: kernels, timers, power meters, device probe, runners."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The workbench: builds, checks, times and meters configurations in this process."""
+"""Builds, checks and times configurations in this process, and measures their power."""
 
 import math
 import time
@@ -23,12 +23,12 @@ from foretune.space import Configuration
 
 MAX_INPUT_SETS = 2
 DEFAULT_REPEATED = "again"
-"""The first of a race stands in it twice: two that are the same should take as long."""
+"""Key of the first configuration's second series, which shows the noise of a comparison."""
 
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Inputs of a problem and the right result."""
+    """Inputs of a problem and the expected result."""
 
     inputs: Inputs
     expected: Any
@@ -37,15 +37,9 @@ class PreparedInputs:
 class Benchmarker:
     """Runs configurations one after the other.
 
-    Args:
-        device: what is measured on.
-        timing: when to stop repeating.
-        power: meter power after timing, where a meter works; otherwise it stays missing.
-
     Attributes:
-        source: what the rows' column ``source`` says.
-        device_lost: whether a launch broke this process's use of the device: nothing runs on it
-            any more.
+        source: the rows' value in column ``source``.
+        device_lost: whether a launch broke this process's device context; nothing runs then.
     """
 
     source = "foretune"
@@ -64,10 +58,10 @@ class Benchmarker:
         config: Configuration,
         incumbent_ms: float = math.inf,
     ) -> Measurement:
-        """Return what came of building, checking and timing ``config``; failures are statuses.
+        """Build, check and time ``config``; return failures as statuses.
 
         Raises:
-            ForetuneError: nothing of this kernel can be measured here (a package is missing, …).
+            ForetuneError: this kernel cannot be measured here at all (a package is missing, …).
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
@@ -83,9 +77,8 @@ class Benchmarker:
         try:
             error = self._error(kernel, launch, prepared.expected)
             if not error <= (limit := kernel.error_limit(problem, config)):
-                self._prepared_inputs.pop(
-                    (kernel.name, problem)
-                )  # it may have written into its inputs
+                # The launch may have written into its inputs.
+                self._prepared_inputs.pop((kernel.name, problem))
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
@@ -116,11 +109,7 @@ class Benchmarker:
         configs: Iterable[Configuration],
         max_seconds: float,
     ) -> dict[str, np.ndarray]:
-        """Return interleaved times in milliseconds by configuration id, and of the library call.
-
-        The library call's name is prefixed with ``library:``; `AGAIN` is the first configuration
-        once more. A configuration whose output is wrong is left out.
-        """
+        """Return interleaved times in milliseconds; see `Runner.compare_interleaved`."""
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         inputs, launches = prepared.inputs, dict[str, Launch]()
@@ -143,20 +132,20 @@ class Benchmarker:
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
             raise MeasurementError(
-                f"{self.device.name} is of no use to this process since a launch failed: "
-                "measure with IsolatedRunner, which starts another"
+                f"a failed launch broke this process's use of {self.device.name}: "
+                "measure with IsolatedRunner, which starts another process"
             )
         return timer_for(kernel, problem, self.device)
 
     def _check_device(self, timer: Timer) -> None:
-        """Find out whether a failure was only one launch's: a bad access takes the device along."""
+        """Check whether the device context survived the failed launch."""
         try:
             timer.wait()
         except Exception:
             self.device_lost = True
 
     def prepared(self, kernel: Kernel, problem: Problem) -> PreparedInputs:
-        """Return inputs and right result; those used last stay in memory."""
+        """Return inputs and expected result; the most recent sets stay in memory."""
         key = (kernel.name, problem)
         if key not in self._prepared_inputs:
             self._evict_inputs(kernel, problem)
@@ -182,27 +171,25 @@ class Benchmarker:
         return kernel.library(problem, inputs)
 
     def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
-        """Return the relative error of what ``launch`` computes.
+        """Return the relative error of the output of ``launch``.
 
-        The first output is spoilt and computed again: memory that still holds another
-        configuration's right result would pass for it otherwise.
+        The first output is invalidated and computed again. Otherwise a launch that writes nothing
+        would pass if its memory still holds another configuration's correct result.
         """
         kernel.invalidate_output(launch())
         return kernel.relative_error(launch(), expected)
 
     def _measure_power(self, launch: Launch, time_ms: float, timer: Timer) -> tuple[float, float]:
-        """Return mean power (W) and one launch's energy (mJ); NaN where no meter tells."""
+        """Return mean power (W) and one launch's energy (mJ); NaN without a working meter."""
         if self.meter is None:
             return math.nan, math.nan
-        if isinstance(
-            launch, SelfTimedLaunch
-        ):  # a call alone may do more, or nothing, a second time
+        if isinstance(launch, SelfTimedLaunch):  # calling it without its reset may do nothing
             launch = partial(launch.sample_ms, timer, 1)
         try:
             power_w, energy_mj = measure_power(
                 self.meter, launch, time_ms, timer.wait, timer.interface
             )
-        except Exception:  # the time is right all the same
+        except Exception:  # the measured time stays valid
             self._check_device(timer)
             return math.nan, math.nan
         limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
@@ -236,12 +223,12 @@ class Benchmarker:
 
 
 def _one_line(text: str) -> str:
-    """Return the first line of a reason, as every file can hold it."""
+    """Return the first line of a message, encodable in UTF-8."""
     return text.splitlines()[0][:300].encode("utf-8", "backslashreplace").decode()
 
 
 def environment(kernel: Kernel) -> str:
-    """Return what else a time depends on: versions and the kernel's code.
+    """Return the software that a time depends on: versions and a hash of the kernel's code.
 
     For example ``python 3.12.1, numpy 2.4.0, numba 0.63.0, matmul 1f3a5c77``.
     """

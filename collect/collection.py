@@ -1,4 +1,4 @@
-"""Collection: profile a kernel over problems and configurations into a run table."""
+"""Collection: profile a kernel into a run table."""
 
 import time
 from collections.abc import Sequence
@@ -19,19 +19,17 @@ from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 
 SHARED_FRACTION = 0.5
-"""Share of a problem's configurations that earlier problems ran too: they are compiled already,
-and the same configuration on several problems separates what is due to which."""
+"""Share of a problem's configurations that earlier problems ran too. They are already compiled, and
+a configuration on several problems separates its effect from the problem's."""
 
 
 @dataclass(frozen=True)
 class CollectSummary:
-    """What a collection added.
+    """Counts of a collection.
 
     Attributes:
-        rows: measurements made now, failures included.
-        ok: those that succeeded.
-        failed: those that did not.
-        reused: asked for, but known already.
+        rows: new measurements, including failures.
+        reused: planned measurements that already existed.
         seconds: wall time.
     """
 
@@ -45,9 +43,9 @@ class CollectSummary:
 def plan_configurations(
     kernel: Kernel, problems: Sequence[Problem], per_problem: int, seed: int = 0
 ) -> dict[Problem, list[Configuration]]:
-    """Choose which configurations to run on which problem: the default first, then random ones.
+    """Choose configurations per problem: the default first, then random ones.
 
-    The same arguments give the same plan, so that an interrupted collection finds its place.
+    The same arguments give the same plan, so an interrupted collection can resume.
     """
     rng = np.random.default_rng(seed)
     plan: dict[Problem, list[Configuration]] = {}
@@ -69,11 +67,11 @@ def plan_configurations(
 
 
 def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configuration]]:
-    """Return what a table asks for: the problem and configuration of every row of ``kernel``.
+    """Return the problems and configurations of the rows of a table.
 
     Raises:
-        UsageError: there are none, or one is of another kernel, or of no problem or configuration
-            of this one.
+        UsageError: the table is empty, a row is of another kernel, or a problem or configuration
+            is not one of ``kernel``.
     """
     if not len(rows):
         raise UsageError("the table has no rows to measure")
@@ -99,21 +97,21 @@ def collect_runs(
     progress: Progress = SILENT,
     stage: str = "profiling",
 ) -> CollectSummary:
-    """Measure what ``plan`` asks for and ``log`` does not have; each row is on disk at once.
+    """Measure the configurations of ``plan`` that ``log`` does not have yet.
 
-    Interrupting it loses at most the configuration that is running; calling it again with the same
-    plan and log goes on where it stopped.
+    Each row is on disk before the next one is measured. After an interruption, a call with the
+    same plan and log resumes.
 
     Args:
-        kernel: what is measured.
-        plan: with which configurations on which problems.
-        log: where measurements go; or a record of more than one log.
-        runner: measures.
-        progress: told about every measurement.
-        stage: what this is called in progress.
+        kernel: the kernel.
+        plan: configurations per problem.
+        log: a run log, or a cache of several stores.
+        runner: measures the configurations.
+        progress: receives every measurement.
+        stage: the name of this stage in progress lines.
 
     Raises:
-        ForetuneError: nothing of this kernel can be measured on this machine.
+        ForetuneError: this kernel cannot be measured on this machine at all.
         OutputError: the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))

@@ -1,4 +1,7 @@
-"""CPU facts and measured peak rates."""
+"""Properties of this CPU, and its measured peak rates.
+
+The rates are measured because specifications of virtual machines are unknown.
+"""
 
 import math
 import platform
@@ -24,11 +27,11 @@ from foretune.errors import MissingExtra
 from foretune.lazy import require
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
-"""Where Linux describes its processors."""
+"""Linux's folder of processor properties."""
 
 
 def cpu_name() -> str:
-    """Return what the operating system calls this CPU."""
+    """Return the operating system's name of this CPU."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
@@ -40,11 +43,7 @@ def cpu_name() -> str:
 
 
 def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
-    """Return ``l1_kib``, ``l2_kib`` and ``l3_kib`` of the first core, those that are known.
-
-    Args:
-        cpus: where Linux describes its processors.
-    """
+    """Return ``l1_kib``, ``l2_kib`` and ``l3_kib`` of the first core; unknown sizes are absent."""
     sizes = {}
     for cache in sorted(cpus.glob("cpu0/cache/index*")):
         try:
@@ -71,7 +70,7 @@ def _kib(size: str) -> float:
 
 
 def _sysctl(name: str) -> str:
-    """Return a value of macOS's sysctl; empty where there is none."""
+    """Return a value of macOS's sysctl, or an empty string."""
     if platform.system() != "Darwin":
         return ""
     try:
@@ -82,10 +81,10 @@ def _sysctl(name: str) -> str:
 
 
 def clock_mhz() -> float:
-    """Return the highest clock; 0 where it is not known."""
+    """Return the highest clock; 0 if unknown."""
     try:
         frequency = psutil.cpu_freq()
-    except (AttributeError, NotImplementedError, OSError):  # as the platform pleases
+    except (AttributeError, NotImplementedError, OSError):  # depends on the platform
         return 0.0
     return float(frequency.max) if frequency else 0.0
 
@@ -114,7 +113,7 @@ def architecture(features: set[str]) -> str:
 
 
 def vector_bits(features: set[str]) -> float:
-    """Return the width of the widest SIMD register; 0 where it is not known."""
+    """Return the width of the widest SIMD register; 0 if unknown."""
     if "sve" in features:  # the only extension whose width is not in its name
         try:
             return 8.0 * int(Path("/proc/sys/abi/sve_default_vector_length").read_text())
@@ -125,7 +124,7 @@ def vector_bits(features: set[str]) -> float:
 
 
 def measure_cpu() -> dict[str, float]:
-    """Measure this CPU now; see `triad_gbps` and `fma_gflops`."""
+    """Measure bandwidth (`triad_gbps`) and compute rates (`fma_gflops`)."""
     return {
         "memory_gbps": triad_gbps(_triad_elements()),
         "fp32_gflops": fma_gflops(np.float32),
@@ -145,21 +144,21 @@ def fill(a, value, start, stop):
 def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     """Return main-memory bandwidth of all cores by the STREAM triad, in GB/s.
 
-    ``a[i] = b[i] + s·c[i]`` in double precision (McCalpin, IEEE TCCA Newsletter, December 1995),
-    at the faster repeats, with ordinary stores or with stores past the cache, whichever are better.
-    As in STREAM, three arrays are counted: that an ordinary store first reads its cache line
-    (write-allocate) is not, so where those won, the memory itself moved a third more.
+    ``a[i] = b[i] + s·c[i]`` in double precision (McCalpin, IEEE TCCA Newsletter, December 1995).
+    The result is the better of ordinary and non-temporal stores, at the faster repeats. As in
+    STREAM, three arrays are counted. An ordinary store also reads its cache line (write-allocate),
+    which is not counted: where ordinary stores won, the memory moved a third more.
 
     Args:
-        elements: length of each array; together they must be far larger than the last-level cache.
-        seconds: how long to repeat, in all.
+        elements: length of each array; the three must be far larger than the last-level cache.
+        seconds: total duration of the repeats.
     """
     elements -= elements % _LANES
     ranges = split_range(elements, available_cores(), _LANES)
     arrays = [_aligned(elements) for _ in range(3)]
     fill, best_s = compile_function(_FILL, "fill"), math.inf
     for array in arrays:
-        # Pages land in the memory of the core that touches them first: the one that will use them.
+        # First touch: the core that uses a page allocates it in its own memory.
         run_parallel(_bind_arrays(fill, array, 1.0), ranges)
     for store in ("store", "store_past_cache"):
         work = _bind_arrays(compile_function(_triad_source(store), "triad"), *arrays, 3.0)
@@ -168,7 +167,7 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
 
 
 def _triad_source(store: str) -> str:
-    # In explicit vectors: Numba's own loop over three arrays stays scalar, at half the bandwidth.
+    # Explicit vectors: Numba leaves a loop over three arrays scalar, at half the bandwidth.
     body = [
         f"s = splat(scalar, {_LANES})",
         f"for i in range(start, stop, {_LANES}):",
@@ -178,21 +177,21 @@ def _triad_source(store: str) -> str:
 
 
 def _aligned(elements: int) -> Any:
-    """Return an array of doubles that starts at a cache line, not yet backed by memory."""
+    """Return an array of doubles that starts at a cache line; its pages are not allocated yet."""
     array = np.empty(elements + _LANES)
     skip = -array.ctypes.data // 8 % _LANES
     return array[skip : skip + elements]
 
 
 def _triad_elements() -> int:
-    """Return a length that is out of reach of all caches and takes at most 5 % of the memory."""
+    """Return a length that exceeds all caches and takes at most 5 % of the memory."""
     all_caches = 1024 * cache_sizes().get("l3_kib", 0.0) * _last_level_caches()
     wanted = max(4 * all_caches, 64 * 2**20)
     return int(min(wanted, psutil.virtual_memory().available * 0.05 / 3) / 8)
 
 
 def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
-    """Return how many third-level caches the machine has: several on AMD's larger processors."""
+    """Return the number of third-level caches; AMD's larger processors have several."""
     shared = set()
     for path in cpus.glob("cpu[0-9]*/cache/index3/shared_cpu_list"):
         try:
@@ -206,18 +205,14 @@ def fma_gflops(dtype: type[np.floating[Any]], seconds: float = 0.1) -> float:
     """Return the rate of independent fused multiply-adds on all cores, in 1e9 operations/s.
 
     Each core keeps a dozen accumulators in registers: enough to hide the latency of two pipelines,
-    few enough for sixteen registers. The best of three vector widths counts, since the widest is
+    few enough for sixteen registers. The best of three vector widths counts, because the widest is
     not the fastest on every machine.
 
-    All cores run at once, but each is timed on its own, in slices of a millisecond, and its rate
-    is that of its faster slices: another process that takes turns on one core costs nothing.
-
-    Args:
-        dtype: single or double precision.
-        seconds: how long to run each width.
+    All cores run at once. Each core is timed separately in slices of a millisecond, and its faster
+    slices count. Another process that shares a core therefore does not lower the result.
     """
     threads, best = available_cores(), 0.0
-    # Longer slices on many cores, where the threads queue to start the next one.
+    # Many cores need longer slices, because their threads queue to start the next slice.
     iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
         lanes = bits // (8 * np.dtype(dtype).itemsize)
@@ -233,13 +228,13 @@ _ITERATIONS = 500_000  # about a millisecond
 
 
 def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) -> float:
-    """Return how often a second all threads together call, each at its faster times."""
+    """Return the calls per second of all threads together, from each thread's faster calls."""
     fast_s = [0.0] * threads
 
     def repeat(thread: int, _: int) -> None:
         fast_s[thread] = _fast_seconds(call, seconds)
 
-    call()  # compiles, once
+    call()  # compiles
     run_parallel(repeat, [(i, i + 1) for i in range(threads)])
     return sum(1 / s for s in fast_s)
 
@@ -247,11 +242,11 @@ def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) 
 def _fma_source(lanes: int) -> str:
     accumulators = [f"s{i}" for i in range(_ACCUMULATORS)]
     body = [f"x = splat(factor, {lanes})", f"y = splat(addend, {lanes})"]
-    # Started differently, or the compiler would find a dozen times the same number.
+    # Different start values, or the compiler would merge the accumulators.
     body += [f"{s} = fma({before}, x, y)" for before, s in pairwise(["y", *accumulators])]
     body += ["for _ in range(iterations):"]
     body += [f"    {s} = fma({s}, x, y)" for s in accumulators]
-    # Added up, so that no accumulator is dead code.
+    # The sum keeps every accumulator alive.
     terms = " + ".join(f"total({s})" for s in accumulators)
     return function_source("accumulate", "factor, addend, iterations", [*body, f"return {terms}"])
 
@@ -262,10 +257,10 @@ def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:
 
 
 def _fast_seconds(call: Callable[[], object], seconds: float) -> float:
-    """Call for ``seconds``, and return the time that one call in ten undercuts.
+    """Call for ``seconds``, and return the first decile of the call times.
 
-    Not the shortest: on shared machines single ones come out at half of what is possible. The
-    first call, which may compile, does not count.
+    The minimum is no good estimate: on shared machines, single calls come out at half of the
+    possible time. The first call, which may compile, does not count.
     """
     call()
     times: list[float] = []

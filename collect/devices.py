@@ -34,22 +34,22 @@ _UNITS_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 def nvidia_gpus(nvml: Any = None) -> list[Device]:
     """Return the NVIDIA GPUs this process may use, in CUDA's order; none without a driver.
 
-    Specs are those of the shipped table, where it has the device, replaced by what the driver
-    says of this very board: memory, power limit, clock and number of multiprocessors.
+    Specs come from the shipped table. Memory, power limit, clock and number of multiprocessors come
+    from the driver if it reports them.
 
     Args:
-        nvml: the module ``pynvml``, or one that behaves like it.
+        nvml: the module ``pynvml`` or a substitute.
     """
     try:
         nvml = nvml or require("pynvml", "gpu", "finding GPUs")
         nvml.nvmlInit()
     except MissingExtra:
         return []
-    except nvml.NVMLError:  # no driver, or no GPU it drives
+    except nvml.NVMLError:  # no driver or no GPU
         return []
     try:
         return [_nvidia_gpu(nvml, handle, i) for i, handle in enumerate(visible_gpus(nvml))]
-    except nvml.NVMLError:  # a GPU has just fallen off the bus
+    except nvml.NVMLError:  # a GPU was lost meanwhile
         return []
     finally:
         nvml.nvmlShutdown()
@@ -58,9 +58,9 @@ def nvidia_gpus(nvml: Any = None) -> list[Device]:
 def visible_gpus(nvml: Any) -> list[Any]:
     """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process.
 
-    Numbers in that variable are taken as NVML's, which orders GPUs by PCI address; CUDA's own
-    order differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set. Of a
-    GPU that is split (MIG), CUDA sees the slice that the variable names, or else the first.
+    Numbers in that variable are read as NVML's numbers, which follow the PCI address. CUDA's order
+    differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set. A GPU split
+    by MIG appears as one slice: the one that the variable names, or the first.
     """
     boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     handles = [_first_slice(nvml, board) for board in boards]
@@ -86,12 +86,12 @@ def visible_gpus(nvml: Any) -> list[Any]:
 
 
 def is_mig_slice(nvml: Any, handle: Any) -> bool:
-    """Return whether a handle is of a slice of a GPU (MIG), not of a whole one."""
+    """Return whether a handle is of a MIG slice."""
     return bool(_query(nvml, "nvmlDeviceIsMigDeviceHandle", handle))
 
 
 def _first_slice(nvml: Any, board: Any) -> Any:
-    """Return the first slice of a GPU that is split; any other GPU as it is."""
+    """Return the first MIG slice of a split GPU, and any other GPU unchanged."""
     mode = _query(nvml, "nvmlDeviceGetMigMode", board)
     first = (
         _query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
@@ -137,7 +137,7 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
 
 
 def _query(nvml: Any, function: str, *args: Any) -> Any:
-    """Return what the driver answers; None where this driver or board has no answer."""
+    """Return the driver's answer; None if this driver or board does not support the query."""
     try:
         return getattr(nvml, function)(*args)
     except (AttributeError, nvml.NVMLError):
@@ -145,18 +145,16 @@ def _query(nvml: Any, function: str, *args: Any) -> Any:
 
 
 DRIVER = "/dev/kfd"
-"""Linux has it where AMD's driver for computing runs."""
+"""Exists on Linux if AMD's compute driver runs."""
 
 
 def amd_gpus(torch: Any = None) -> list[Device]:
     """Return the AMD GPUs this process may use, in torch's order; none without torch for ROCm.
 
-    Specs are those of the shipped table, where it has the device, replaced by what torch says of
-    this very board: memory and number of compute units.
+    Specs come from the shipped table; memory and number of compute units come from torch.
 
     Args:
-        torch: the module, or one that behaves like it; else it is imported, if the machine has
-            AMD's driver.
+        torch: the module or a substitute; by default, torch is imported if AMD's driver runs.
     """
     if torch is None:
         if not Path(DRIVER).exists():
@@ -193,9 +191,9 @@ def local_gpus() -> list[Device]:
 
 
 PROBE_VERSION = 1
-"""Raised when the probe changes, so that figures of an older one are measured again."""
+"""Increased when the probe changes, so that older cached rates are measured again."""
 
-_memo: dict[Path, dict[str, float]] = {}  # where the cache cannot be written
+_memo: dict[Path, dict[str, float]] = {}  # for machines whose cache cannot be written
 
 
 def local_devices() -> list[Device]:
@@ -207,9 +205,9 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
     """Return one device of this machine.
 
     Args:
-        name: ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or the
-            name of a device as its driver gives it.
-        measure: whether the CPU's rates are measured where they are not known yet.
+        name: ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or a
+            driver's name of a device.
+        measure: measure the CPU's rates if they are not cached.
 
     Raises:
         UnknownName: this machine has no such device.
@@ -239,12 +237,11 @@ def _is_same_device(name: str, driver_name: str) -> bool:
 
 
 def local_cpu(measure: bool = True) -> Device:
-    """Return the descriptor of this CPU; specs that cannot be found out are absent.
+    """Return the descriptor of this CPU; unknown specs are absent.
 
-    Without ``measure``, rates are absent, too, unless they were measured before.
-
-    ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` are those of `probe_cpu`: measured on the
-    first call on a machine, read from a cache afterwards, absent where Numba is not installed.
+    ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` come from `probe_cpu`. The first call on a
+    machine measures them if ``measure`` is true; later calls read a cache. They are absent if Numba
+    is not installed.
     """
     features = host_features()
     memory_gib = psutil.virtual_memory().total / 2**30
@@ -267,14 +264,13 @@ def local_cpu(measure: bool = True) -> Device:
 def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
-    Measuring takes a few seconds, most of them compilation. The result is kept as JSON under the
-    user's cache directory (or the one the environment variable ``FORETUNE_CACHE`` names), for
-    this CPU, this number of cores and this version of the probe. A cache that is damaged or
-    cannot be written is no error: the probe runs again.
+    Measuring takes a few seconds, most of them compilation. The result is cached as JSON in the
+    user's cache directory (or in ``FORETUNE_CACHE``) for this CPU, number of cores and probe
+    version. If the cache is damaged or cannot be written, the probe runs again.
 
     Args:
-        refresh: measure even if there is a cached result.
-        measure: whether to measure at all; else nothing is returned where nothing is known.
+        refresh: ignore a cached result.
+        measure: if false and nothing is cached, return an empty dictionary.
 
     Raises:
         MissingExtra: Numba is not installed.
@@ -282,7 +278,7 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
     machine: dict[str, Any] = {
         "probe": PROBE_VERSION,
         "cpu": cpu_name(),
-        "architecture": architecture(host_features()),  # a virtual machine's name says little
+        "architecture": architecture(host_features()),  # names of virtual machines are ambiguous
         "cores": available_cores(),
         **cache_sizes(),
     }
@@ -299,7 +295,7 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
 
 
 def cache_directory() -> Path:
-    """Return where probed figures are kept."""
+    """Return the folder of cached rates."""
     return Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
 
 
@@ -313,7 +309,7 @@ def _read(path: Path) -> dict[str, float] | None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    # Where it is read-only or full, the memo serves this process.
+    # On a read-only or full disk, the memo serves this process.
     with contextlib.suppress(OutputError), atomic_write(path) as new:
         new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

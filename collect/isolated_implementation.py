@@ -1,8 +1,8 @@
-"""A contestant: one implementation, alone in its process, called on inputs it has never seen.
+"""One implementation under judgment, alone in its process.
 
-What is right is not known in this process, so no output can be copied from it. Each call gets new
-values at the addresses of the last ones, so nothing that remembers an address, a shape or a value
-is right. The time ends when all work on all streams has ended, and the output is copied at once.
+The expected output is not in this process, so it cannot be copied. Each call gets new values at the
+addresses of the previous ones, so caching by address, shape or value gives wrong outputs. The timer
+stops when the work on all streams has ended, and the output is copied at once.
 """
 
 import sys
@@ -25,7 +25,7 @@ from foretune.registry import object_at
 from foretune.values import Value
 
 Code = str | Callable[..., Any]
-"""A function, or the place of one: ``FILE.py:NAME`` or ``MODULE:NAME``."""
+"""A function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Output:
     """One array that a call returned or wrote.
 
     Attributes:
-        kind: its class and type of numbers, e.g. ``numpy.ndarray of float32``.
-        values: a copy, on the host.
+        kind: class and element type, e.g. ``numpy.ndarray of float32``.
+        values: a copy on the host.
     """
 
     kind: str
@@ -43,11 +43,11 @@ class Output:
 
 @dataclass(frozen=True)
 class CallOutputs:
-    """What a call left behind.
+    """The outputs of one call.
 
     Attributes:
-        returned: what it returned, in order.
-        written: which of its arguments it changed, by number, and what they hold now.
+        returned: the returned arrays, in order.
+        written: the arguments that the call changed, by position.
     """
 
     returned: tuple[Output, ...]
@@ -59,7 +59,7 @@ class IsolatedImplementation:
 
     Args:
         code: the implementation. It is loaded after the first inputs are made, so that it cannot
-            replace the clock or what waits for a GPU.
+            replace the clock or the synchronization with a GPU.
         inputs: makes the positional arguments of a call from a problem's parameters and ``seed``.
     """
 
@@ -74,11 +74,7 @@ class IsolatedImplementation:
         self._outputs = CallOutputs((), {})
 
     def run(self, problem: Mapping[str, Value], seed: int) -> float:
-        """Call it once on inputs of a seed, and return the time in milliseconds.
-
-        Raises:
-            Exception: whatever it raises.
-        """
+        """Call it once on the inputs of a seed, and return the time in milliseconds."""
         function = self._prepare(problem, seed)
         before = [copy_arrays(leaf) for leaf in leaves(self._args)]
         args, clock, wait = self._args, self._clock, self._wait
@@ -97,11 +93,11 @@ class IsolatedImplementation:
         return elapsed_ms
 
     def outputs(self) -> CallOutputs:
-        """Return what the last call left behind; nobody said at the call that it would be asked."""
+        """Return the last call's outputs; the call cannot know that they will be checked."""
         return self._outputs
 
     def run_repeatedly(self, problem: Mapping[str, Value], seed: int, calls: int) -> None:
-        """Call it many times on the same inputs; who asked looks at a clock of its own."""
+        """Call it many times on the same inputs; the judge times this in its process."""
         function = self._prepare(problem, seed)
         for _ in range(calls):
             function(*self._args)
@@ -121,7 +117,7 @@ class IsolatedImplementation:
 
 
 def _overwrite(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-    """Write new values where old ones are; return whether that was possible."""
+    """Copy new values into the old arrays; return whether the layouts allow that."""
     pairs = list(zip(leaves(old), leaves(new), strict=False))
     if (
         not old
@@ -151,7 +147,7 @@ def _output(leaf: Any) -> Output:
 
 
 def _gpu_wait() -> Callable[[], None]:
-    """Return what waits for all streams of torch's GPU; nothing, where inputs are no tensors."""
+    """Return torch's GPU synchronization if the inputs loaded torch, else a no-op."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         wait: Callable[[], None] = torch.cuda.synchronize
@@ -160,7 +156,7 @@ def _gpu_wait() -> Callable[[], None]:
 
 
 def _no_wait() -> None:
-    """Wait for nothing: on the host a call ends when it returns."""
+    """Do nothing: a call on the host ends when it returns."""
 
 
 def _load(code: Code) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What else a machine does while something is measured: times of a busy machine mean little."""
+"""Detects other load on the machine during a measurement."""
 
 import math
 import os
@@ -18,27 +18,27 @@ from foretune.lazy import require
 from foretune.progress import SILENT, Progress
 
 MAX_OTHER_LOAD, MAX_STEAL = 0.1, 0.02
-"""Shares of the time of a CPU, taken by other processes or by other guests, that are felt."""
+"""Shares of CPU time, taken by other processes or guests, above which times are disturbed."""
 OBSERVE_S = 1.0
-"""How long one looks whether a machine is quiet."""
+"""Duration of one check whether the machine is idle."""
 _THROTTLE_REASONS = {
     0x08: "slowed down by its hardware",
     0x20: "slowed down by heat",
     0x40: "slowed down by heat",
     0x80: "slowed down by its power supply",
 }
-"""NVML's reasons for lower clocks that come from outside; the power limit is part of the device."""
+"""NVML's external throttle reasons; the power limit is a property of the device."""
 
 
 @dataclass(frozen=True)
 class MachineLoad:
-    """What disturbed a device over some time.
+    """Load and throttling of a device over some time.
 
     Attributes:
-        other_load: share of the CPU's time in which other processes ran; NaN if unknown.
-        steal: share of it that the host gave to other guests.
-        slowdown: why the device ran slower than it can; empty if it did not.
-        gpu_neighbors: other processes on the GPU.
+        other_load: share of the CPU's time used by other processes; NaN if unknown.
+        steal: share of the CPU's time that the host gave to other guests.
+        slowdown: why the device was throttled; empty if it was not.
+        gpu_neighbors: number of other processes on the GPU.
     """
 
     other_load: float = math.nan
@@ -48,7 +48,7 @@ class MachineLoad:
 
     @property
     def disturbance(self) -> str:
-        """What may have changed times, in words; empty if nothing."""
+        """What may have disturbed the times, as text; empty if nothing did."""
         causes = []
         if self.other_load > MAX_OTHER_LOAD:
             causes.append(
@@ -62,14 +62,14 @@ class MachineLoad:
 
 
 class LoadMonitor:
-    """Sees what disturbs a device between entering and leaving.
+    """Context manager that observes the load on a device.
 
     Args:
-        device: the CPU, or a GPU that NVML knows; of others nothing is seen.
-        nvml: the module ``pynvml``, or one that behaves like it.
+        device: the CPU, or a GPU that NVML knows; other GPUs show no load.
+        nvml: the module ``pynvml`` or a substitute.
 
     Attributes:
-        load: set when the block is left.
+        load: the observed load, set when the block ends.
     """
 
     def __init__(self, device: Device, nvml: Any = None) -> None:
@@ -87,12 +87,12 @@ class LoadMonitor:
 def wait_until_idle(
     make_monitor: Callable[[], LoadMonitor], max_wait_s: float, progress: Progress = SILENT
 ) -> MachineLoad:
-    """Wait until nothing disturbs a device, or for ``max_wait_s``; return what was seen last.
+    """Wait until a device is idle, at most ``max_wait_s``; return the last observed load.
 
     Args:
-        make_monitor: gives what sees that device, as `foretune.collect.Runner.watch` does.
-        max_wait_s: seconds to wait at most; with none, nobody looks.
-        progress: told if it did not become quiet.
+        make_monitor: returns a monitor of the device, like `foretune.collect.Runner.watch`.
+        max_wait_s: maximum wait in seconds; 0 skips the check.
+        progress: receives a line if the device did not become idle.
     """
     if max_wait_s <= 0:
         return MachineLoad()
@@ -129,7 +129,7 @@ class _CpuSampler:
 
 
 def _cpu_seconds() -> tuple[float, float, float, float]:
-    """Return seconds of all CPUs we may use: in all, busy, stolen, and of our own processes."""
+    """Return total, busy and stolen seconds of the usable CPUs, and our processes' seconds."""
     per_cpu = psutil.cpu_times(percpu=True)
     usable_cpus = (
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
@@ -138,7 +138,7 @@ def _cpu_seconds() -> tuple[float, float, float, float]:
     for times in (per_cpu[i] for i in usable_cpus if i < len(per_cpu)):
         counters = times._asdict()
         steal = counters.get("steal", 0.0)
-        # guests' time is in that of users, too
+        # "user" includes the guests' time
         spent = (
             sum(counters.values()) - counters.get("guest", 0.0) - counters.get("guest_nice", 0.0)
         )
@@ -148,19 +148,19 @@ def _cpu_seconds() -> tuple[float, float, float, float]:
 
 
 def _process_tree_seconds() -> float:
-    """Return the CPU time of this process and of all it started, those that ended included."""
+    """Return the CPU time of this process and its descendants, including those that ended."""
     current = psutil.Process()
     seconds = 0.0
     for process in (current, *current.children(recursive=True)):
         try:
             seconds += sum(process.cpu_times()[:4])  # user, system, and both of ended children
-        except psutil.Error:  # it has just ended: its parent has its time
+        except psutil.Error:  # it has just ended, and its parent counts its time
             continue
     return seconds
 
 
 def _throttle_counts() -> dict[str, int]:
-    """Return how often the CPU was slowed down until now, by reason."""
+    """Return the number of throttling events so far, by reason."""
     counts = {"the CPU was slowed down by heat": sum(map(_read_count, _throttle_files()))}
     for line in _read_text(Path("/sys/fs/cgroup/cpu.stat")).splitlines():
         name, _, count = line.partition(" ")
@@ -188,7 +188,7 @@ def _read_text(path: Path) -> str:
 
 
 class _GpuSampler:
-    """A GPU as NVML sees it, at the beginning and at the end."""
+    """Samples a GPU through NVML at the beginning and at the end."""
 
     def __init__(self, index: int, nvml: Any) -> None:
         self._index, self._nvml = index, nvml
@@ -205,7 +205,7 @@ class _GpuSampler:
         )
 
     def _sample(self) -> tuple[int, str]:
-        """Return how many others are on the GPU, and why it is slow; nothing where nobody tells."""
+        """Return the number of other GPU processes and the throttle reason, if reported."""
         try:
             nvml = self._nvml = self._nvml or require("pynvml", "gpu", "looking at GPUs")
         except MissingExtra:

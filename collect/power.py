@@ -1,4 +1,4 @@
-"""NVML and RAPL meters; energy of one launch."""
+"""Power meters that read hardware energy counters, and the energy of one launch."""
 
 import math
 import threading
@@ -20,11 +20,11 @@ from foretune.registry import load, registered
 
 @dataclass
 class Window:
-    """What a meter saw between two moments; NaN until the window is closed.
+    """Energy and duration of a metered window; NaN until it closes.
 
     Attributes:
-        joules: energy taken; NaN where the counter did not tell.
-        seconds: how long the window was open.
+        joules: energy; NaN if the counter did not report it.
+        seconds: duration.
     """
 
     joules: float = math.nan
@@ -36,20 +36,20 @@ class Window:
         return self.joules / self.seconds if self.seconds > 0 else math.nan
 
     def energy_mj(self, launches: int) -> float:
-        """Return the energy of one of ``launches`` that filled the window, millijoules."""
+        """Return the energy per launch in millijoules if ``launches`` filled the window."""
         return self.joules / launches * 1e3
 
 
 class PowerMeter(ABC):
-    """Reads the energy one device takes.
+    """Measures the energy of one device.
 
-    To add one, subclass and register the class under the entry point ``foretune.meters``. It is
-    constructed with the number of the device among those of its kind, and must not fail then:
-    `unavailable_because` is what tells.
+    To add a meter, register a subclass under the entry point ``foretune.meters``. Its constructor
+    takes the device's number among the devices of its kind, and must not fail;
+    `unavailable_because` reports problems.
 
     Attributes:
-        name: as it is registered.
-        device_kind: of the devices it meters, ``cpu`` or ``gpu``.
+        name: the registered name.
+        device_kind: kind of the metered devices: ``cpu`` or ``gpu``.
     """
 
     name: str
@@ -57,19 +57,19 @@ class PowerMeter(ABC):
 
     @abstractmethod
     def unavailable_because(self) -> str | None:
-        """Return why this meter cannot work here and what would help; None when it works."""
+        """Return why this meter cannot work here and what would help; None if it works."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to meter."""
+        """Start metering."""
 
     @abstractmethod
     def stop(self) -> float:
-        """Return the joules taken since `start`; NaN where the sensor did not tell."""
+        """Return the energy in joules since `start`; NaN if the sensor did not report it."""
 
     @contextmanager
     def window(self) -> Iterator[Window]:
-        """Meter what runs inside the ``with`` block; the window is filled when it ends."""
+        """Meter the ``with`` block; the window gets its values when the block ends."""
         window = Window()
         self.start()
         begin = time.perf_counter()
@@ -81,7 +81,7 @@ class PowerMeter(ABC):
 
 
 def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
-    """Return a meter that works for the device of this kind and number, or None."""
+    """Return a working meter of the device of this kind and number, or None."""
     working = (
         meter for meter, reason in _candidates(device_kind, index) if meter and reason is None
     )
@@ -89,10 +89,7 @@ def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
 
 
 def explain_missing_meter(device_kind: str | None = None) -> str:
-    """Return, on one line, why each registered meter (of this kind) does not work.
-
-    Empty where one works.
-    """
+    """Return, on one line, why no registered meter (of this kind) works; empty if one does."""
     reasons = []
     for meter, reason in _candidates(device_kind, 0):
         if reason is None:
@@ -107,7 +104,7 @@ def _candidates(
     for name in registered("meters"):
         try:
             meter: PowerMeter = load("meters", name)(index)
-        except ForetuneError as e:  # another package's; ours import
+        except ForetuneError as e:  # a meter of another package that cannot be imported
             yield None, str(e)
             continue
         if device_kind in (None, meter.device_kind):
@@ -115,13 +112,13 @@ def _candidates(
 
 
 class RaplMeter(PowerMeter):
-    """The energy counters of x86 processors (RAPL), all packages added up, through Linux.
+    """Linux's energy counters of x86 processors (RAPL), the sum of all packages.
 
     A counter wraps around every few minutes at full power; a window must be shorter than that.
 
     Args:
         index: ignored: all packages are one CPU.
-        root: where Linux shows power-capping zones.
+        root: Linux's folder of power-capping zones.
     """
 
     name = "rapl"
@@ -132,7 +129,7 @@ class RaplMeter(PowerMeter):
         self._begin_uj: list[int] = []
 
     def unavailable_because(self) -> str | None:
-        """Return None where the package counters exist and may be read."""
+        """Return None if the package counters exist and are readable."""
         packages = self._packages()
         if not packages:
             return (
@@ -153,11 +150,11 @@ class RaplMeter(PowerMeter):
         return None
 
     def start(self) -> None:
-        """Remember the counters."""
+        """Read the counters."""
         self._begin_uj = self._read_uj()
 
     def stop(self) -> float:
-        """Return joules since `start`; NaN where no counter moved or one cannot be read."""
+        """Return joules since `start`; NaN if no counter moved or one cannot be read."""
         end_uj, total_uj = self._read_uj(), 0
         if not self._begin_uj or len(end_uj) != len(self._begin_uj):
             return math.nan
@@ -171,7 +168,7 @@ class RaplMeter(PowerMeter):
         return total_uj * 1e-6 if total_uj > 0 else math.nan
 
     def _packages(self) -> list[Path]:
-        """Return the zones of whole packages; those inside them would be counted twice."""
+        """Return the zones of whole packages; their subzones would count twice."""
         found = []
         for zone in sorted(self._root.glob("intel-rapl:*")):
             try:
@@ -189,18 +186,18 @@ class RaplMeter(PowerMeter):
 
 
 class NvmlMeter(PowerMeter):
-    """The energy counter of an NVIDIA GPU (Volta and newer), through its driver.
+    """The driver's energy counter of an NVIDIA GPU (Volta and newer).
 
-    The counter moves in ticks of 20 to 100 ms, so readings at the ends of a window are late by up
-    to one tick. It is polled instead, and only moments at which it moved are kept: power is the
-    least-squares slope through those, and energy is power times the length of the window. What
-    runs in the window must be steady, as one kernel back to back is.
+    The counter moves in ticks of 20 to 100 ms, so single readings are late by up to one tick. The
+    meter polls it and keeps the times at which it moved. Power is the least-squares slope through
+    them, and energy is power times the length of the window. The load in the window must be
+    steady, like one kernel back to back.
 
     Args:
-        index: of the GPU among those ``CUDA_VISIBLE_DEVICES`` leaves, as in ``cuda:0``.
-        nvml: the module ``pynvml``, or one that behaves like it.
-        poll_s: seconds between two looks at the counter.
-        clock: seconds that only grow.
+        index: the GPU's number among those that ``CUDA_VISIBLE_DEVICES`` leaves, as in ``cuda:0``.
+        nvml: the module ``pynvml`` or a substitute.
+        poll_s: polling period in seconds.
+        clock: a monotonic clock in seconds.
     """
 
     name = "nvml"
@@ -221,7 +218,7 @@ class NvmlMeter(PowerMeter):
         self._begin_s = 0.0
 
     def unavailable_because(self) -> str | None:
-        """Return None where the driver reads this GPU's energy counter."""
+        """Return None if the driver reads this GPU's energy counter."""
         try:
             self._open()
             if is_mig_slice(self._nvml, self._handle):
@@ -241,7 +238,7 @@ class NvmlMeter(PowerMeter):
         return None
 
     def start(self) -> None:
-        """Begin to poll the counter."""
+        """Start polling the counter."""
         self._open()
         self._ticks = []
         self._done.clear()
@@ -250,7 +247,7 @@ class NvmlMeter(PowerMeter):
         self._thread.start()
 
     def stop(self) -> float:
-        """Return joules since `start`; NaN where the counter moved less than twice."""
+        """Return joules since `start`; NaN if the counter moved less than twice."""
         seconds = self._clock() - self._begin_s
         self._done.set()
         if self._thread is not None:
@@ -269,7 +266,7 @@ class NvmlMeter(PowerMeter):
         while not self._done.is_set():
             try:
                 millijoules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-            except self._nvml.NVMLError:  # what was seen so far is not the whole window
+            except self._nvml.NVMLError:  # the window is incomplete
                 self._ticks = []
                 return
             if before is not None and millijoules != before:
@@ -279,7 +276,7 @@ class NvmlMeter(PowerMeter):
 
 
 def slope_w(ticks: list[tuple[float, float]]) -> float:
-    """Return the power in watts that fits ``ticks`` of (seconds, joules) best; NaN below two."""
+    """Return the least-squares slope in watts of (seconds, joules); NaN below two ticks."""
     if len(ticks) < 2:
         return math.nan
     seconds, joules = np.array(ticks).T
@@ -288,10 +285,10 @@ def slope_w(ticks: list[tuple[float, float]]) -> float:
 
 
 RAMP_S = 0.3
-"""Clocks and power settle in it; not metered."""
+"""Unmetered time in which clocks and power settle."""
 WINDOW_S = 0.6
 BATCH_MS = 20.0
-"""Of work that is queued at once: the pause after it must not count."""
+"""Duration of work queued at once; long, so that the pause after it does not count."""
 MAX_CAPTURED = 1000
 
 
@@ -302,14 +299,14 @@ def measure_power(
     wait: Callable[[], object],
     interface: Any = None,
 ) -> tuple[float, float]:
-    """Return mean power (W) and the energy of one launch (mJ) of ``run``.
+    """Return the mean power (W) of back-to-back launches and the energy of one launch (mJ).
 
     Args:
-        meter: of the device.
+        meter: the device's meter.
         run: launches once.
-        time_ms: about what a launch takes.
-        wait: returns when everything launched is done.
-        interface: ``torch.cuda``, or what stands for it; None where there are no graphs.
+        time_ms: approximate time of one launch.
+        wait: returns when all launches are done.
+        interface: ``torch.cuda`` or a substitute with graphs, or None.
     """
     batch, count = _batched(run, max(1, int(BATCH_MS / time_ms)), wait, interface)
     _run_for(batch, RAMP_S, wait)
@@ -321,7 +318,7 @@ def measure_power(
 def _batched(
     run: Callable[[], Any], count: int, wait: Callable[[], object], interface: Any
 ) -> tuple[Callable[[], Any], int]:
-    """Return what launches ``count`` times, as a graph where it can be one; and how often."""
+    """Return a function that launches several times, as a graph if possible, and how often."""
     if hasattr(interface, "CUDAGraph"):
         captured = min(count, MAX_CAPTURED)
         try:
@@ -332,7 +329,7 @@ def _batched(
                 for _ in range(captured):
                     run()
             return graph.replay, captured
-        except Exception:  # not every launch can be captured: then they are metered one by one
+        except Exception:  # a launch that cannot be captured is run without a graph
             wait()
 
     def launch() -> None:
@@ -343,10 +340,10 @@ def _batched(
 
 
 def _run_for(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
-    """Run batches for so long; return how many."""
+    """Run batches for ``seconds``; return their number."""
     end, batches = time.perf_counter() + seconds, 0
     while batches == 0 or time.perf_counter() < end:
         batch()
         batches += 1
-        wait()  # or launches of seconds to come would queue up
+        wait()  # otherwise seconds of launches would queue up
     return batches

@@ -1,4 +1,4 @@
-"""What is known of a kernel on a device, and where its new measurements go."""
+"""Measurements of one kernel on one device, kept in a run log."""
 
 from foretune.collect.benchmark import environment
 from foretune.datasets import RunLog
@@ -10,13 +10,7 @@ from foretune.space import Configuration
 
 
 class MeasurementCache:
-    """The measurements of one kernel on one device in a run log; nothing, without one.
-
-    Args:
-        kernel: what is measured.
-        device: on what.
-        log: where measurements go; those it has are not made again.
-    """
+    """The measurements of one kernel on one device in a run log; always empty without a log."""
 
     def __init__(self, kernel: Kernel, device: Device, log: RunLog | None = None) -> None:
         self.kernel = kernel
@@ -24,7 +18,7 @@ class MeasurementCache:
         self.log = log
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
-        """Return what is known of a configuration, unless other code or versions measured it."""
+        """Return the measurement of a configuration by the present code and versions, if any."""
         if self.log is None:
             return None
         found = self.log.find((self.kernel.name, self.device.name, problem, config))
@@ -32,10 +26,10 @@ class MeasurementCache:
         return found if current else None
 
     def append(self, measurement: Measurement) -> None:
-        """Keep a new measurement.
+        """Append a measurement to the log.
 
         Raises:
-            RunTableError: it is impossible; it is not written.
+            RunTableError: its values are impossible; it is not written.
             OutputError: the log cannot be written.
         """
         if self.log is not None:

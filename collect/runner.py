@@ -1,4 +1,4 @@
-"""Runners: measure configurations here, or in a process that may hang or die."""
+"""Runners: measure configurations in this process or in an isolated one."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,11 +22,11 @@ from foretune.space import Configuration
 
 
 class Runner(ABC):
-    """Measures configurations on one device, or on several equal ones; a context manager.
+    """Measures configurations on one device or on several equal ones; a context manager.
 
     Attributes:
-        device: what it measures on.
-        parallelism: how many configurations it can measure at the same time: one per device.
+        device: the device, or one of the equal devices.
+        parallelism: number of configurations it can measure at once: one per device.
     """
 
     device: Device
@@ -40,9 +40,9 @@ class Runner(ABC):
         configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, in order; a failure is a measurement too.
+        """Yield one measurement per configuration, in order, from one device.
 
-        All are made on one device, one after the other.
+        A failure is a measurement too.
         """
 
     def run_many(
@@ -51,7 +51,7 @@ class Runner(ABC):
         work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per problem and configuration, in the order they get done.
+        """Yield one measurement per problem and configuration, in order of completion.
 
         A runner with several devices uses all of them.
         """
@@ -66,20 +66,20 @@ class Runner(ABC):
         configs: Iterable[Configuration],
         max_seconds: float = 2.0,
     ) -> dict[str, np.ndarray]:
-        """Return interleaved times in ms: by configuration id, and ``library:NAME``.
+        """Return interleaved times in ms by configuration id, and by ``library:NAME``.
 
-        Configurations whose output is wrong are left out. Under `workbench.AGAIN` the first one may
-        stand a second time.
+        Configurations with wrong output are left out. The key `benchmark.DEFAULT_REPEATED` holds
+        a second series of the first configuration.
 
         Raises:
-            MeasurementError: one of them hangs or dies, though it ran before.
+            MeasurementError: a configuration hangs or dies, though it ran before.
         """
 
     def check(self, kernel: Kernel) -> None:
-        """Do nothing if ``kernel`` runs on this device.
+        """Check that ``kernel`` runs on this kind of device.
 
         Raises:
-            UsageError: it is made for another kind.
+            UsageError: it does not.
         """
         if kernel.device_kind == self.device.kind:
             return
@@ -91,11 +91,11 @@ class Runner(ABC):
         )
 
     def watch(self) -> LoadMonitor:
-        """Return what sees, while it is entered, what else its machine does."""
+        """Return a monitor of other load on the measuring machine."""
         return LoadMonitor(self.device)
 
     def close(self) -> None:
-        """Give back what the runner holds."""
+        """Release processes and other resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +105,7 @@ class Runner(ABC):
 
 
 class InProcessRunner(Runner):
-    """Measures in this process: for kernels that are trusted to return."""
+    """Measures in this process. Use it for kernels that cannot hang or crash."""
 
     def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
         self.device = device
@@ -135,18 +135,18 @@ class InProcessRunner(Runner):
 
 
 class IsolatedRunner(Runner):
-    """Measures in a child process that is killed when a configuration outlives its time box.
+    """Measures in a child process with a time limit per configuration.
 
-    A hang is recorded as ``timeout``, a crash as ``runtime_error``; the next configuration gets a
-    fresh process. What a kernel forks ends with it. A wrong result is believed only of a process
-    that ran nothing before: another configuration may have spoilt what it reads. A kernel of an
-    importable module is imported there; one of the running script or a notebook is sent along.
+    A hang is recorded as ``timeout`` and a crash as ``runtime_error``; the next configuration gets
+    a new process. Processes that a kernel forks are killed with it. A wrong result is accepted only
+    from a fresh process, because an earlier configuration may have overwritten the inputs. The
+    child imports kernels from their modules; kernels of a script or notebook are pickled by value.
 
     Args:
-        device: what is measured on.
+        device: the device to measure on.
         timing: when to stop repeating.
-        limit_s: seconds one configuration may take in all: build, check, timing and power.
-        power: meter power where a meter works.
+        limit_s: time limit for one configuration: build, check, timing and power.
+        power: measure power if a meter works.
     """
 
     def __init__(
@@ -201,17 +201,17 @@ class IsolatedRunner(Runner):
             ) from e
 
     def close(self) -> None:
-        """Kill the child process, and what it started."""
+        """Kill the child process and its children."""
         self._worker.close()
 
     def check(self, kernel: Kernel) -> None:
-        """Do nothing if ``kernel`` runs on this device.
+        """Check that ``kernel`` runs on this kind of device.
 
         Raises:
-            UsageError: it is made for another kind.
+            UsageError: it does not.
         """
         super().check(kernel)
-        _ = kernel.source_hash  # the other process does not see the script that defines it
+        _ = kernel.source_hash  # computed here: the child cannot read the running script
 
     def _measure(
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float
@@ -229,7 +229,7 @@ class IsolatedRunner(Runner):
             )
         if not isinstance(answer, Measurement) or answer.config != config:
             self.close()
-            reason = "the process answered something else than it was asked"
+            reason = "the process returned the measurement of another configuration"
             return failed_measurement(
                 kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason
             )
@@ -237,15 +237,15 @@ class IsolatedRunner(Runner):
 
 
 def check_importable(kernel: Kernel) -> None:
-    """Do nothing if another machine can import ``kernel``.
+    """Check that another machine can import ``kernel``.
 
     Raises:
         UsageError: it cannot.
     """
     if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
         raise UsageError(
-            f"kernel {kernel.name!r} is defined in the script that runs: another machine cannot "
-            "import it; make it a class in a module of its own, or measure here"
+            f"kernel {kernel.name!r} is defined in the running script: another machine cannot "
+            "import it; move it to a module, or measure here"
         )
 
 
@@ -257,7 +257,7 @@ def failed_measurement(
     status: Status,
     reason: str,
 ) -> Measurement:
-    """Return the row of a configuration whose process did not live to tell."""
+    """Return the failed measurement of a configuration whose process died."""
     return Measurement(
         kernel=kernel.name,
         problem=problem,

@@ -1,4 +1,4 @@
-"""CPU and GPU timers, Timing, median_interval."""
+"""CPU and GPU timers, when they stop repeating, and the interval of a median."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,24 +15,23 @@ from foretune.lazy import require
 from foretune.problem import Problem
 
 MIN_SAMPLES = 3
-"""Taken even when the time box is over."""
+"""Taken even after the time limit."""
 MIN_SAMPLE_S = 50e-6
-"""A sample of a shorter launch times several back to back, so the clock's grain does not show."""
+"""Shorter launches are timed several at once, because of the clock's resolution."""
 
 
 class Timer:
-    """Times launches that return when their work is done, by the host's clock.
-
-    Other devices have their own, see `foretune.collect.timing`.
+    """Times launches with the host's clock; they return when their work is done.
 
     Attributes:
-        interface: what offers graphs of launches, such as ``torch.cuda``; None on the host.
+        interface: a module with CUDA graphs and ``_sleep``, such as ``torch.cuda``; None on the
+            host.
     """
 
     interface: Any = None
 
     def batch_size(self, fastest_ms: float) -> int:
-        """Return how many launches of this time, in milliseconds, make one sample long enough."""
+        """Return the number of launches of this time, in milliseconds, that make one sample."""
         return max(1, int(np.ceil(MIN_SAMPLE_S * 1e3 / max(fastest_ms, 1e-6))))
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
@@ -43,7 +42,7 @@ class Timer:
         return (time.perf_counter_ns() - start) * 1e-6 / batch_size
 
     def wait(self) -> None:
-        """Return when everything launched is done."""
+        """Wait until all launches are done."""
 
 
 CPU_TIMER = Timer()
@@ -54,14 +53,13 @@ class Timing:
     """When to stop repeating.
 
     Attributes:
-        max_seconds: seconds after which no more samples are taken, warm-up included; three always
-            are.
-        warmup_s: least time of warm-up; the clock frequency and the caches settle in it.
-        relative_width: stop once the interval of the median is this narrow, relative to it.
-        min_repeats: samples before the interval is looked at.
-        max_repeats: never more.
-        early_stop_ratio: stop once the lower bound is this many times above the incumbent's upper
-            bound.
+        max_seconds: time limit in seconds, including the warm-up; three samples are always taken.
+        warmup_s: minimum warm-up, in which the clock frequency and the caches settle.
+        relative_width: stop when the interval of the median is this narrow, relative to it.
+        min_repeats: number of samples before the first check of the interval.
+        max_repeats: maximum number of samples.
+        early_stop_ratio: stop when the lower bound exceeds the incumbent's upper bound by this
+            factor.
     """
 
     max_seconds: float = 0.25
@@ -75,7 +73,7 @@ class Timing:
 def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
     """Return the distribution-free confidence interval of the median of ``samples``.
 
-    With fewer than six samples no interval reaches 95 %: the extremes are returned.
+    Fewer than six samples give no 95 % interval; the result is then the extremes.
     """
     ordered = np.sort(samples)
     rank = _rank(len(ordered), confidence)
@@ -94,14 +92,13 @@ def time_launch(
     incumbent_ms: float = np.inf,
     timer: Timer = CPU_TIMER,
 ) -> np.ndarray:
-    """Return the times of single launches of ``launch`` in milliseconds, warm-up left out.
+    """Return times of single launches in milliseconds, without the warm-up.
 
     Args:
-        launch: what is timed; on the host it returns when the work is done.
+        launch: the launch; on the host it returns when its work is done.
         timing: when to stop.
-        incumbent_ms: upper bound of the best time so far: a launch that is clearly slower stops
-            early.
-        timer: of the device it runs on.
+        incumbent_ms: upper bound of the best time so far; clearly slower launches stop early.
+        timer: the device's timer.
     """
     deadline = time.perf_counter() + timing.max_seconds
     batch = _warm_up(launch, timing.warmup_s, timer)
@@ -129,11 +126,11 @@ def time_interleaved(
     max_rounds: int = 400,
     timer: Timer = CPU_TIMER,
 ) -> dict[str, np.ndarray]:
-    """Return times in milliseconds of several launches measured in turn, each round in a new order.
+    """Return interleaved times in milliseconds of several launches, in random order per round.
 
-    Drift of the machine hits all of them alike; entry ``i`` of every array is from round ``i``.
-    Before each sample the launch runs once untimed: what the one before it left in the caches (or
-    its threads that still wait) is not charged to it.
+    Drift of the machine affects all launches alike. Entry ``i`` of every array is from round ``i``.
+    Each launch runs once untimed before its sample, because the previous launch may have left
+    caches and waiting threads in another state.
     """
     rng = np.random.default_rng(0)
     names = list(launches)
@@ -151,7 +148,7 @@ def time_interleaved(
 
 
 def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
-    """Run until ``min_seconds`` is over; return how many launches make one sample long enough."""
+    """Warm up for ``min_seconds``; return the number of launches per sample."""
     start = time.perf_counter()
     fastest = np.inf
     launches = 0
@@ -168,48 +165,48 @@ def _sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
 
 
 DELAY_CYCLES = 60_000
-"""The device waits per launch that is queued meanwhile: some 30 µs."""
+"""The delay per queued launch in device cycles: about 30 µs."""
 
 
 def delay_kernel_start(interface: Any, launches: int = 1) -> None:
-    """Let a device wait while so many launches are queued: they then start on time.
+    """Delay a device until the timed launches are queued, so that they run without gaps.
 
     Args:
-        interface: ``torch.cuda``, or what stands for it; one that cannot wait is left alone.
-        launches: that follow.
+        interface: ``torch.cuda`` or a substitute; one without ``_sleep`` gets no delay.
+        launches: number of launches that follow.
     """
     if (sleep := getattr(interface, "_sleep", None)) is not None:
         sleep(DELAY_CYCLES * (launches + 1))
 
 
 FLUSH_BYTES = 2**28
-"""Overwritten before a launch, and never less than twice the cache: 256 MiB."""
+"""Minimum size of the buffer that flushes the cache: 256 MiB, or twice the cache."""
 MAX_LAUNCHES = 20
-"""In one sample; more would not be queued before the device is done waiting."""
+"""Per sample; queueing more would take longer than the delay."""
 
 
 class Event(Protocol):
-    """A moment in the device's queue."""
+    """A time stamp in the device's queue."""
 
     def record(self) -> None:
-        """Ask the device to note the time when it gets here."""
+        """Queue the event; the device records the time when it reaches it."""
 
     def synchronize(self) -> None:
-        """Return when the device got here."""
+        """Wait until the device has reached the event."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Return milliseconds from here to ``end``."""
+        """Return milliseconds from this event to ``end``."""
 
 
 class DeviceTimer(Timer):
     """Times launches by events in the device's queue.
 
     Args:
-        event: makes an event that notes the time.
+        event: makes an event that records the time.
         synchronize: returns when the device is idle.
         before_sample: called before each sample with the number of launches that follow.
-        max_launches: launches in one sample; one where each needs a cold cache.
-        interface: ``torch.cuda``, or what stands for it.
+        max_launches: launches per sample; 1 if each needs a cold cache.
+        interface: ``torch.cuda`` or a substitute.
     """
 
     def __init__(
@@ -227,7 +224,7 @@ class DeviceTimer(Timer):
         self._max_launches = max_launches
 
     def batch_size(self, fastest_ms: float) -> int:
-        """Return how many launches of this time, in milliseconds, make one sample."""
+        """Return the number of launches of this time, in milliseconds, that make one sample."""
         return min(super().batch_size(fastest_ms), self._max_launches)
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
@@ -242,7 +239,7 @@ class DeviceTimer(Timer):
         return start.elapsed_time(end) / batch_size
 
     def wait(self) -> None:
-        """Return when the device is idle.
+        """Wait until the device is idle.
 
         Raises:
             RuntimeError: a launch broke the device's context.
@@ -251,10 +248,10 @@ class DeviceTimer(Timer):
 
 
 def timer_for(kernel: Kernel, problem: Problem, device: Device) -> Timer:
-    """Return what times ``kernel`` on ``device``, which becomes torch's current one.
+    """Return the timer of ``kernel`` on ``device``, which becomes torch's current device.
 
-    The cache is flushed before each sample unless the problem says ``cache=warm``. A GPU kernel
-    that runs on the CPU, because Triton interprets it, is timed by the host.
+    The cache is flushed before each sample unless the problem has ``cache=warm``. GPU kernels that
+    Triton interprets on the CPU get the host's timer.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -265,11 +262,11 @@ def timer_for(kernel: Kernel, problem: Problem, device: Device) -> Timer:
 
 
 def gpu_timer(device: Device, warm_cache: bool = False) -> Timer:
-    """Return what times launches on a GPU, which becomes torch's current one.
+    """Return the timer of a GPU, which becomes torch's current device.
 
     Args:
-        device: the GPU; without one that torch sees, the host times.
-        warm_cache: whether what a launch left in the cache may stay there for the next.
+        device: the GPU; if torch sees no GPU, the result is the host's timer.
+        warm_cache: do not flush the cache between launches.
 
     Raises:
         MissingExtra: torch is not installed.

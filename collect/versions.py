@@ -1,4 +1,4 @@
-"""Versions of what decides about times, and about compiled code."""
+"""Versions of the software that determines times and compiled code."""
 
 import platform
 import re
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DRIVER_VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
-"""Files in which drivers say their versions."""
+"""Files that hold the versions of drivers."""
 
 
 @cache
@@ -19,10 +19,10 @@ def versions() -> str:
 
 @cache
 def toolchain(kind: str) -> str:
-    """Return the versions that decide about the code of kernels for one kind of device.
+    """Return the versions that determine the code of kernels for one kind of device.
 
-    For example ``triton 3.9.0, driver 570.86.15`` for ``gpu``. Foretune is among those of the CPU
-    alone: Triton's kernels are timed by Triton.
+    For example ``triton 3.9.0, driver 570.86.15`` for ``gpu``. Foretune's version is included for
+    the CPU only, because Triton compiles and times its own kernels.
     """
     if kind == "gpu":
         return ", ".join(_versions("triton") + _drivers())
@@ -30,7 +30,7 @@ def toolchain(kind: str) -> str:
 
 
 def _drivers() -> list[str]:
-    """Return the version of the driver of this machine's GPUs, if it says."""
+    """Return the version of this machine's GPU driver, if known."""
     for path in DRIVER_VERSION_FILES:
         try:
             found = re.search(r"\d+\.\d+(\.\d+)*", Path(path).read_text())
@@ -42,7 +42,7 @@ def _drivers() -> list[str]:
 
 
 def _versions(*packages: str) -> list[str]:
-    """Return name and version of those that are installed."""
+    """Return name and version of each installed package."""
     parts = []
     for package in packages:
         try:

@@ -69,7 +69,7 @@ class WorkerProcess:
 
         Raises:
             TimeoutError: the call took longer than ``limit_s``; the process was killed. The time
-                starts when the child has imported what the arguments need.
+                starts when the child has done the imports of factory and arguments.
             ChildProcessError: the process died, or its answer cannot be read.
             ForetuneError: the method or the factory raised an error, the process did not start, or
                 an argument cannot be pickled.
@@ -115,7 +115,7 @@ class WorkerProcess:
         self.calls_made = 0
 
     def _send_and_import(self, channel: "Channel", request: bytes) -> None:
-        """Send a request, and return when the child has imported what it needs."""
+        """Send a request, and wait until the child has done its imports."""
         try:
             channel.send(self._last_number, request, START_TIMEOUT_S)
             self._receive(channel, START_TIMEOUT_S)
@@ -185,7 +185,7 @@ class WorkerProcess:
 
 @contextmanager
 def _open_listener() -> Iterator[tuple[socket.socket, str]]:
-    """Listen on a Unix socket in a private folder, or on a local port where there are none."""
+    """Listen on a Unix socket in a private folder, or on Windows on a local port."""
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         if os.name == "posix":
             listener, address = socket.socket(socket.AF_UNIX), str(Path(folder, "socket"))
