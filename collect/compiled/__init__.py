@@ -1,8 +1,8 @@
-"""What compiled code shows: Triton kernels compiled for any target, on a machine without a GPU.
+"""Triton kernels compiled for any target without a GPU, and static features of their code.
 
-`get_target` names what is compiled for, `compile_configs` compiles many configurations in worker
-processes with a time limit each, `FEATURES` documents the ``static.<name>`` columns that come out.
-What needs Triton is in `foretune.collect.compiled.compiling` and `.inspection`, imported when used.
+`get_target` finds a target. `compile_configs` compiles configurations in worker processes with a
+time limit each. `FEATURES` documents the resulting ``static.<name>`` columns. Only
+`foretune.collect.compiled.compiling` imports Triton, and it is imported when used.
 """
 
 from foretune.collect.compiled.arguments import describe

@@ -1,7 +1,7 @@
-"""Kernel arguments without their memory: what the compiler looks at, and what a process can send.
+"""Kernel arguments without memory, as the compiler needs them.
 
-Triton specialises on a pointer's type and alignment and on an integer's divisibility; a tensor's
-elements never matter. So a tensor is described by a few numbers before it leaves for a worker.
+Triton specializes on a pointer's type and alignment and on an integer's divisibility, never on a
+tensor's elements. So a worker process gets a tensor's metadata only.
 """
 
 import copy
@@ -33,16 +33,16 @@ DTYPES: dict[str, str] = {
     "u8": "uint8",
     "i1": "bool",
 }
-"""Element types of pointers as they are typed, and as torch calls them."""
+"""Element types by the short names that users type -> torch's names."""
 
 
 ANY_INTEGER: dict[str, int] = {"i32": 2**20, "i64": 2**40}
-"""What stands for an integer of which only the type is given: multiples of 16, as sizes are."""
+"""Default for integers given by type only: a multiple of 16, like most sizes."""
 
 
 @dataclass(frozen=True)
 class ElementType:
-    """An element type where torch is not loaded; prints as torch's does."""
+    """An element type that prints like torch's, for processes without torch."""
 
     name: str
 
@@ -58,14 +58,14 @@ def _element_type(name: str, torch_is_loaded: bool) -> Any:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as far as a compiler sees it.
+    """The metadata of a tensor that a compiler needs.
 
     Attributes:
-        element: torch's name of its element type, without ``torch.``.
+        element: torch's name of the element type, without ``torch.``.
         shape: elements per axis.
-        strides: elements between neighbours on each axis.
-        address: where it starts, as a remainder of 16.
-        bytes: of its storage.
+        strides: distance of neighbors on each axis, in elements.
+        address: start address modulo 16.
+        bytes: size of the storage.
     """
 
     element: str
@@ -76,23 +76,23 @@ class Tensor:
 
     @property
     def dtype(self) -> Any:
-        """The element type of torch, or something that prints as it where torch is not loaded."""
+        """Torch's element type, or an equally printed one if torch is not loaded."""
         return _element_type(self.element, "torch" in sys.modules)
 
     def data_ptr(self) -> int:
-        """Return an address with the alignment of the real one."""
+        """Return an address with the alignment of the real address."""
         return self.address
 
     def ptr_range(self) -> int:
-        """Return how many bytes can be reached, which AMD's compiler asks for."""
+        """Return the size of the storage, which AMD's compiler needs."""
         return self.bytes
 
     def stride(self, axis: int | None = None) -> Any:
-        """Return the strides, or that of one axis."""
+        """Return all strides, or the stride of one axis."""
         return self.strides if axis is None else self.strides[axis]
 
     def size(self, axis: int | None = None) -> Any:
-        """Return the shape, or the extent of one axis."""
+        """Return the shape, or the size of one axis."""
         return self.shape if axis is None else self.shape[axis]
 
     def dim(self) -> int:
@@ -105,12 +105,11 @@ class Tensor:
 
 
 def describe(value: Any) -> Any:
-    """Return ``value`` as it can be sent to another process: tensors without their memory.
+    """Return a kernel argument in a form for another process: tensors become `Tensor`.
 
     Args:
-        value: an argument of a kernel: a tensor or tensor descriptor, a torch dtype standing for a
-            pointer to it that is a multiple of 16, a number, None, a tuple of those, or anything
-            that can be pickled.
+        value: a tensor or tensor descriptor; a torch dtype, which stands for a pointer aligned to
+            16 bytes; a number, None, a tuple of those, or anything that can be pickled.
     """
     if isinstance(value, Tensor):
         return value
@@ -120,7 +119,7 @@ def describe(value: Any) -> Any:
         return _describe_tensor(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(map(describe, value))
-    if hasattr(value, "base") and hasattr(value, "block_shape"):  # a tensor descriptor of Triton's
+    if hasattr(value, "base") and hasattr(value, "block_shape"):  # Triton's tensor descriptor
         described = copy.copy(value)
         described.base = describe(value.base)
         return described
@@ -143,13 +142,13 @@ def _describe_tensor(value: Any) -> Tensor:
 
 
 def parse_argument(text: str) -> tuple[str, Any]:
-    """Return the name and value meant by ``NAME=VALUE``.
+    """Return name and value of ``NAME=VALUE``.
 
-    Values: ``fp16*`` a pointer that is a multiple of 16, ``fp16*2`` one known to be a multiple of 2
-    only; ``4096``, ``0.5``, ``true``, ``none``; ``i32`` an integer that is a multiple of 16.
+    Values: ``fp16*`` is a pointer aligned to 16 bytes, ``fp16*2`` one aligned to 2 bytes only;
+    ``4096``, ``0.5``, ``true``, ``none``; ``i32`` is an integer that is a multiple of 16.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the text has another form.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name or not value:
@@ -168,7 +167,7 @@ def parse_argument(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Return the number, truth value, None or text that ``text`` means."""
+    """Return the number, truth value or None that ``text`` spells, else ``text``."""
     known = {"true": True, "false": False, "none": None}
     if text.lower() in known:
         return known[text.lower()]
@@ -181,10 +180,10 @@ def parse_value(text: str) -> Any:
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Return the configuration meant by ``BLOCK=128,num_warps=4``.
+    """Return the configuration of a text such as ``BLOCK=128,num_warps=4``.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the text has another form.
     """
     config = {}
     for part in filter(None, (p.strip() for p in text.split(","))):

@@ -315,11 +315,11 @@ def load_kernel(reference: str, compiling: bool = True) -> Any:
     """Return the kernel called ``module:attribute``.
 
     Args:
-        reference: what it is called.
-        compiling: it is to be compiled, even if its module would interpret it.
+        reference: the name.
+        compiling: import it in a form that compiles, even if its module asks for the interpreter.
 
     Raises:
-        UsageError: there is none, or its module cannot be imported.
+        UsageError: there is no such kernel, or its module cannot be imported.
         MissingExtra: Triton is not installed.
     """
     module, colon, attribute = reference.partition(":")
@@ -356,17 +356,17 @@ def _refuse_file(reference: str, module: str, attribute: str) -> None:
 
 @contextmanager
 def _interpreter_off() -> Iterator[None]:
-    """Within, `triton.jit` makes kernels that can be compiled, whatever the environment says.
+    """Make `triton.jit` return kernels that compile, regardless of the environment.
 
-    Some modules ask for the interpreter themselves where they find no GPU.
+    Some modules ask for the interpreter on a machine without a GPU.
     """
     before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "0"  # Triton itself may be imported only now
+    os.environ["TRITON_INTERPRET"] = "0"  # for Triton itself, which may not be imported yet
     try:
         require("triton", "gpu", "compiling Triton kernels")
         from triton import knobs
 
-        knobs.runtime.interpret = False  # stands against the environment
+        knobs.runtime.interpret = False  # overrides the environment
         try:
             yield
         finally:
@@ -380,10 +380,10 @@ def _interpreter_off() -> Iterator[None]:
 def kernel_reference(kernel: Any) -> str:
     """Return the ``module:attribute`` by which another process finds ``kernel``.
 
-    A kernel under further decorators is found with those on top.
+    The attribute may carry further decorators on top of ``kernel``.
 
     Raises:
-        UsageError: it cannot be found by name.
+        UsageError: the kernel cannot be found by its name.
     """
     inner = kernel
     while not hasattr(inner, "__wrapped__") and hasattr(inner, "fn"):
@@ -392,22 +392,22 @@ def kernel_reference(kernel: Any) -> str:
     name = str(name or getattr(inner, "__name__", ""))
     if module == "__main__":
         raise UsageError(
-            f"kernel {name!r} is defined in the script that runs: another process cannot import "
-            "it; put it in a module of its own"
+            f"kernel {name!r} is defined in the running script: another process cannot import "
+            "it; move it to a module"
         )
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not any(layer is kernel for layer in _layers(found)):
         raise UsageError(
-            f"kernel {name!r} is not what module {module!r} calls by that name: "
+            f"kernel {name!r} is not the object of that name in module {module!r}: "
             "another process cannot import it; give 'module:attribute'"
         )
     return f"{module}:{name}"
 
 
 def _layers(kernel: Any) -> Iterator[Any]:
-    """Yield a kernel and what it decorates, and so on."""
+    """Yield a kernel and, from the outside in, the kernels that it decorates."""
     while kernel is not None:
         yield kernel
         kernel = getattr(kernel, "fn", None)

@@ -1,7 +1,7 @@
-"""Compiling a Triton kernel for a target as a launch would, without a driver.
+"""Compilation of a Triton kernel for a target without a driver.
 
-Arguments go through Triton's own binder and specialisation, options through its own backend, so the
-hash of what is compiled here is the hash that a launch looks up in Triton's cache.
+Arguments go through Triton's own binder and specialization, and options through its own backend. So
+the hash of the compiled kernel is the one that a launch looks up in Triton's cache.
 """
 
 import inspect
@@ -20,19 +20,18 @@ from foretune.collect.compiled.targets import Target
 from foretune.errors import UnknownName, UsageError
 
 _LAUNCH_OPTIONS = ("instrumentation_mode", "fpsan_homomorphic_casts")
-"""What a launch takes from Triton's knobs, where the release has them; part of the hash."""
+"""Options that a launch takes from Triton's knobs in releases that have them; they are hashed."""
 _LAUNCH_PARAMETERS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Options of a launch that people type, and mistype; backends know many more."""
+"""Launch options suggested for a mistyped name; backends know many more."""
 
 
 @dataclass(frozen=True)
 class SpecializedKernel:
-    """A kernel with the types and known properties of its arguments, and one configuration.
+    """A kernel specialized to argument types and properties and to one configuration.
 
     Attributes:
-        source: what Triton compiles.
+        source: Triton's object to compile.
         options: the backend's options.
-        target: what it is compiled for.
         declared_constants: parameters that the kernel declares ``tl.constexpr``.
     """
 
@@ -49,20 +48,19 @@ def specialize(
     config: Mapping[str, Any],
     target: Target,
 ) -> SpecializedKernel:
-    """Return a kernel as it is compiled for these arguments and this configuration.
+    """Specialize a kernel as a launch with these arguments and this configuration does.
 
     Args:
-        kernel: a ``@triton.jit`` function, or anything decorated on top of one that keeps it as
-            ``.fn``; heuristics are evaluated as a launch does.
-        args: positional arguments: tensors, torch dtypes (a pointer that is a multiple of 16),
-            numbers, None.
-        kwargs: the same by name.
-        config: compile-time parameters, and ``num_warps``, ``num_stages``, ``num_ctas``,
-            ``maxnreg`` or any other option of the target.
-        target: what to compile for.
+        kernel: a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
+            heuristics are evaluated.
+        args: positional arguments: tensors, torch dtypes (a pointer aligned to 16 bytes), numbers,
+            None.
+        kwargs: keyword arguments.
+        config: compile-time parameters and options of the target, such as ``num_warps``.
+        target: the compile target.
 
     Raises:
-        UsageError: an argument is missing or unknown, or the kernel is not Triton's.
+        UsageError: an argument is missing or unknown, or the kernel is not a Triton kernel.
     """
     function, values = _unwrap(
         kernel, list(map(describe, args)), _describe_all(kwargs), dict(config)
@@ -81,10 +79,10 @@ def specialize(
 
 
 def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
-    """Return the kernel compiled to machine code, from Triton's cache where it lies there.
+    """Compile the kernel to machine code, or load it from Triton's cache.
 
     Raises:
-        Exception: whatever Triton raises for code that cannot be compiled.
+        Exception: Triton's error for code that does not compile.
     """
     options = vars(specialized.options)
     return triton_compile(
@@ -94,11 +92,11 @@ def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
 
 @dataclass(frozen=True)
 class Ttgir:
-    """A kernel compiled as far as Triton's GPU-level intermediate code.
+    """A kernel compiled to Triton's GPU-level intermediate code (TTGIR).
 
     Attributes:
         text: the module as Triton prints it.
-        shared_bytes: shared memory of one block; None where this release of Triton cannot say yet.
+        shared_bytes: shared memory of one block; None if this Triton release cannot compute it yet.
     """
 
     text: str
@@ -106,12 +104,10 @@ class Ttgir:
 
 
 def compile_ttgir(specialized: SpecializedKernel) -> Ttgir:
-    """Return the kernel after the first stages only, which take a fraction of the time.
-
-    Nothing is written to Triton's cache.
+    """Run the first stages only, which is much faster; write nothing to Triton's cache.
 
     Raises:
-        Exception: whatever Triton raises for code that cannot be compiled.
+        Exception: Triton's error for code that does not compile.
     """
     source, options = specialized.source, specialized.options
     backend = make_backend(specialized.target.triton_target)
@@ -134,10 +130,10 @@ def compile_ttgir(specialized: SpecializedKernel) -> Ttgir:
 
 
 def _allocate_shared(module: Any, specialized: SpecializedKernel) -> int | None:
-    """Lower ``module`` just far enough to know its shared memory; None where that cannot be done.
+    """Lower ``module`` until its shared memory is allocated; return the size, or None.
 
-    These passes are internal to Triton. Where a release has moved them, the figure is known after
-    the full compilation only.
+    These passes are internal to Triton. In releases that moved them, only the full compilation
+    gives the size.
     """
     from triton._C.libtriton import passes
 
@@ -154,7 +150,7 @@ def _allocate_shared(module: Any, specialized: SpecializedKernel) -> int | None:
 
 
 def _no_sanitizer(manager: Any) -> tuple[bool, ...]:
-    """Return the further arguments of the pass that lays out warp groups: older ones have none."""
+    """Return the extra arguments of the warp-group pass; older releases have none."""
     from triton._C.libtriton import passes
 
     documented = passes.ttgpuir.add_allocate_warp_groups.__doc__ or ""
@@ -184,10 +180,10 @@ def _describe_all(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def _unwrap(
     kernel: Any, args: list[Any], kwargs: dict[str, Any], config: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the function under all decorators, and what it is called with by name.
+    """Return the innermost function and its keyword arguments.
 
-    As in a launch: an autotuner adds its configuration where it stands, heuristics see what was
-    added above them. Without an autotuner the configuration is what the caller passed.
+    As in a launch, an autotuner adds the configuration at its level, and heuristics see the
+    arguments added above them. Without an autotuner, the caller passed the configuration.
     """
     layers = _layers(kernel)
     tuned = [hasattr(layer, "configs") for layer in layers]

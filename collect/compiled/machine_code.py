@@ -1,4 +1,4 @@
-"""Registers, spills, instruction mix of cubin and AMDGCN."""
+"""Registers, spills and instruction mix of a cubin or AMD assembly."""
 
 import re
 import struct
@@ -14,13 +14,13 @@ from foretune.errors import ForetuneError
 
 CLASSES: dict[str, str] = {
     "mma": "matrix instructions of any generation",
-    "async_copy": "copies from global to shared memory past the registers, bulk ones included",
+    "async_copy": "copies from global to shared memory, past registers, including bulk copies",
     "global_load": "loads from global memory",
     "global_store": "stores to global memory",
-    "shared_load": "loads from shared memory, of matrix fragments too",
-    "shared_store": "stores to shared memory, of matrix fragments too",
-    "local_load": "loads of a thread's own memory: spilled registers",
-    "local_store": "stores to a thread's own memory: spilled registers",
+    "shared_load": "loads from shared memory, including matrix fragments",
+    "shared_store": "stores to shared memory, including matrix fragments",
+    "local_load": "loads from thread-local memory: spilled registers",
+    "local_store": "stores to thread-local memory: spilled registers",
     "tensor_memory": "accesses to tensor memory",
     "atomic": "atomic operations and reductions in memory",
     "shuffle": "exchange between the threads of a warp",
@@ -31,30 +31,30 @@ CLASSES: dict[str, str] = {
     "convert": "conversions between number formats",
     "integer": "integer arithmetic, logic, comparison, selection, permutation",
     "move": "moves, constants, special registers",
-    "uniform": "instructions of the scalar unit, one for a whole warp",
+    "uniform": "scalar instructions, one for the whole warp",
     "control": "branches, calls, exits",
-    "other": "instructions of no class that is known here",
+    "other": "instructions of no other class",
 }
 """Classes of machine instructions; NOPs are not counted."""
 
 BINARY: dict[str, str] = {
     "registers": "registers per thread; AMD: vector registers of both kinds",
-    "accumulator_registers": "AMD: of those, accumulation registers",
+    "accumulator_registers": "AMD: accumulation registers among them",
     "scalar_registers": "AMD: scalar registers per wave",
-    "stack_bytes": "a thread's own memory, bytes",
-    "spill_load_bytes": "NVIDIA: bytes of a thread read back from spilled registers, in the code",
-    "spill_store_bytes": "NVIDIA: bytes of a thread written for spilled registers, in the code",
-    "spilled_registers": "AMD: vector registers that did not fit",
+    "stack_bytes": "thread-local memory, bytes",
+    "spill_load_bytes": "NVIDIA: bytes per thread of loads of spilled registers in the code",
+    "spill_store_bytes": "NVIDIA: bytes per thread of stores of spilled registers in the code",
+    "spilled_registers": "AMD: spilled vector registers",
     "tensor_memory": "columns of tensor memory",
     "scratch_bytes": "global scratch memory of one block, bytes",
     "code_bytes": "size of the machine code",
     "instructions": "machine instructions, NOPs not counted",
-    **{f"ops_{name}": f"of those, {what}" for name, what in CLASSES.items()},
-    "global_width_bytes": "bytes of one thread's access to global memory, mean over instructions",
-    "load_access_bytes": "the same of loads and asynchronous copies alone",
-    "store_access_bytes": "the same of stores alone",
+    **{f"ops_{name}": f"machine instructions: {what}" for name, what in CLASSES.items()},
+    "global_width_bytes": "bytes per thread of one access to global memory, mean over instructions",
+    "load_access_bytes": "global_width_bytes of loads and asynchronous copies only",
+    "store_access_bytes": "global_width_bytes of stores only",
 }
-"""What the machine code shows."""
+"""Features of the machine code."""
 
 _INSTRUCTION = re.compile(r"\n\t([vsdbfg][a-z]*_\w+)")
 _TO_SHARED = re.compile(r"\n\t(?:buffer|global)_load_\w+[^\n]* lds\b")
@@ -95,23 +95,20 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("integer", r"v_"),
     )
 )
-"""The first pattern that an instruction begins with decides."""
+"""Class -> pattern at the start of an instruction; the first match decides."""
 
 
 def read_amdgcn(text: str) -> dict[str, float]:
-    """Return what assembly shows, by the names in `BINARY`.
-
-    Args:
-        text: as Triton keeps it (``kernel.asm["amdgcn"]``).
+    """Return the features `BINARY` of AMD assembly (``kernel.asm["amdgcn"]``).
 
     Raises:
-        ForetuneError: it does not say what the kernel needs.
+        ForetuneError: the assembly has no metadata of the kernel.
     """
-    end = text.find("\n\t.section\t.rodata")  # after it comes data, described by directives
+    end = text.find("\n\t.section\t.rodata")  # only data follows
     described = max(text.rfind("amdhsa.kernels:"), 0)
     metadata = {name: int(value) for name, value in _METADATA.findall(text, described)}
     if "vgpr_count" not in metadata:
-        raise ForetuneError("this is no assembly of AMD's: it has no .vgpr_count")
+        raise ForetuneError("this is no AMD assembly: it has no .vgpr_count")
     counts: Counter[str] = Counter()
     accesses: Counter[tuple[str, int]] = Counter()
     end = end if end > 0 else len(text)
@@ -119,7 +116,7 @@ def read_amdgcn(text: str) -> dict[str, float]:
         counts[_class_of(name)] += n
         if access := _access(name):
             accesses[access] += n
-    if " lds\n" in text:  # loads that say in their operands that they bypass the registers
+    if " lds\n" in text:  # some loads bypass the registers, as their operands show
         bypassing = len(_TO_SHARED.findall(text, 0, end))
         counts["async_copy"] += bypassing
         counts["global_load"] -= bypassing
@@ -164,7 +161,7 @@ def _amdgcn_widths(accesses: Counter[tuple[str, int]]) -> dict[str, float]:
 
 
 OPCODE_MASK = 0x1FF
-"""The bits that tell instructions apart."""
+"""The bits that hold the opcode."""
 
 OPCODE_TABLE = """
 ATOMG 1a3 1a8 1a9; ATOMS 18c; BAR 11d; BPT 15c; BRA 147; BREAK 142; BREV 101; BRX 149;
@@ -187,11 +184,11 @@ UTCIMMA 1ea; UTCOMMA 1ea; UTCQMMA 1ea; UTMACCTL 1b9; UTMACMDFLUSH 1b7; UTMALDG 1
 UTMASTG 1b5; UVIRTCOUNT 04c; VIADD 036; VIADDMNMX 046; VIMNMX 048; VOTE 006; VOTEU 086;
 WARPGROUP 1c5; WARPSYNC 148; YIELD 146
 """
-"""Mnemonic and its numbers (hexadecimal), as ``benchmarks/opcodes.py`` prints them; of several
-mnemonics with one number the first counts."""
+"""Mnemonics and their opcodes (hexadecimal), as ``benchmarks/opcodes.py`` prints them. If several
+mnemonics share an opcode, the first one counts."""
 
 BLACKWELL_OPCODES = {0x035: "IADD"}
-"""Numbers that mean something else from sm_100 on."""
+"""Opcodes with another meaning from sm_100 on."""
 BLACKWELL = 100
 
 CLASS_MNEMONICS: dict[str, str] = {
@@ -227,7 +224,7 @@ IGNORED = "NOP"
 
 @cache
 def mnemonics(arch: int) -> dict[int, str]:
-    """Return number -> mnemonic of an architecture, e.g. 90."""
+    """Return opcode -> mnemonic of an architecture such as 90."""
     entries = (line.split() for line in OPCODE_TABLE.replace("\n", " ").split(";"))
     known: dict[int, str] = {}
     for name, *codes in entries:
@@ -238,7 +235,7 @@ def mnemonics(arch: int) -> dict[int, str]:
 
 @cache
 def classes(arch: int) -> npt.NDArray[np.int8]:
-    """Return for every number its class: a position in `CLASSES`, or -1 for what is ignored."""
+    """Return the class of every opcode: a position in `CLASSES`, or -1 for `IGNORED`."""
     order = list(CLASSES)
     class_of = {
         name: order.index(group)
@@ -254,15 +251,15 @@ def classes(arch: int) -> npt.NDArray[np.int8]:
 
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _FOUR_BYTES = 0x04
-"""Format of an attribute whose value follows it; all others hold theirs in the size field."""
+"""Format of attributes whose value follows; other formats hold it in the size field."""
 _REGISTERS, _FRAME, _STACK = 0x2F, 0x11, 0x12
-"""Attributes: registers of a function, its stack frame, the stack it needs with all it calls."""
+"""Attributes of a function: registers, stack frame, stack including its callees."""
 
 _WIDTH_SHIFT, _WIDTH_MASK = 9, 7
 _WIDTHS = np.array([1, 1, 2, 2, 4, 8, 16, 32])
 """Bytes per thread by the width field (bits 73-75) of a load or store."""
 _COPY_WIDTHS = np.array([4, 4, 8, 8, 16, 16, 0, 0])
-"""The same of LDGSTS from sm_100 on, whose field begins one bit higher."""
+"""Widths of LDGSTS from sm_100 on, where the field starts one bit higher."""
 
 
 @dataclass(frozen=True)
@@ -274,14 +271,10 @@ class Section:
 
 
 def read_cubin(binary: bytes, arch: int) -> dict[str, float]:
-    """Return what a cubin shows, by the names in `BINARY`.
-
-    Args:
-        binary: the file.
-        arch: what it was compiled for, e.g. 90.
+    """Return the features `BINARY` of a cubin for an architecture such as 90.
 
     Raises:
-        ForetuneError: it is no cubin.
+        ForetuneError: ``binary`` is no cubin.
     """
     sections = list(_sections(binary))
     attributes = _kernel_attributes(sections)
@@ -306,13 +299,13 @@ def _sections(binary: bytes) -> Iterator[Section]:
     view = memoryview(binary)
     for name, kind, _, _, offset, length, *_ in headers:
         end = binary.index(b"\0", names + name)
-        no_bits = kind == 8  # takes no room in the file
+        no_bits = kind == 8  # SHT_NOBITS: no bytes in the file
         data = view[offset : offset if no_bits else offset + length]
         yield Section(binary[names + name : end].decode(), data)
 
 
 def _kernel_attributes(sections: list[Section]) -> dict[int, int]:
-    """Return the attributes of the kernel: the largest among its functions."""
+    """Return the kernel's attributes: the maximum over its functions."""
     values: dict[int, int] = {}
     for section in sections:
         if section.name != ".nv.info":
@@ -353,7 +346,7 @@ def _cubin_widths(words: npt.NDArray[np.uint64], arch: int) -> dict[str, float]:
         "global_width_bytes": np.concatenate([loads, stores]),
     }
     return {
-        # What ptxas reports as spills is the sum of these widths.
+        # The sum of these widths equals the spills that ptxas reports.
         "spill_load_bytes": float(bytes_of("LDL").sum()),
         "spill_store_bytes": float(bytes_of("STL").sum()),
         **{name: float(widths.mean()) for name, widths in means.items() if len(widths)},

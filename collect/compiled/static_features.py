@@ -1,4 +1,4 @@
-"""Static.* columns, occupancy."""
+"""The ``static.<name>`` columns of a run table: features of compiled code, and occupancy."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,48 +14,48 @@ if TYPE_CHECKING:
 
 SPECIALIZATION: dict[str, str] = {
     "pointers": "arguments that are pointers",
-    "pointers_aligned": "of those, known to be multiples of 16",
+    "pointers_aligned": "pointers known to be multiples of 16",
     "integers": "integer arguments that are not compile-time constants",
-    "integers_divisible": "of those, known to be multiples of 16",
-    "integers_one": "integer arguments that are 1, and so were compiled in",
+    "integers_divisible": "integer arguments known to be multiples of 16",
+    "integers_one": "integer arguments that are 1 and were compiled in as constants",
 }
-"""What the compiler was told about the arguments."""
+"""The compiler's knowledge about the arguments."""
 
 SHARED: dict[str, str] = {
     "shared_bytes": "shared memory of one block, bytes",
 }
-"""Known at both tiers where this release of Triton lets us ask for it early."""
+"""Known at both tiers in Triton releases that allocate it early."""
 
 OCCUPANCY: dict[str, str] = {
     "fits": "1 if the target can launch it",
-    "ctas_per_sm": "blocks resident on one multiprocessor at once",
-    "warps_per_sm": "their warps",
-    "occupancy": "of the most warps there can be",
-    "limited_by_registers": "1 if registers keep it from holding more blocks",
+    "ctas_per_sm": "blocks resident on one multiprocessor",
+    "warps_per_sm": "warps resident on one multiprocessor",
+    "occupancy": "resident warps over the maximum number of warps",
+    "limited_by_registers": "1 if registers limit the number of resident blocks",
     "limited_by_shared": "1 if shared memory does",
     "limited_by_tensor_memory": "1 if tensor memory does",
     "limited_by_warps": "1 if the number of warps does",
     "limited_by_ctas": "1 if the number of blocks does",
 }
-"""What follows for one multiprocessor."""
+"""Occupancy of one multiprocessor."""
 
 FEATURES: dict[str, str] = {**SPECIALIZATION, **TTGIR, **SHARED, **BINARY, **OCCUPANCY}
-"""All names; what a target or a tier does not show is absent, never guessed."""
+"""All names. Features that a target or tier does not show are absent, never guessed."""
 
 LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
-"""What can limit the number of resident blocks; the first of several counts."""
+"""Resources that limit the number of resident blocks; the first one wins a tie."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How a kernel fills a multiprocessor.
+    """Occupancy of one multiprocessor by a kernel.
 
     Attributes:
-        ctas_per_sm: blocks resident at once; 0 if not even one fits.
-        warps_per_sm: their warps.
-        fraction: of the most warps there can be.
+        ctas_per_sm: resident blocks; 0 if no block fits.
+        warps_per_sm: resident warps.
+        fraction: resident warps over the maximum number of warps.
         limiter: one of `LIMITERS`.
-        excess: why not even one block fits; empty if it does.
+        excess: why no block fits; empty if one does.
     """
 
     ctas_per_sm: int
@@ -66,7 +66,7 @@ class Occupancy:
 
     @property
     def fits(self) -> bool:
-        """Whether the kernel can be launched at all."""
+        """Whether the kernel can be launched."""
         return not self.excess
 
 
@@ -78,14 +78,14 @@ def occupancy(
     shared_bytes: int,
     tensor_memory: int = 0,
 ) -> Occupancy:
-    """Return how many blocks of a kernel fit on one multiprocessor.
+    """Return the occupancy of one multiprocessor by blocks of a kernel.
 
     Args:
-        target: what it was compiled for.
-        warps: of one block.
-        registers: per thread; on AMD of both kinds together.
-        shared_bytes: of one block.
-        tensor_memory: columns of one block.
+        target: the compile target.
+        warps: warps per block.
+        registers: registers per thread; on AMD vector registers of both kinds.
+        shared_bytes: shared memory per block.
+        tensor_memory: columns of tensor memory per block.
     """
     limits = target.limits
     max_blocks = {
@@ -134,12 +134,7 @@ def _round_up(value: int, granule: int) -> int:
 
 
 def ttgir_features(ttgir: "Ttgir", specialized: "SpecializedKernel") -> dict[str, float]:
-    """Return what the first stages show, by the names in `FEATURES`.
-
-    Args:
-        ttgir: what `compile_ttgir` returned.
-        specialized: what was compiled.
-    """
+    """Return the features that the first compilation stages show."""
     features = {
         **specialization_features(specialized.source, specialized.declared_constants),
         **read_ttgir(ttgir.text),
@@ -154,13 +149,10 @@ def ttgir_features(ttgir: "Ttgir", specialized: "SpecializedKernel") -> dict[str
 def static_features(
     compiled: "CompiledKernel", target: Target, declared_constants: frozenset[str] | None = None
 ) -> dict[str, float]:
-    """Return all that a compiled kernel shows, by the names in `FEATURES`.
+    """Return all features of a compiled kernel.
 
-    Args:
-        compiled: what Triton compiled, or found in its cache.
-        target: what it was compiled for.
-        declared_constants: parameters the kernel declares ``tl.constexpr``; taken from the kernel
-            if None.
+    ``declared_constants`` are the kernel's parameters declared ``tl.constexpr``, read from the
+    kernel if None.
     """
     if declared_constants is None:
         declared_constants = frozenset(p.name for p in compiled.src.fn.params if p.is_constexpr)
@@ -182,7 +174,7 @@ def static_features(
 
 
 def occupancy_of(features: dict[str, float], target: Target) -> Occupancy:
-    """Return how a kernel with these features fills a multiprocessor of ``target``."""
+    """Return the occupancy of a multiprocessor of ``target`` by a kernel with these features."""
     return occupancy(
         target,
         warps=int(features["warps"]),
@@ -193,12 +185,7 @@ def occupancy_of(features: dict[str, float], target: Target) -> Occupancy:
 
 
 def specialization_features(source: Any, declared_constants: frozenset[str]) -> dict[str, float]:
-    """Return what the compiler was told about the arguments.
-
-    Args:
-        source: of Triton: signature, constants, attributes.
-        declared_constants: parameters that the kernel declares ``tl.constexpr``.
-    """
+    """Return the compiler's knowledge about the arguments in ``source``, Triton's `ASTSource`."""
     divisible = {
         path[0] for path, found in source.attrs.items() if ["tt.divisibility", 16] in found
     }

@@ -1,9 +1,9 @@
-"""Compile targets: the GPU architectures code can be made for here, and what they hold.
+"""Compile targets: GPU architectures and their limits.
 
 Sources of the limits. NVIDIA: CUDA Programming Guide, appendix on compute capabilities (technical
 specifications per capability), and the allocation units of CUDA's occupancy calculator. AMD: CDNA3
-and CDNA4 instruction set architecture guides, and LLVM's AMDGPU subtarget (``AMDGPUBaseInfo``),
-whose own occupancy comment in the assembly is what our tests compare with.
+and CDNA4 instruction set architecture guides, and LLVM's AMDGPU subtarget (``AMDGPUBaseInfo``). The
+tests compare with LLVM's occupancy comment in the assembly.
 """
 
 import re
@@ -20,21 +20,21 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What one streaming multiprocessor (AMD: compute unit) can hold.
+    """Limits of one streaming multiprocessor (AMD: compute unit).
 
     Attributes:
         registers: 32-bit registers per lane and partition: NVIDIA's 16,384 per partition and 32
             lanes, AMD's 512 vector registers per SIMD (both kinds together).
-        register_granule: registers of one thread are allocated in multiples of this.
-        registers_per_thread: the most one thread can have.
-        partitions: processing blocks with a register file of their own.
-        warps: most resident warps (AMD: waves).
-        ctas: most resident blocks of more than one warp.
+        register_granule: allocation unit of a thread's registers.
+        registers_per_thread: maximum per thread.
+        partitions: processing blocks, each with a register file.
+        warps: maximum number of resident warps (AMD: waves).
+        ctas: maximum number of resident blocks of more than one warp.
         shared_bytes: shared memory (AMD: LDS) of the multiprocessor.
-        shared_bytes_per_cta: the most one block can ask for.
-        shared_granule: allocated in multiples of this many bytes.
-        shared_reserved: bytes per block that the system takes for itself.
-        tensor_memory: columns of tensor memory; 0 where there is none.
+        shared_bytes_per_cta: maximum per block.
+        shared_granule: allocation unit of shared memory in bytes.
+        shared_reserved: bytes per block that the system reserves.
+        tensor_memory: columns of tensor memory; 0 on targets without it.
     """
 
     registers: int
@@ -56,10 +56,10 @@ class Target:
 
     Attributes:
         name: ``sm_90``, ``gfx942``, …
-        backend: Triton's: ``cuda`` or ``hip``.
-        arch: what Triton calls it: 90, ``"gfx942"``.
-        warp_size: threads that run in step.
-        limits: of one multiprocessor.
+        backend: Triton's backend: ``cuda`` or ``hip``.
+        arch: Triton's name: 90, ``"gfx942"``.
+        warp_size: threads per warp (AMD: wave).
+        limits: limits of one multiprocessor.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def triton_target(self) -> "GPUTarget":
-        """Triton's own object."""
+        """Triton's target object."""
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget(self.backend, self.arch, self.warp_size)
@@ -100,7 +100,7 @@ def _amd(arch: str, lds_kib: int) -> Target:
         registers_per_thread=512,
         partitions=4,
         warps=32,
-        ctas=16,  # as many barriers as there are; blocks of one wave need none
+        ctas=16,  # the number of barriers; blocks of one wave need none
         shared_bytes=lds_kib * KIB,
         shared_bytes_per_cta=lds_kib * KIB,
         shared_granule=512,
@@ -127,11 +127,11 @@ def get_target(name: str) -> Target:
     """Return the target called ``name``: ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, ….
 
     Raises:
-        UnknownName: nothing is known of it.
+        UnknownName: there is no such target.
     """
     text = name.strip().lower().removeprefix("hip:")
     text = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", text)
-    text = text.partition(":")[0]  # gfx942:sramecc+:xnack-, as AMD's driver says it
+    text = text.partition(":")[0]  # AMD's driver reports gfx942:sramecc+:xnack-
     if text not in TARGETS:
         raise UnknownName("target", name, TARGETS)
     return TARGETS[text]

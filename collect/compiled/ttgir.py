@@ -1,6 +1,7 @@
-"""Triton's GPU-level intermediate code as numbers: pipeline, matrix units, bytes and operations.
+"""Features of Triton's GPU-level intermediate code (TTGIR).
 
-Read as text, line by line: its printed form says every type, and parsing it needs no compiler.
+The code is read as text, line by line. The text contains all types, and reading it needs no
+compiler.
 """
 
 import math
@@ -10,38 +11,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 TTGIR: dict[str, str] = {
-    "warps": "warps of one block, those of all specialised groups together",
-    "pipeline_depth": "buffers in turn of the deepest software pipeline; 1 without one",
-    "shared_alloc_bytes": "buffers in shared memory that the code names, bytes in sum",
+    "warps": "warps of one block, including all specialized groups",
+    "pipeline_depth": "buffers of the deepest software pipeline; 1 without a pipeline",
+    "shared_alloc_bytes": "total bytes of the buffers that the code allocates in shared memory",
     "dots": "matrix products",
-    "dot_bits": "bits of one element of their operands; 0 without any",
-    "mma_version": "generation of the matrix unit: 2 mma, 3 wgmma, 5 tcgen05; AMD's MFMA; 0 none",
+    "dot_bits": "bits per operand element of matrix products; 0 without any",
+    "mma_version": "generation of the matrix unit: 2 mma, 3 wgmma, 5 tcgen05; AMD: of MFMA; 0 none",
     "mma_m": "rows of one matrix instruction",
     "mma_n": "columns of one matrix instruction",
-    "mma_k": "depth of one matrix instruction; 0 where the compiler does not say",
-    "async_copies": "copies from global to shared memory past the registers",
-    "async_waits": "waits for such copies",
-    "convert_layouts": "changes of layout, which go through shared memory or shuffles",
+    "mma_k": "depth of one matrix instruction; 0 if unknown",
+    "async_copies": "copies from global to shared memory that bypass registers",
+    "async_waits": "waits for asynchronous copies",
+    "convert_layouts": "layout conversions, which use shared memory or shuffles",
     "shared_loads": "reads of whole tiles from shared memory",
     "shared_stores": "writes of whole tiles to shared memory",
     "reductions": "reductions and scans",
     "atomics": "atomic operations",
     "loops": "loops",
-    "load_bytes": "bytes that all loads ask for, each counted once",
-    "store_bytes": "bytes that all stores write, each counted once",
-    "dot_flops": "operations of all matrix products, each counted once (an FMA counts two)",
-    "float_ops": "floating-point operations on elements of tiles, each counted once",
+    "load_bytes": "bytes of all loads, each load counted once",
+    "store_bytes": "bytes of all stores, each store counted once",
+    "dot_flops": "operations of all matrix products, each product counted once (an FMA is two)",
+    "float_ops": "element-wise floating-point operations, each counted once",
     "loop_load_bytes": "bytes loaded per iteration of the hot loop",
     "loop_store_bytes": "bytes stored per iteration of the hot loop",
     "loop_dot_flops": "operations of matrix products per iteration of the hot loop",
-    "loop_float_ops": "floating-point operations on elements per iteration of the hot loop",
+    "loop_float_ops": "element-wise floating-point operations per iteration of the hot loop",
     "loop_intensity": "operations per byte loaded or stored in the hot loop; 0 without any",
-    "loop_convert_layouts": "changes of layout in the hot loop",
-    "carried_registers": "registers per thread of what the hot loop carries along",
+    "loop_convert_layouts": "layout conversions in the hot loop",
+    "carried_registers": "registers per thread of the hot loop's carried values",
     "tile_registers": "registers per thread of the largest tile",
-    "load_width_bytes": "contiguous bytes per thread of loads, by layout, at most 16, mean",
+    "load_width_bytes": "mean contiguous bytes per thread of loads, from their layouts, at most 16",
 }
-"""What Triton's GPU-level intermediate code shows; the hot loop is the one with most operations."""
+"""Features of TTGIR; the hot loop is the loop with the most operations."""
 
 _OPERATION = re.compile(r'\s*(?:%[\w:.$-]+ = )?"?((?:[a-z]\w*\.)+[a-z]\w*)')
 _SHAPED = re.compile(r"(\w*)<((?:\d+x)*)(!tt\.ptr<\w+>|[a-z]\w*)(?:, (#\w+))?")
@@ -105,7 +106,7 @@ MAX_CONTIGUOUS_BYTES = 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A tile, or a single element: how many, how wide, laid out how."""
+    """Sizes, element type and layout of a tile, or of a single element."""
 
     sizes: tuple[int, ...] = ()
     element: str = "i0"
@@ -114,36 +115,36 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return math.prod(self.sizes)
 
     @property
     def bits(self) -> int:
-        """Bits of one element; of what a pointer points to, if it is one."""
+        """Bits of one element; for pointers, of the element pointed to."""
         name = self.element.removeprefix("!tt.ptr<")
         found = _BITS.search(name)
         return int(found.group()) if found else 0
 
     @property
     def is_pointer(self) -> bool:
-        """Whether its elements are pointers."""
+        """Whether the elements are pointers."""
         return self.element.startswith("!")
 
     @property
     def registers(self) -> float:
-        """32-bit registers of the whole tile, all threads together; 0 of what lies elsewhere."""
+        """32-bit registers of the tile over all threads; 0 if it is not in registers."""
         bits = 64 if self.is_pointer else self.bits
         return self.elements * bits / 32 if self.in_registers else 0.0
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tile; of a tile of pointers, those that they point to."""
+        """Bytes of the tile; for pointers, of the elements pointed to."""
         return self.elements * self.bits // 8
 
 
 @dataclass
 class Region:
-    """What happens in one loop, or outside of any, inner loops not included."""
+    """Operations of one loop without its inner loops, or outside all loops."""
 
     depth: int = 0
     group: int = 0
@@ -151,16 +152,12 @@ class Region:
     counts: Counter[str] = field(default_factory=Counter)
 
     def operations(self) -> float:
-        """Return operations of matrix products and on elements."""
+        """Return the number of matrix and element-wise operations."""
         return self.counts["dot_flops"] + self.counts["float_ops"]
 
 
 def read_ttgir(text: str) -> dict[str, float]:
-    """Return the features `TTGIR` names.
-
-    Args:
-        text: a module as Triton prints it (``kernel.asm["ttgir"]``).
-    """
+    """Return the features `TTGIR` of a module as Triton prints it (``kernel.asm["ttgir"]``)."""
     head, _, body = text.partition("\nmodule ")
     layouts = {name: _contiguous(sizes, first) for name, sizes, first in _BLOCKED.findall(head)}
     reader = _Reader(layouts)
@@ -206,7 +203,7 @@ def _summary(text: str, head: str, body: str, reader: "_Reader") -> dict[str, fl
 
 
 class _Reader:
-    """Adds up what the lines of a module say, loop by loop."""
+    """Accumulates operations and bytes of a module per loop."""
 
     def __init__(self, layouts: dict[str, int]) -> None:
         self.regions = [Region()]
@@ -238,13 +235,13 @@ class _Reader:
             self._count(name, line)
 
     def warps(self, body: str) -> int:
-        """Return the warps of one block; specialised groups take theirs in fours."""
+        """Return the warps of one block; those of specialized groups round up to four."""
         declared = max((int(n) for n in _WARPS.findall(body.split("\n", 1)[0])), default=4)
         return declared + -(-self._extra_warps // 4) * 4
 
     def pipeline_depth(self, body: str) -> int:
         indexed = set(_INDEXED.findall(body))
-        for names in _SPECIALIZE_ARGUMENTS.findall(body):  # indexed in there, by other names
+        for names in _SPECIALIZE_ARGUMENTS.findall(body):  # indexed inside under other names
             indexed.update(names.split(", "))
         return max((n for name, n in self._buffers.items() if name in indexed), default=1)
 
@@ -255,9 +252,9 @@ class _Reader:
         return {"load_width_bytes": sum(w * width for w, width in self._widths) / weight}
 
     def hot_loop(self) -> tuple[Counter[str], float]:
-        """Return what one iteration of the busiest loop does, and the registers it carries.
+        """Return the counts of one iteration of the hot loop, and the registers it carries.
 
-        The groups of a warp-specialised kernel run their loops side by side: they are one.
+        The groups of a warp-specialized kernel run their loops concurrently, so these are merged.
         """
         groups: dict[tuple[int, int], list[Region]] = {}
         for number, region in enumerate(self.regions[1:], 1):
@@ -341,7 +338,7 @@ class _Reader:
         if len(tiles) < 2:
             return
         left, right = tiles[0], tiles[1]
-        packed = 2 if "= e2m1" in line else 1  # two elements of four bits in a byte
+        packed = 2 if "= e2m1" in line else 1  # two 4-bit elements per byte
         self._region.counts["dot_flops"] += 2 * left.elements * right.sizes[-1] * packed
         self.dot_bits = max(self.dot_bits, left.bits // packed)
         self.largest_tile = max(self.largest_tile, tiles[-1].registers)
@@ -368,15 +365,12 @@ def _types(line: str) -> str:
 
 
 def _first(line: str) -> Shape:
-    """Return the first type after the colon; for a scalar what its pointer points to."""
+    """Return the first type after the colon; for a scalar, its pointer type."""
     return next(_shapes(_types(line)), Shape())
 
 
 def _last(line: str) -> Shape:
-    shape = Shape()
-    for shape in _shapes(_types(line)):
-        pass
-    return shape
+    return [Shape(), *_shapes(_types(line))][-1]
 
 
 def _contiguous(sizes: str, first: str) -> int:
@@ -384,7 +378,7 @@ def _contiguous(sizes: str, first: str) -> int:
 
 
 def _mma(head: str) -> tuple[int, tuple[int, int, int]]:
-    """Return the newest matrix unit in use and the shape of its instruction."""
+    """Return generation and instruction shape of the newest matrix unit in use."""
     found = [(int(version), _sizes(shape)) for version, shape in _MMA.findall(head)]
     tensor = [(5, (int(m), int(n), 0)) for m, n in _TENSOR_MEMORY.findall(head)]
     return max(found + tensor, default=(0, (0, 0, 0)))

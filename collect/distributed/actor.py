@@ -1,4 +1,4 @@
-"""A member of the fleet: the Ray actor that measures on one device."""
+"""The Ray actor that measures on one device, and the names of devices as Ray resources."""
 
 import os
 import pickle
@@ -28,18 +28,16 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-"""Ray limits its workers to one thread; kernels get what they would get without Ray."""
+"""Ray limits its workers to one thread; actors restore the values of the calling process."""
 
 
 @dataclass(frozen=True)
 class PickledKernel:
-    """A kernel on its way, and what identifies its code and the software it is measured with.
+    """A pickled kernel with the hash of its code and the software versions.
 
     Attributes:
-        payload: pickled, so that it is opened only where its modules can be found.
-        name: of the kernel.
-        source_hash: hash of its code.
-        versions: of all that times depend on.
+        payload: the pickled kernel; only `load` imports its modules.
+        versions: versions of the software that times depend on.
     """
 
     payload: bytes
@@ -48,48 +46,48 @@ class PickledKernel:
     versions: str
 
     @classmethod
-    def from_kernel(cls, payload: Kernel) -> "PickledKernel":
-        """Return ``payload`` ready to be sent.
+    def from_kernel(cls, kernel: Kernel) -> "PickledKernel":
+        """Pickle a kernel.
 
         Raises:
-            MeasurementError: it cannot be.
+            MeasurementError: it cannot be pickled.
         """
         try:
-            content = pickle.dumps(payload)
+            content = pickle.dumps(kernel)
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
-        return cls(content, payload.name, payload.source_hash, _versions(payload))
+        return cls(content, kernel.name, kernel.source_hash, _versions(kernel))
 
     def load(self) -> Kernel:
         """Return the kernel.
 
         Raises:
-            MeasurementError: its code is not here, or other code or versions are.
+            MeasurementError: this machine lacks its code, or has other code or versions.
         """
         here, advice = platform.node(), "install the same packages on every machine"
         try:
-            payload: Kernel = pickle.loads(self.payload)
+            kernel: Kernel = pickle.loads(self.payload)
         except Exception as e:
             raise MeasurementError(
                 f"{here} cannot import kernel {self.name!r} ({e}): {advice}"
             ) from e
-        vars(payload).pop("source_hash", None)  # what it was where it comes from
-        if payload.source_hash != self.source_hash:
+        vars(kernel).pop("source_hash", None)  # cached on the sending machine
+        if kernel.source_hash != self.source_hash:
             raise MeasurementError(
-                f"{here} has other code of kernel {self.name!r} ({payload.source_hash}) than asked "
-                f"for ({self.source_hash}): {advice}"
+                f"{here} has other code of kernel {self.name!r} ({kernel.source_hash}) than "
+                f"requested ({self.source_hash}): {advice}"
             )
-        if (versions := _versions(payload)) != self.versions:
-            raise MeasurementError(f"{here} has {versions}, asked for {self.versions}: {advice}")
-        return payload
+        if (versions := _versions(kernel)) != self.versions:
+            raise MeasurementError(f"{here} has {versions}, requested {self.versions}: {advice}")
+        return kernel
 
 
 class RayActor:
-    """Measures on the device that Ray gave to its actor; errors of ours are answers.
+    """Measures on the device that Ray assigned to the actor; returns `ForetuneError`s as answers.
 
     Args:
         timing, limit_s, power: see `IsolatedRunner`.
-        threads: what `THREADS` are set to, where they are set.
+        threads: values of `THREAD_VARIABLES` in the calling process.
     """
 
     def __init__(
@@ -104,18 +102,13 @@ class RayActor:
         self._monitor: LoadMonitor | None = None
 
     def begin(self, resource: str, pickled: PickledKernel) -> bytes:
-        """Return the device, or why it is not fit for the work.
-
-        Args:
-            resource: what Ray knows this device as.
-            pickled: the kernel to be measured.
-        """
+        """Return the pickled device, or the error that makes it unfit for this kernel."""
         try:
             kernel = self._kernel(pickled)
             device = local_device("cpu" if kernel.device_kind == "cpu" else "cuda:0")
             if resource_of(device) != resource:
                 raise MeasurementError(
-                    f"{platform.node()} was started as {resource}, and is {resource_of(device)}: "
+                    f"{platform.node()} was started as {resource} but is {resource_of(device)}: "
                     'start its node with --resources="$(foretune devices --ray)"'
                 )
         except ForetuneError as e:
@@ -125,10 +118,9 @@ class RayActor:
         return pickle.dumps(device)
 
     def answer(self, work: bytes) -> bytes:
-        """Return what a method of this class returns, or an error of ours.
+        """Call a method of this class; return its pickled result or `ForetuneError`.
 
-        Args:
-            work: the method and its arguments, pickled here: Ray takes its time for it.
+        ``work`` is the pickled (method, arguments), because Ray's own pickling is slow.
         """
         method, arguments = pickle.loads(work)
         try:
@@ -137,19 +129,19 @@ class RayActor:
             return pickle.dumps(e)
 
     def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
-        """Return what `IsolatedRunner.run` yields."""
+        """Return the measurements of `IsolatedRunner.run`."""
         return list(self._started_runner().run(self._kernel(pickled), *arguments))
 
     def compare_interleaved(self, pickled: PickledKernel, *arguments: Any) -> dict[str, np.ndarray]:
-        """Return what `IsolatedRunner.race` does."""
+        """Return the times of `IsolatedRunner.compare_interleaved`."""
         return self._started_runner().compare_interleaved(self._kernel(pickled), *arguments)
 
     def watch(self) -> None:
-        """Begin to see what else this machine does."""
+        """Start observing the load on this machine."""
         self._monitor = self._started_runner().watch().__enter__()
 
     def observed_load(self) -> MachineLoad:
-        """Return what was seen since `watch`; nothing, where another member was to watch."""
+        """Return the load observed since `watch`; empty if another actor was watching."""
         if (monitor := self._monitor) is None:
             return MachineLoad()
         self._monitor = None
@@ -157,7 +149,7 @@ class RayActor:
         return monitor.load
 
     def _started_runner(self) -> IsolatedRunner:
-        assert self._runner is not None, "it has not begun"
+        assert self._runner is not None, "begin() comes first"
         return self._runner
 
     def _kernel(self, pickled: PickledKernel) -> Kernel:
@@ -171,9 +163,9 @@ def _versions(kernel: Kernel) -> str:
 
 
 def resource_of(device: Device) -> str:
-    """Return the name of the resource that equal devices share.
+    """Return the name of the Ray resource that equal devices share.
 
-    Made from what the descriptor says for certain, not from measured rates; for example
+    It contains facts of the descriptor only, no measured rates; for example
     ``foretune:NVIDIA-H200:sm_90:132-cores``.
     """
     cores = f"{device.specs['cores']:.0f}-cores" if "cores" in device.specs else ""
@@ -182,11 +174,11 @@ def resource_of(device: Device) -> str:
 
 
 def resource_counts(devices: Iterable[Device]) -> dict[str, int]:
-    """Return how many devices there are by resource, as ``ray start --resources`` takes it."""
+    """Return the number of devices per resource, the value of ``ray start --resources``."""
     return dict(Counter(map(resource_of, devices)))
 
 
 def matching_resources(name: str, available: Iterable[str]) -> list[str]:
-    """Return those of the resources on offer that are devices called ``name``."""
+    """Return the available resources of devices called ``name``."""
     start = resource_of(Device(canonical_name(name), "gpu")).rstrip(":").lower() + ":"
     return sorted(r for r in available if r.lower().startswith(start))

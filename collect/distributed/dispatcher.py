@@ -1,7 +1,7 @@
-"""Handing out work: to whichever worker is free, and to another one if that worker is lost.
+"""Assigns work to free workers and retries on another worker after a loss.
 
-It knows nothing of Ray: a `WorkerPool` starts workers and carries messages. `benchmarks/fleet.py`
-runs the same code on a simulated crew of a thousand.
+The dispatcher is independent of Ray: a `WorkerPool` starts workers and carries messages.
+`benchmarks/fleet.py` runs the same code on a thousand simulated workers.
 """
 
 import time
@@ -13,47 +13,47 @@ from typing import Any, Protocol
 from foretune.errors import ForetuneError, ForetuneWarning, MeasurementError
 
 MAX_ATTEMPTS = 3
-"""Workers that a piece of work may take along before it is held to blame."""
+"""Number of workers that a piece of work may lose before it counts as the cause."""
 REFRESH_S = 5.0
-"""How often to look for devices that joined."""
+"""Period of the check for new devices."""
 MAX_IDLE_S = 600.0
-"""How long to wait where there is work, and nobody to do it."""
+"""Time limit of a wait without any worker."""
 
 Worker = Hashable
 
 
 class WorkerLost(Exception):
-    """A worker was lost before it answered; the message says how."""
+    """A worker was lost before it answered; the message gives the cause."""
 
 
 class WorkerPool(Protocol):
-    """Starts workers and carries messages; a worker has one thing to do at a time."""
+    """Starts workers and carries messages; each worker does one piece of work at a time."""
 
     def capacity(self) -> int:
-        """Return how many workers there may be now: one per device."""
+        """Return the present maximum number of workers: one per device."""
 
     def start(self) -> Worker:
-        """Start a worker; its first answer says that it is ready, or is a `ForetuneError`."""
+        """Start a worker; its first answer is its device, or a `ForetuneError`."""
 
     def send(self, worker: Worker, work: Any) -> None:
-        """Give a worker something to do."""
+        """Send a piece of work to a worker."""
 
     def receive(self, timeout_s: float) -> tuple[Worker, Any] | None:
-        """Return the next answer, `WorkerLost` if there will be none; None if the time is over."""
+        """Return the next worker and its answer or `WorkerLost`; None after the timeout."""
 
 
 class Dispatcher:
     """Gives each free worker the next piece of work until all is done.
 
-    A worker has one piece at a time: nothing waits behind a slow one, and nothing piles up. What a
-    lost worker had is done by another; a worker that was given up is not listened to any more, so
-    nothing is answered twice. A worker keeps to one group of work while there is some: what its
-    pieces share is prepared once.
+    A worker has one piece at a time, so no work queues behind a slow piece. Another worker repeats
+    the piece of a lost worker. Answers of a lost worker are ignored, so each piece has one answer.
+    A worker stays with one group of work as long as possible, because pieces of a group share
+    their preparation.
 
     Args:
         pool: the workers.
-        on_ready: told the first answer of each.
-        clock: seconds.
+        on_ready: called with the first answer of each worker.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -72,28 +72,28 @@ class Dispatcher:
         self._last_message_at = clock()
 
     def __len__(self) -> int:
-        """Return how many workers are ready."""
+        """Return the number of ready workers."""
         return len(self._free) + len(self._busy)
 
     def wait(self) -> None:
-        """Return when a worker is ready.
+        """Wait until a worker is ready.
 
         Raises:
-            ForetuneError: none can start.
+            ForetuneError: no worker can start.
         """
         while not len(self):
             self._receive()
 
     def results(self, work: Iterable[tuple[Hashable, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield the number of each piece of work and what came of it, in the order they get done.
+        """Yield number and answer of each piece of work in order of completion.
 
-        It is `WorkerLost` where `ATTEMPTS` workers were lost with the same piece.
+        The answer is `WorkerLost` if `MAX_ATTEMPTS` workers were lost with the same piece.
 
         Args:
-            work: pieces, each with its group.
+            work: pairs of group and piece.
 
         Raises:
-            ForetuneError: no worker can start, or there has been none for `PATIENCE_S`.
+            ForetuneError: no worker can start, or there was none for `MAX_IDLE_S`.
         """
         pieces = list(work)
         queue, lost, pending = _WorkQueue(pieces), Counter[int](), len(pieces)
@@ -111,27 +111,27 @@ class Dispatcher:
                         continue
                 pending -= 1
                 yield number, answer
-        finally:  # whoever stops here does not want the rest
+        finally:  # after an early stop, the remaining answers are dropped
             self._busy = dict.fromkeys(self._busy)
 
     def _assign(self, queue: "_WorkQueue", pieces: Sequence[tuple[Hashable, Any]]) -> None:
         self._start_workers()
         while self._free and queue:
-            worker = self._free.pop()  # the last to be free: it has everything at hand
+            worker = self._free.pop()  # the most recent one, whose preparation is still in memory
             number = queue.take(self._group.get(worker))
             self._group[worker], work = pieces[number]
             self._busy[worker] = number
             self._pool.send(worker, work)
 
     def _receive(self) -> tuple[int, Any] | None:
-        """Wait for an answer; None where there is none yet, or only somebody's first."""
+        """Wait for number and answer of a piece; None after a timeout or a first answer."""
         self._start_workers()
         message = self._pool.receive(REFRESH_S)
         if message is None:
             if not len(self) and self._clock() > self._last_message_at + MAX_IDLE_S:
                 raise MeasurementError(
-                    f"no free device for {MAX_IDLE_S / 60:.0f} minutes: what was measured is kept; "
-                    "see whether nodes are up or other jobs hold them, and start the command again"
+                    f"no free device for {MAX_IDLE_S / 60:.0f} minutes: all measurements are kept; "
+                    "check that nodes are up and not busy, and start the command again"
                 )
             return None
         worker, answer = message
@@ -142,7 +142,7 @@ class Dispatcher:
             return None
         number = self._busy.pop(worker)
         if isinstance(answer, WorkerLost):
-            self._refresh_at = self._last_message_at  # its device may be there still
+            self._refresh_at = self._last_message_at  # its device may still be available
             self._warn(f"a worker was lost, its work goes to another: {answer}")
         else:
             self._free.append(worker)
@@ -156,7 +156,7 @@ class Dispatcher:
             return
         if isinstance(answer, WorkerLost):
             self._lost_starts += 1
-            if self._lost_starts < MAX_ATTEMPTS:  # its node may just have gone: look again
+            if self._lost_starts < MAX_ATTEMPTS:  # its node may have left: check again
                 self._warn(f"a worker was lost as it started: {answer}")
                 return
         self._unusable, self._lost_starts = self._unusable + 1, 0
@@ -169,18 +169,18 @@ class Dispatcher:
         warnings.warn(text, ForetuneWarning, stacklevel=3)
 
     def _start_workers(self) -> None:
-        """Start a worker for every device that has none; one that proved unfit gets no other."""
+        """Start a worker for every free device, except those that proved unfit."""
         if self._clock() < self._refresh_at:
             return
         self._refresh_at = self._clock() + REFRESH_S
-        if not (len(self) or self._starting):  # who was unfit may have left
+        if not (len(self) or self._starting):  # the unfit devices may have left
             self._unusable = 0
         vacant = self._pool.capacity() - self._unusable - len(self) - len(self._starting)
         self._starting.update(self._pool.start() for _ in range(vacant))
 
 
 class _WorkQueue:
-    """What nobody does yet, by group."""
+    """Pieces of work without a worker, by group."""
 
     def __init__(self, pieces: Iterable[tuple[Hashable, Any]]) -> None:
         self._numbers: dict[Hashable, deque[int]] = {}
@@ -192,7 +192,7 @@ class _WorkQueue:
         return bool(self._numbers)
 
     def take(self, last: Hashable) -> int:
-        """Return the next number of a group: the ``last`` one, or that with most per worker."""
+        """Return the next number of group ``last``, or of the group with most work per worker."""
         group = last if last in self._numbers else max(self._numbers, key=self._share)
         number = self._numbers[group].popleft()
         if not self._numbers[group]:
@@ -201,11 +201,11 @@ class _WorkQueue:
         return number
 
     def release(self, group: Hashable) -> None:
-        """Note that a worker does nothing of a group any more."""
+        """Record that a worker finished a piece of a group."""
         self._workers[group] -= 1
 
     def put_back(self, group: Hashable, number: int) -> None:
-        """Take back what was not done."""
+        """Return a piece of work to the queue."""
         self._numbers.setdefault(group, deque()).appendleft(number)
 
     def _share(self, group: Hashable) -> float:

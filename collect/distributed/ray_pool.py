@@ -1,4 +1,4 @@
-"""The crew on Ray: one actor per device, placed where its device is."""
+"""A pool of Ray actors, one per device."""
 
 import os
 import pickle
@@ -31,28 +31,22 @@ from foretune.kernel import Kernel
 from foretune.lazy import require
 
 LOCAL = "local"
-"""The address that starts a cluster on this machine, and ends it afterwards."""
+"""The address that starts a temporary cluster on this machine."""
 RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""No telemetry; and Ray prints nothing among the results, which are for programs as well."""
+"""Turns off telemetry and Ray's output, because programs read the results on stdout."""
 CONNECT_TIMEOUT_S = 5.0
-"""How long a cluster may take to accept a connection."""
+"""Time limit of the connection to a cluster."""
 OBJECT_STORE_BYTES = 100 * 2**20
-"""Of shared memory for a local cluster: measurements are small."""
+"""Shared memory of a local cluster; measurements are small."""
 
 
 class RayWorkerPool:
-    """Actors on a Ray cluster, all on equal devices.
-
-    Args:
-        kernel: its source travels along.
-        device: on which, or its name: then the cluster is asked.
-        address: of the cluster; None is ``$RAY_ADDRESS``, or else a local one.
-        timing, limit_s, power: see `IsolatedRunner`.
+    """Actors on a Ray cluster, all on equal devices; parameters as in `RayRunner`.
 
     Raises:
         MissingExtra: Ray is not installed.
         MeasurementError: no cluster answers.
-        UsageError: it has no such device.
+        UsageError: the cluster has no such device.
     """
 
     def __init__(
@@ -87,18 +81,18 @@ class RayWorkerPool:
         self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
 
     def capacity(self) -> int:
-        """Return how many equal devices the cluster has."""
+        """Return the number of equal devices in the cluster."""
         return int(self._ray.cluster_resources().get(self._resource, 0))
 
     def start(self) -> Any:
-        """Start an actor; Ray places it where a device is free."""
+        """Start an actor; Ray places it on a free device."""
         actor = self._actor_class.remote(*self._arguments)
         self._actors.add(actor)
         self._enqueue_answer(actor, actor.begin.remote(self._resource, self._pickled_kernel))
         return actor
 
     def send(self, worker: Any, work: tuple[str, tuple[Any, ...]]) -> None:
-        """Ask an actor for what a method of `RayActor` returns."""
+        """Call a method of an actor without waiting."""
         self._enqueue_answer(worker, worker.answer.remote(pickle.dumps(work)))
 
     def receive(self, timeout_s: float) -> tuple[Any, Any] | None:
@@ -109,13 +103,13 @@ class RayWorkerPool:
             return None
         if (error := future.exception()) is None:
             return worker, pickle.loads(future.result())
-        if isinstance(error, self._ray.exceptions.RayTaskError):  # it lives: this is our mistake
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # a bug in `RayActor`
             raise error
         self._kill(worker)
         return worker, WorkerLost(_reason(error))
 
     def close(self) -> None:
-        """End the actors, and the cluster if it was started for them."""
+        """End the actors, and the cluster if this pool started it."""
         for actor in list(self._actors):
             self._kill(actor)
         if self._owns_cluster:
@@ -147,15 +141,15 @@ class RayWorkerPool:
                 )
         except Exception as e:
             raise MeasurementError(
-                f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head', "
-                "and set RAY_AUTH_MODE=token here, too, if it wants a token; or leave the address "
-                "out for one on this machine"
+                f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head'; "
+                "set RAY_AUTH_MODE=token here too if it requires a token; or omit the address to "
+                "use this machine"
             ) from e
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray sets its own
+            signal.signal(signal.SIGTERM, handler)  # Ray replaces it
 
     def _find_resource(self, device: Device | str) -> str:
-        """Return the resource of a device, given itself or its name."""
+        """Return the resource of a device or of a device's name."""
         available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
         if isinstance(device, Device):
             found = [r for r in available if r == resource_of(device)]
@@ -168,16 +162,16 @@ class RayWorkerPool:
             f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
             'nodes that have one with --resources="$(foretune devices --ray)"'
             if not found
-            else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this on a "
-            "machine that has the one you mean, without --device"
+            else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this without "
+            "--device on a machine with the kind you want"
         )
 
 
 def _check_reachable(address: str) -> None:
-    """Find out at once that nobody listens; Ray takes minutes.
+    """Check that the address accepts connections; Ray would need minutes to fail.
 
     Raises:
-        OSError: nobody does.
+        OSError: the connection failed.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -186,7 +180,7 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _runtime_environment(kernel: Kernel) -> Iterator[dict[str, str]]:
-    """Give a runtime environment with the kernel's code, side by side as it is here."""
+    """Yield a runtime environment with a copy of the kernel's modules."""
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         code = uninstalled_sources(type(kernel), Kernel)
         for path in code:
@@ -200,6 +194,6 @@ def _runtime_environment(kernel: Kernel) -> Iterator[dict[str, str]]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what counts of Ray's messages, which have many lines."""
+    """Return the first line of Ray's long messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__

@@ -23,22 +23,23 @@ from foretune.space import Configuration
 class RayRunner(Runner):
     """Measures on every device of a Ray cluster that is equal to ``device``.
 
-    Each device has an actor, and in it an `IsolatedRunner`. If an actor or its node is lost, what
-    it had is measured elsewhere; a configuration that takes three of them along is a row. Devices
-    may join at any time. Where Ray runs in this process already, its cluster is used.
+    Each device has an actor with an `IsolatedRunner`. If an actor or its node is lost, its work is
+    repeated on another device; a configuration that loses three actors is a failed row. Devices may
+    join at any time. If Ray is already initialized in this process, its cluster is used.
 
     Args:
-        kernel: to be measured; its source travels along.
-        device: on which, or its name: then the cluster is asked.
+        kernel: the kernel; its source is sent to the nodes.
+        device: the device, or its name in the cluster.
         timing: when to stop repeating.
-        limit_s: seconds one configuration may take in all.
-        power: meter power where a meter works.
-        address: of the cluster; None is ``$RAY_ADDRESS``, or else one is started on this machine.
+        limit_s: time limit for one configuration in seconds.
+        power: measure power if a meter works.
+        address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
+            this machine.
 
     Raises:
         MissingExtra: Ray is not installed.
-        MeasurementError: no cluster answers, or no device is fit: other code, other versions.
-        UsageError: the cluster has no such device, or the kernel cannot run elsewhere.
+        MeasurementError: no cluster answers, or all devices have other code or versions.
+        UsageError: the cluster has no such device, or other machines cannot import the kernel.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class RayRunner(Runner):
 
     @property
     def parallelism(self) -> int:  # type: ignore[override]
-        """How many devices are ready."""
+        """Number of ready devices."""
         return len(self._dispatcher)
 
     def run(
@@ -74,7 +75,7 @@ class RayRunner(Runner):
         configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, all of the same device unless that is lost."""
+        """Yield one measurement per configuration, from one device unless it is lost."""
         for config in configs:
             yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
 
@@ -84,7 +85,7 @@ class RayRunner(Runner):
         work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per problem and configuration as they get done, on all devices."""
+        """Yield one measurement per problem and configuration as each finishes on any device."""
         self.check(kernel)
         pairs, pickled = list(work), PickledKernel.from_kernel(kernel)
         pieces = ((p, ("run", (pickled, p, [c], incumbent_ms))) for p, c in pairs)
@@ -104,7 +105,7 @@ class RayRunner(Runner):
         configs: Iterable[Configuration],
         max_seconds: float = 2.0,
     ) -> dict[str, np.ndarray]:
-        """Return interleaved times in ms, all of one device."""
+        """Return interleaved times in ms, all from one device."""
         self.check(kernel)
         answer = self._call(
             "compare_interleaved",
@@ -121,20 +122,20 @@ class RayRunner(Runner):
         return times
 
     def watch(self) -> LoadMonitor:
-        """Return what sees the machine that measures next."""
+        """Return a monitor of the machine that measures next."""
         return _RemoteLoadMonitor(self.device, self._call)
 
     def check(self, kernel: Kernel) -> None:
-        """Do nothing if ``kernel`` runs on these devices and can be imported elsewhere.
+        """Check that ``kernel`` runs on these devices and that their nodes can import it.
 
         Raises:
-            UsageError: it cannot.
+            UsageError: it does not, or they cannot.
         """
         super().check(kernel)
         check_importable(kernel)
 
     def close(self) -> None:
-        """End the actors, and the cluster if it was started for this runner."""
+        """End the actors, and the cluster if this runner started it."""
         self._pool.close()
 
     def _set_device(self, device: Device) -> None:
@@ -145,10 +146,10 @@ class RayRunner(Runner):
         return answer
 
     def _call_many(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield the answers to (method, arguments), each with its group.
+        """Yield number and answer of pieces of work, each a (group, (method, arguments)).
 
         Raises:
-            ForetuneError: one of the answers.
+            ForetuneError: raised by the actor.
         """
         for number, answer in self._dispatcher.results(pieces):
             if isinstance(answer, ForetuneError):
@@ -157,7 +158,7 @@ class RayRunner(Runner):
 
 
 class _RemoteLoadMonitor(LoadMonitor):
-    """Sees what disturbs a device of the fleet: one thing after the other goes to the same."""
+    """Observes the load of a remote device; consecutive calls go to the same actor."""
 
     def __init__(self, device: Device, call: Callable[[str], Any]) -> None:
         super().__init__(device)
@@ -168,6 +169,6 @@ class _RemoteLoadMonitor(LoadMonitor):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:  # nobody wants to know what a failure was disturbed by
+        if error[0] is None:  # the load during a failure does not matter
             load = self._call("observed_load")
             self.load = load if isinstance(load, MachineLoad) else MachineLoad()

@@ -171,7 +171,7 @@ def test_where_all_are_gone_the_wait_ends():
     crew = FakeCrew(lambda now: int(now < 100))
     crew.deadly = {20: [5.0]}
     answers = dispatcher(crew).results(pieces(30))
-    with pytest.raises(MeasurementError, match="what was measured is kept"):
+    with pytest.raises(MeasurementError, match="all measurements are kept"):
         list(answers)
     assert MAX_IDLE_S < crew.now < MAX_IDLE_S + 400
 
