@@ -25,8 +25,8 @@ from ray.cluster_utils import Cluster
 from sleeping_kernel import SleepingKernel
 
 import foretune as ft
-from foretune.collect.distributed.dispatcher import Dispatcher
 from foretune.collect.distributed.actor import resource_counts
+from foretune.collect.distributed.dispatcher import Dispatcher
 from foretune.tune.record import SharedMeasurementCache
 
 KERNEL = SleepingKernel()
