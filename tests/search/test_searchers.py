@@ -232,3 +232,14 @@ def test_others_cannot_tell():
     searcher = make("random")
     search(searcher, budget=5)
     assert searcher.regret() == searcher.gain() == math.inf
+
+
+def test_improvement_counts_as_far_as_it_is_likely_to_run():
+    """Of two candidates that promise as much, the one that surely runs is measured first."""
+    space = SearchSpace({"x": tuple(range(20)), "risky": (True, False)})
+    mean = np.array([0.2 * c["x"] - 0.01 * c["risky"] for c in space])
+    p_valid = np.array([0.3 if c["risky"] else 1.0 for c in space])
+    searcher = make("surrogate", space, prior=Prior(mean, 0.2, p_valid, foreign=False))
+    middle = Configuration(x=10, risky=False)
+    searcher.tell([measured(middle, law=lambda c: 1.0, broken=never)])
+    assert [c["risky"] for c in searcher.ask(3)] == [False, False, False]
