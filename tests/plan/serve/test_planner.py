@@ -341,3 +341,10 @@ def test_where_all_are_guesses_the_best_of_them_is_told():
     guesses = with_guesses(made, np.ones(len(made.candidates), dtype=bool))
     assert guesses.best["number"] == made.best["number"]
     assert guesses.best_guess is None
+
+
+def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():
+    table = planned(requirements=Requirements(tpot_ms=25.0), rate=4.0).candidates
+    late = table["good"] < 0.9
+    assert late.any()
+    assert not table[late]["keeps"].any()
