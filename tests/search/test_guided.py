@@ -79,6 +79,14 @@ def test_turns():
         assert asked[n] == min(i for i in range(len(SPACE)) if i not in asked[:n])
 
 
+def test_the_prior_is_checked_before_the_other_has_a_turn():
+    asked = []
+    for kind in (Forward, "surrogate"):
+        searcher = make_searcher(kind, SPACE, prior=prior_of(SPACE))
+        asked.append([searcher.ask()[0] for _ in range(ALONE)])
+    assert asked[0] == asked[1]
+
+
 def test_the_guide_says_when_to_stop():
     assert RandomSearcher(SPACE).regret() == float("inf")
     searcher = make_searcher("random", SPACE, prior=prior_of(SPACE))
